@@ -294,7 +294,7 @@ def test_lowerings_deal_sums_out() -> None:
         choices = {"array.count": count, "array.weights": weights, "hbm.bandwidth": "2 TB/s"}
         hardware = load_hardware("tpu_v2", choices)
         program, _ = CHANNEL_FIRST.lower(Gemm("g", 128, 4096, 1024), 1, hardware)
-        assert {program.array_of(each) for each in program.streams} == {*range(min(2, hardware.array.queues))}
+        assert {*program.arrays} - {-1} == {*range(min(2, hardware.array.queues))}
         cycles[count, weights] = event.run(program, hardware).cycles
     assert cycles[1, "own"] == cycles[1, "shared"]
     assert cycles[2, "own"] < 0.7 * cycles[2, "shared"]
@@ -305,7 +305,10 @@ def test_two_passes_run_beside_one_another() -> None:
     """Both arrays are busy in the same cycles, each in its own slots of the frame."""
     hardware = machine(4, 4, array_count=2, array_weights="own", word_elements=8, alus=1000)
     program = dealt(CHANNEL_FIRST.lower(Gemm("two", m=64, n=8, k=4), 1, hardware)[0], by_result(2))
-    assert [program.array_of(each) for each in program.streams] == [0, 1]
+    assert [array for array, step in zip(program.arrays, program.steps, strict=True) if isinstance(step, Stream)] == [
+        0,
+        1,
+    ]
     tracks = event.record(program, hardware).timeline().tracks
     (first,), (second,) = ([each for each in tracks[name]] for name in ("stream", "stream_1"))
     period = program.frame(hardware).period

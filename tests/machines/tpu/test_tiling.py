@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.checks import TWO_ARRAYS
 from tests.machines.tpu.test_plan import planned, plans
 from tests.strategies import cases, conv, machine
-from tpusim import Conv2d
+from tpusim import Conv2d, Gemm
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu.cut.blocks import even_extents, word_groups
 from tpusim.machines.tpu.cut.geometry import shape_of
@@ -173,3 +173,10 @@ def test_a_section_behind_a_spill_comes_late() -> None:
     cycles, expected = told(Conv2d("conv", 512, 7, 7, 2048, (1, 1)), 1, "channel_first", "tpu_v2_core")
     assert cycles <= 13_651
     assert expected > 0.9 * cycles
+
+
+def test_a_preload_that_meets_slots_of_results_delays_the_next_pass_by_a_frame() -> None:
+    """Passes of two words, in frames of four cycles, wait for weights: 132 cycles each, where 128 were expected."""
+    cycles, expected = told(Gemm("fc", 8, 1000, 4096), 1, "channel_first", "tpu_v2", vector_memory__word_elements=4)
+    assert expected == pytest.approx(cycles, rel=0.02)
+    assert cycles > 132 * 8 * 32

@@ -34,7 +34,7 @@ class Board:
     """
 
     def __init__(self, program: Program, env: simpy.Environment, limit: int = NEVER) -> None:
-        self.env, self._limit = env, limit
+        self.env, self._limit, self.limited = env, limit, limit < NEVER
         self.end = 0
         self.done: list[int | None] = [None] * len(program.steps)
         self._program = program
@@ -48,6 +48,15 @@ class Board:
         self.done[step] = time
         self.end = max(self.end, time)
         if step in self._waiting:
+            self._waiting.pop(step).succeed()
+
+    def finish_each(self, steps: Sequence[int], first: int, every: int) -> None:
+        """The first of `steps` is done from cycle `first` on, each other one `every` cycles after the one before."""
+        last = first + (len(steps) - 1) * every
+        for step, time in zip(steps, range(first, last + 1, every), strict=True):
+            self.done[step] = time
+        self.end = max(self.end, last)
+        for step in {*self._waiting}.intersection(steps) if self._waiting else ():
             self._waiting.pop(step).succeed()
 
     def expect(self, end: int) -> None:
@@ -242,9 +251,9 @@ class Log:
         groups: list[tuple[list[Loads], list[Passes], list[VectorWork]]]
         groups = [([], [], []) for _ in range(hardware.array.queues)]
         for load in self.loads:
-            groups[program.array_of(program.steps[load.steps[0]])][0].append(load)
+            groups[program.arrays[load.steps[0]]][0].append(load)
         for each in self.passes:
-            groups[program.array_of(program.steps[each.steps[0]])][1].append(each)
+            groups[program.arrays[each.steps[0]]][1].append(each)
         for work in self.works:
             groups[work.array][2].append(work)
         for array, (loads, passes, works) in enumerate(groups):

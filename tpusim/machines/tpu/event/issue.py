@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,10 +27,15 @@ from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, Vecto
 from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector, bias_words_of
+from tpusim.machines.tpu.program.steps import Finish, Preload, Step, Stream, Vector
 
 _LONGEST = 4
 """Most passes between two equal states that are recognized as a repetition."""
+
+Kind: TypeAlias = tuple[int, bool, tuple[Finish, ...], bool, PointerTable | None, int]
+"""What the time of a pass depends on, beside when it begins: words, whether it adds to sums, how it finishes them,
+whether it loads no bias, its table of pointers, and the identity of its frame.
+"""
 
 
 class IssueUnit:
@@ -44,13 +51,11 @@ class IssueUnit:
         self._states: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=_LONGEST)
         self._take(self._frames[0])
         self._steps = program.steps
-        whose = [program.array_of(s) if isinstance(s, Preload | Stream) else -1 for s in program.steps]
+        whose = program.arrays
         self._order = [i for i, s in enumerate(program.steps) if whose[i] == array or isinstance(s, Vector)]
         # Where several arrays take passes, the next pass of one depends on the others, too, and repetition proves
         # nothing.
         self._alone = not {*whose} - {array, -1}
-        self._biased = {i for i, step in enumerate(program.steps) if bias_words_of(step)}
-        self._to_come = self._least_to_come()
         self._filled: dict[int, int] = {}
         # Until when the last stream or vector step writes results, and until when the last vector step works.
         self.drained = self._worked = 0
@@ -94,7 +99,8 @@ class IssueUnit:
             elif isinstance(step, Stream):
                 issued = self._issued
                 self._stream(index, step)
-                self._board.expect(self._issued + self._to_come[place])
+                if self._board.limited:
+                    self._board.expect(self._issued + self._to_come[place])
                 place += self._repeat(place, step, issued) if self._alone else 0
             else:
                 yield from self._board.wait((index,))
@@ -102,7 +108,8 @@ class IssueUnit:
         # With many arrays, a frame in progress may outlast the few words in it.
         self._board.end = max(self._board.end, self.ended)
 
-    def _least_to_come(self) -> list[int]:
+    @cached_property
+    def _to_come(self) -> list[int]:
         """Cycles from the issue of each stream, by place, to the end of the last stream, at least."""
         streams = ((self._frame_of(at), self._steps[at]) for at in reversed(self._order))
         lasting = (
@@ -190,17 +197,34 @@ class IssueUnit:
 
     # ---- passes that only repeat those before
 
+    @cached_property
+    def _kinds(self) -> list[Kind | None]:
+        """Kinds of passes, at the places of their preloads; equal kinds are one object. None elsewhere, and where a
+        preload begins late or its stream does not follow it.
+        """
+        known: dict[Kind, Kind] = {}
+        kinds: list[Kind | None] = [None] * len(self._order)
+        for place, (index, behind) in enumerate(pairwise(self._order)):
+            preload, stream = self._steps[index], self._steps[behind]
+            if isinstance(preload, Preload) and isinstance(stream, Stream) and stream.preload == index:
+                frame, table = id(self._frame_of(index)), stream.reads.table
+                # The base address of pointers does not affect time.
+                pace = table and table._replace(base=0)
+                kind = stream.words, stream.accumulate, stream.finish, preload.bias is None, pace, frame
+                kinds[place] = None if preload.delay else known.setdefault(kind, kind)
+        return kinds
+
     def _repeat(self, place: int, step: Stream, issued: int) -> int:
         """Take at once all passes after `place` that must repeat the last few; return the number of places taken.
 
         The next pass depends on nothing but the state after the last one. If that state equals the state some passes
         ago, then passes of the same kind that wait for nothing repeat for ever.
         """
-        if not self._alike(place - 1, step, issued):
+        if not self._alike(place - 1, place - 1, issued):
             self._states.clear()
         end = self._issued
         # The DMA has settled these cycles already, so the port's state there can no longer be compared.
-        if end < self._port[DMA].settled or not self._alike(place + 1, step, end):
+        if end < self._port[DMA].settled or not self._alike(place + 1, place - 1, end):
             self._states.clear()
             return 0
         # All that the next pass depends on, relative to the issue of the last.
@@ -208,37 +232,33 @@ class IssueUnit:
         state = *since, self._cause, self._port.ahead(end)
         for passes, (before, then) in enumerate(reversed(self._states), 1):
             if then == state:
-                return 2 * self._repeated(place, step, passes, end - before)
+                return 2 * self._repeated(place, passes, end - before)
         self._states.append((end, state))
         return 0
 
-    def _alike(self, place: int, step: Stream, issued: int) -> bool:
-        """Whether `place` has a preload and a stream like `step`, and all that they wait for is done when `issued`."""
-        if not 0 <= place < len(self._order) - 1:
+    def _alike(self, place: int, other: int, issued: int) -> bool:
+        """Whether the passes whose preloads have these places are alike, and all that the first waits for is done when
+        `issued`.
+        """
+        kind = self._kinds[place] if 0 <= place < len(self._kinds) else None
+        if kind is None or kind is not self._kinds[other]:
             return False
-        index = self._order[place]
-        preload, stream = self._steps[index], self._steps[self._order[place + 1]]
-        return (
-            isinstance(stream, Stream)
-            and isinstance(preload, Preload)
-            and stream.preload == index
-            and self._frame_of(index) is self.frame
-            and not preload.delay
-            and (index in self._biased) == (step.preload in self._biased)
-            and stream.words == step.words
-            and stream.accumulate == step.accumulate
-            and stream.finish == step.finish
-            and self._conflicts.of(stream) is self._conflicts.of(step)
-            and _pace(stream) == _pace(step)
-            and self._board.all_done_by(preload.after, issued)
-            and self._board.all_done_by(stream.after, issued)
-        )
+        preload, stream = (self._steps[each] for each in self._order[place : place + 2])
+        if not self._board.all_done_by(preload.after, issued) or not self._board.all_done_by(stream.after, issued):
+            return False
+        return not self._hardware.banks or self._lost(place) is self._lost(other)
 
-    def _repeated(self, place: int, step: Stream, passes: int, every: int) -> int:
+    def _lost(self, place: int) -> Conflicts | None:
+        """Conflicts of the stream behind a preload."""
+        stream = self._steps[self._order[place + 1]]
+        assert isinstance(stream, Stream)
+        return self._conflicts.of(stream)
+
+    def _repeated(self, place: int, passes: int, every: int) -> int:
         """Repeat the last `passes`, which took `every` cycles, as often as alike passes follow; return the number
         repeated."""
         alike = 0
-        while self._alike(place + 1 + 2 * alike, step, self._issued + alike // passes * every):
+        while self._alike(place + 1 + 2 * alike, place - 1, self._issued + alike // passes * every):
             alike += 1
         times = alike // passes
         if times:
@@ -248,10 +268,8 @@ class IssueUnit:
                 load, stream = self.loads[-passes], self.passes[-passes]
                 until = first + 2 * passes * times
                 preloads, streams = (self._order[at : until : 2 * passes] for at in (first, first + 1))
-                loaded, done = self._board.time(load.steps[0]), self._board.time(stream.steps[0])
-                for number, (one, other) in enumerate(zip(preloads, streams, strict=True), 1):
-                    self._board.finish(one, loaded + number * every)
-                    self._board.finish(other, done + number * every)
+                for steps, before in ((preloads, load.steps[0]), (streams, stream.steps[0])):
+                    self._board.finish_each(steps, self._board.time(before) + every, every)
                 self.loads.append(Loads(preloads, every, *(cycle + every for cycle in load[2:])))
                 ended, filled, loaded, cleared, start = (cycle + every for cycle in stream[2:7])
                 its = ended, filled, loaded, cleared, start, stream.cause, stream.conflicts
@@ -271,9 +289,11 @@ def vector_steps(
     By then no result is on its way from an array, and no weight on its way to one. A step owns its slots of the port.
     """
     ahead: dict[tuple[int, type[Step]], int] = {}
+    if not program.vectors:
+        return
     for index, step in enumerate(program.steps):
         if isinstance(step, Preload | Stream):
-            ahead[program.array_of(step), type(step)] = index
+            ahead[program.arrays[index], type(step)] = index
         if not isinstance(step, Vector):
             continue
         yield from board.wait((*step.after, *ahead.values()))
@@ -300,9 +320,3 @@ def vector_steps(
         for array in arrays:
             array.stand_by(VectorWork(index, 0, filled, loaded, issued, start, last + 1))
         board.finish(index, last + 1)
-
-
-def _pace(step: Stream) -> PointerTable | None:
-    """The pace at which a stream reads pointers; their base address does not affect time."""
-    table = step.reads.table
-    return table and table._replace(base=0)

@@ -165,10 +165,18 @@ class Program:
         """Streams, in the order in which the array takes them."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
-    def array_of(self, step: Step) -> int:
-        """Array of a preload or a stream: a stream goes where its weights were loaded."""
-        loads = self.steps[step.preload] if isinstance(step, Stream) else step
-        return loads.array if isinstance(loads, Preload) else 0
+    @cached_property
+    def arrays(self) -> list[int]:
+        """Array of each preload and stream, -1 for other steps: a stream goes where its weights were loaded."""
+        found: list[int] = []
+        for step in self.steps:
+            array = -1
+            if isinstance(step, Preload):
+                array = step.array
+            elif isinstance(step, Stream):
+                array = found[step.preload]
+            found.append(array)
+        return found
 
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
@@ -223,7 +231,7 @@ class Program:
     @cached_property
     def queues(self) -> int:
         """Number of arrays with weights of their own, up to the last that has passes."""
-        return 1 + max((step.array for step in self.steps if isinstance(step, Preload)), default=0)
+        return 1 + max(0, *self.arrays) if self.steps else 1
 
     @cached_property
     def finishing(self) -> int:

@@ -136,7 +136,7 @@ def _issues(
             if step.array == array:
                 buffer[index] = len(buffer) % hardware.array.weight_buffers
         elif isinstance(step, Stream):
-            ahead[program.array_of(step)] = index
+            ahead[program.arrays[index]] = index
             if step.preload in buffer:
                 data += [each for each in program.steps[step.preload].after if starves[each]]
                 table = step.reads.table
@@ -211,7 +211,7 @@ def preloads_of(program: Program, hardware: Hardware, waits: WaitTable) -> Prelo
                     "bias": NOWHERE if step.bias is None else step.bias, "wait": wait, "past_wait": past_wait,
                     "fill": fill, "past_fill": past_fill, "ahead": ahead, "left": place, "period": period,
                 })  # fmt: skip
-            ahead += isinstance(step, Vector) or (isinstance(step, Stream) and program.array_of(step) == queue)
+            ahead += isinstance(step, Vector) or (isinstance(step, Stream) and program.arrays[index] == queue)
         units.append({"next": first, "past": len(rows), "row": array.rows})
     return Preloads(
         records(PRELOAD, rows), records(PRELOADING, units), np.array(left), array.rows, array.weight_buffers,

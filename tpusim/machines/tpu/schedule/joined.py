@@ -113,7 +113,7 @@ class Waits:
         """Add the steps of the next layer."""
         steps, first = program.steps, len(self._steps)
         begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
-        kinds = [(type(step), program.array_of(step)) for step in steps]
+        kinds = [*zip(map(type, steps), program.arrays, strict=True)]
         waiting = [
             self._waiting(step, kind, anew=at < begins)
             for at, (step, kind) in enumerate(zip(steps, kinds, strict=True))

@@ -336,7 +336,18 @@ class Candidates:
         full = self.frame.period == self.frame.slots and self.hardware.vector_memory.ports == "shared"
         if full or self.hardware.array.weight_buffers == 1:
             return stream + preload
-        return np.asarray(np.maximum(stream, preload))
+        return np.asarray(np.maximum(stream, preload + self._out_of_turn))
+
+    @cached_property
+    def _out_of_turn(self) -> int:
+        """Cycles that a preload loses whose words would fall into slots of sums or results: passes begin a frame later.
+
+        A preload asks for its words in the cycle ahead of a frame, and for one in as many cycles as a frame has.
+        """
+        frame, hardware = self.frame, self.hardware
+        own = hardware.vector_memory.ports == "separate" or hardware.weight_word_cycles % frame.period
+        slots = () if own else (frame.psum_slot, frame.result_slot)
+        return frame.period * any(slot is not None and slot + frame.arrays == frame.period for slot in slots)
 
     @cached_property
     def _beside_streams(self) -> float:
