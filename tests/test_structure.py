@@ -233,3 +233,14 @@ def test_comments_say_why() -> None:
         tokens = tokenize.generate_tokens(io.StringIO(source).readline)
         remarks += sum(each.type == tokenize.COMMENT and not PRAGMA.match(each.string) for each in tokens)
     assert remarks >= LEAST_COMMENTS * lines, f"{remarks} comments in {lines} lines"
+
+
+def test_a_type_has_a_name_of_its_own() -> None:
+    """A name that two rooms give to different types makes a reader look up which one is meant."""
+    where: dict[str, list[str]] = {}
+    for module in MODULES:
+        path = (PACKAGE / module).with_suffix(".py")
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(str(module))
+    assert not {name: modules for name, modules in where.items() if len(modules) > 1}

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from tpusim import reference
-from tpusim.kernels.block_channel_first import ORDERS, BlockTile, convolve
+from tpusim.kernels.block_channel_first import ORDERS, KernelTile, convolve
 from tpusim.network.ops.array_op import Conv2d
 
 BATCH = 2
-TILE = BlockTile(pixels=32, out_channels=16, channels=16)
+TILE = KernelTile(pixels=32, out_channels=16, channels=16)
 
 
 class Held:

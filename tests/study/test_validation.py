@@ -26,7 +26,7 @@ from tpusim.report.style import SERIES
 from tpusim.report.tables.validation import summaries, validated
 from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import WORDS, Case, NumberSet
-from tpusim.study.validation.comparison import ComparedCase, Comparison, Spread, Validation, by_word, compare
+from tpusim.study.validation.comparison import ComparedCase, Comparison, ErrorSpread, Validation, by_word, compare
 from tpusim.study.validation.sets import number_sets
 
 DOCUMENT = (ROOT / "docs" / "validation.md").read_text()
@@ -57,7 +57,7 @@ def test_errors_and_their_spread() -> None:
         ComparedCase("b", 80, 100, 100, False),
         ComparedCase("c", 100, 100, 100, False),
     ]
-    spread = Spread.of([(row.error, row.name) for row in rows])
+    spread = ErrorSpread.of([(row.error, row.name) for row in rows])
     assert spread.mean == pytest.approx(0.1)
     assert spread.median == pytest.approx(0.1)
     assert (spread.worst, spread.where) == (pytest.approx(-0.2), "b")

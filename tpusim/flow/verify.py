@@ -85,7 +85,7 @@ def _by_parts(
     ofmap = program.written[OFMAP]
     kept = ofmap.filled(np.array(np.nan, program.number)) if take else None
     held = {
-        name: Held(tensor, expectation(name))
+        name: ComparedTensor(tensor, expectation(name))
         for name, tensor in program.written.items()
         if kept is None or name != OFMAP
     }
@@ -218,7 +218,7 @@ class Counting:
         self._told(self._elements * self._written // self._parts)
 
 
-class Held:
+class ComparedTensor:
     """Comparison of one written tensor. An element that is written again counts as it was written last."""
 
     def __init__(self, tensor: WrittenTensor, expectation: Expectation) -> None:

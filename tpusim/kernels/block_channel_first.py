@@ -16,7 +16,7 @@ MOST_ELEMENTS = 2**31 - 1
 """Most elements of a tensor, as addresses are whole numbers of 32 bits."""
 
 
-class BlockTile(NamedTuple):
+class KernelTile(NamedTuple):
     """The work of a block of threads.
 
     Attributes:
@@ -34,7 +34,7 @@ class BlockTile(NamedTuple):
     stages: int = 3
 
 
-TILE = BlockTile()
+TILE = KernelTile()
 
 
 class DeviceTensor(Protocol):
@@ -62,7 +62,7 @@ def convolve(
     filters: DeviceTensor,
     ofmap: DeviceTensor,
     order: str = ORDERS[1],
-    tile: BlockTile = TILE,
+    tile: KernelTile = TILE,
 ) -> None:
     """Write the ofmap of a layer; sums are of float32, whatever the tensors hold.
 

@@ -24,7 +24,7 @@ MOST_BLOCKS = 1024
 """Most blocks of an attention's queries."""
 
 
-class Part(NamedTuple):
+class CompositeLayer(NamedTuple):
     """A layer of a composite entry, with what it reads; `ends`: whether its output is one of the entry's."""
 
     layer: Op
@@ -51,7 +51,7 @@ class Composite(ABC):
         """Return the number of elements of each of its `reads`."""
 
     @abstractmethod
-    def parts(self, read: Sequence[Source], batch: int) -> Iterator[Part]:
+    def parts(self, read: Sequence[Source], batch: int) -> Iterator[CompositeLayer]:
         """Yield its layers in order, for what it reads."""
 
     @abstractmethod
@@ -131,7 +131,7 @@ class Attention(Composite):
     def outcome(self, batch: int) -> Shape:
         return self.heads * self.head, 1, 1, self.queries * (self.images or batch)
 
-    def parts(self, read: Sequence[Source], batch: int) -> Iterator[Part]:
+    def parts(self, read: Sequence[Source], batch: int) -> Iterator[CompositeLayer]:
         queries, keys, values = (each._replace(direct=False) for each in read)
         shared, sequences = self._shared, self.images or batch
         products, before = sequences * self.heads // shared, (self.keys or self.queries) - self.queries
@@ -146,17 +146,17 @@ class Attention(Composite):
             end = f"_{number}" if len(starts) > 1 else ""
             rows = self.heads * sequences * asking
             scores = Gemm(f"{self.name}.scores{end}", shared * asking, seen, self.head, products)
-            yield Part(scores, (queries, keys))
+            yield CompositeLayer(scores, (queries, keys))
             made: Op = scores
             if self.soft_cap:
                 made = SoftCap(f"{self.name}.cap{end}", seen, images=rows, cap=self.soft_cap)
-                yield Part(made, (_of(scores),))
+                yield CompositeLayer(made, (_of(scores),))
             # A single query sees all keys that are brought for it.
             masked = (asking, self.window if self.window < seen else 0) if self.causal and asking > 1 else (0, 0)
             shares = Softmax(f"{self.name}.softmax{end}", seen, rows, *masked)
-            yield Part(shares, (_of(made),))
+            yield CompositeLayer(shares, (_of(made),))
             found = Gemm(f"{self.name}.values{end}", shared * asking, self.head, seen, products)
-            yield Part(found, (_of(shares), values), ends=True)
+            yield CompositeLayer(found, (_of(shares), values), ends=True)
 
 
 _SPREADS = "balanced", "skewed"
@@ -232,7 +232,7 @@ class Experts(Composite):
     def outcome(self, batch: int) -> Shape:
         return self.channels, 1, 1, self.rows
 
-    def parts(self, read: Sequence[Source], batch: int) -> Iterator[Part]:
+    def parts(self, read: Sequence[Source], batch: int) -> Iterator[CompositeLayer]:
         # Rows are gathered and put back as they are read, so that nothing is copied for it.
         rows, weights = (each._replace(direct=False) for each in read)
         downs: list[Source] = []
@@ -244,18 +244,18 @@ class Experts(Composite):
             )
             act = Swiglu(f"{self.name}.act_{number}", self.inner, images=taken)
             down = Gemm(f"{self.name}.down_{number}", taken, self.channels, self.inner)
-            yield from (Part(gate, (rows,)), Part(up, (rows,)))
-            yield Part(act, (Source((gate.name,)), Source((up.name,))))
-            yield Part(down, (Source((act.name,)),))
+            yield from (CompositeLayer(gate, (rows,)), CompositeLayer(up, (rows,)))
+            yield CompositeLayer(act, (Source((gate.name,)), Source((up.name,))))
+            yield CompositeLayer(down, (Source((act.name,)),))
             downs.append(_of(down))
         of_all = self.rows * self.top
         weigh = Mul(f"{self.name}.weigh", self.channels, images=of_all, other="pixel")
-        yield Part(weigh, (side_by_side(downs, direct=False), weights), ends=self.top == 1)
+        yield CompositeLayer(weigh, (side_by_side(downs, direct=False), weights), ends=self.top == 1)
         made = _of(weigh)
         for number in range(2, self.top + 1):
             end = "" if self.top == 2 else f"_{number - 1}"
             added = Add(f"{self.name}.sum{end}", self.channels, images=self.rows)
-            yield Part(added, (made, _of(weigh)), ends=number == self.top)
+            yield CompositeLayer(added, (made, _of(weigh)), ends=number == self.top)
             made = Source((added.name,))
 
 

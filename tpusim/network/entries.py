@@ -16,7 +16,7 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
-from tpusim.network.composites import COMPOSITES, Composite, Part
+from tpusim.network.composites import COMPOSITES, Composite, CompositeLayer
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
 from tpusim.network.workload import INPUT, Source, side_by_side
@@ -312,7 +312,7 @@ class Wiring:
                 says = f"reads {there:,} elements of {who} as {name}, where its own sizes make that {wanted:,}"
                 raise InputError(Problem(f"{says}; change the sizes, or what it reads", INPUTS))
 
-    def add_composite(self, entry: Composite, parts: Iterable[Part]) -> None:
+    def add_composite(self, entry: Composite, parts: Iterable[CompositeLayer]) -> None:
         """Add an entry of several unlike layers."""
         ends = tuple(part.layer.name for part in parts if part.ends)
         self._put(entry.name, HandedOn(Source(ends, direct=False), entry.outcome(self.batch)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tpusim.base.errors import InputError
 from tpusim.input.document import parse_document
-from tpusim.machines.gpu.definition import Pace
+from tpusim.machines.gpu.definition import BlockPace
 from tpusim.machines.gpu.description import Gpu, read
 from tpusim.machines.gpu.lowering import LOWERINGS, layer_of
 from tpusim.machines.gpu.program import GpuProgram
@@ -89,13 +89,13 @@ def mappings(draw: st.DrawFn) -> Gpu:
 
 
 @st.composite
-def paces(draw: st.DrawFn) -> Pace:
+def paces(draw: st.DrawFn) -> BlockPace:
     """Short k-steps that repeat themselves, and perhaps a last one that does not."""
     held = draw(st.booleans())
     stage = st.tuples(st.integers(1, 30), st.integers(int(held), 8))
     body, number = draw(st.lists(stage, min_size=1, max_size=4)), draw(st.integers(1, 30))
     stages = [body[at % len(body)] for at in range(number)] + draw(st.lists(stage, max_size=1))
-    return Pace(
+    return BlockPace(
         stages=tuple(stages),
         period=len(body),
         latency=draw(st.integers(1, 40)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.machines.gpu import conv, convolutions, fits, gpu, lowered, paces
 from tests.strategies import cases
 from tpusim.machines.gpu import event, stepping
-from tpusim.machines.gpu.definition import Pace, waves
+from tpusim.machines.gpu.definition import BlockPace, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.event import resident
 from tpusim.machines.gpu.lowering import LOWERINGS, resident_cycles
@@ -21,7 +21,7 @@ from tpusim.network.ops.array_op import Conv2d
 
 @settings(max_examples=cases(0.12), deadline=None)
 @given(paces(), st.integers(1, 4))
-def test_event_and_stepping_agree(pace: Pace, blocks: int) -> None:
+def test_event_and_stepping_agree(pace: BlockPace, blocks: int) -> None:
     told, stepped = resident(pace, blocks), stepping.resident(pace, blocks)
     assert told.total() == stepped.total()
     assert +told == +stepped
@@ -29,7 +29,7 @@ def test_event_and_stepping_agree(pace: Pace, blocks: int) -> None:
 
 @settings(max_examples=cases(0.1), deadline=None)
 @given(paces())
-def test_a_block_by_itself_takes_the_closed_form(pace: Pace) -> None:
+def test_a_block_by_itself_takes_the_closed_form(pace: BlockPace) -> None:
     """One k-step on its way, one block: it multiplies, or its operands are on their way, whatever takes longer."""
     alone = replace(pace, ahead=1)
     holds = [store + alone.step + alone.multiply for _, store in alone.stages]
@@ -41,7 +41,7 @@ def test_a_block_by_itself_takes_the_closed_form(pace: Pace) -> None:
 
 def test_alike_rounds_are_left_out_exactly() -> None:
     """A long sum is as many rounds longer than a short one as it has more of them; it takes no longer to time."""
-    pace = Pace(((30, 4), (10, 4)), 2, 100, 5, 50, 20, 1, held=True, together=1)
+    pace = BlockPace(((30, 4), (10, 4)), 2, 100, 5, 50, 20, 1, held=True, together=1)
     short, longer, more = (resident(replace(pace, stages=pace.stages * times), 3) for times in (100, 1100, 2100))
     assert more.total() - longer.total() == longer.total() - short.total()
 
@@ -71,14 +71,14 @@ def test_waves_hold_every_block_once() -> None:
 
 
 def test_estimates_are_near_what_engines_find() -> None:
-    pace = Pace(((60, 10),) * 200, 1, 400, 100, 500, 1000, 1, held=True, together=1)
+    pace = BlockPace(((60, 10),) * 200, 1, 400, 100, 500, 1000, 1, held=True, together=1)
     one = replace(pace, stages=pace.stages[:1])
     for blocks in (1, 2, 4):
         assert resident_cycles(one, [200], blocks) == pytest.approx(resident(pace, blocks).total(), rel=0.02)
 
 
 def test_a_loaded_port_bounds_a_set() -> None:
-    pace = Pace(((700, 10),) * 50, 1, 400, 100, 100, 1000, 1, held=True, together=1)
+    pace = BlockPace(((700, 10),) * 50, 1, 400, 100, 100, 1000, 1, held=True, together=1)
     assert resident(pace, 4).total() == pytest.approx(50 * 4 * 700, rel=0.05)
 
 

@@ -26,7 +26,7 @@ class SmState(IntEnum):
 
 
 @dataclass(frozen=True)
-class Pace:
+class BlockPace:
     """Cycles of the k-steps of a block while a number of SMs work together.
 
     Attributes:
@@ -53,7 +53,7 @@ class Pace:
     together: int
 
 
-def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[StepTraffic] | None = None) -> Pace:
+def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[StepTraffic] | None = None) -> BlockPace:
     """The pace of a kernel's blocks while `active` SMs share L2; with `stages`, for these k-steps in place of a
     block's.
     """
@@ -65,7 +65,7 @@ def pace_of(products: ProductKernel, gpu: Gpu, active: int, stages: Sequence[Ste
         # Asynchronous copies need no instruction to store the operands; offsets are read by the threads that compute.
         stored = 0 if gpu.sm.async_copy else -(-stage.stored // gpu.sm.shared_bytes_per_cycle)
         kinds[stage] = max(from_l2, by_port), stored + stage.taps * gpu.sm.tap_cycles
-    return Pace(
+    return BlockPace(
         stages=tuple(kinds[stage] for stage in part),
         period=products.period,
         latency=gpu.l2.latency_cycles,
@@ -106,7 +106,7 @@ def waves(products: ProductKernel, gpu: Gpu) -> list[dict[int, int]]:
 
 # ---- the kernels of a layer, one after another
 
-ResidentTime: TypeAlias = Callable[[Pace, int], Counter[SmState]]
+ResidentTime: TypeAlias = Callable[[BlockPace, int], Counter[SmState]]
 """Cycles of an SM by state while it runs a number of blocks at some pace; each interpreter has its own function."""
 
 _ORDER = ("busy", "load_wait", "stage", "epilogue", "dram_wait", "move", "launch", "idle")

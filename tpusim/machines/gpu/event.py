@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TypeAlias
 
-from tpusim.machines.gpu.definition import Pace, SmState, dram_cycles, move_cycles, pace_of, timed, waves
+from tpusim.machines.gpu.definition import BlockPace, SmState, dram_cycles, move_cycles, pace_of, timed, waves
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram, MoveKernel, ProductKernel
 from tpusim.machines.lowered import PlainTiming, Slot
@@ -24,7 +24,7 @@ def to_step(program: GpuProgram, gpu: Gpu) -> int:
     """Cycles that the stepping engine will do: those of every kind of resident set, once."""
     found: list[int] = []
 
-    def of_set(pace: Pace, blocks: int) -> Counter[SmState]:
+    def of_set(pace: BlockPace, blocks: int) -> Counter[SmState]:
         made = resident(pace, blocks)
         found.append(made.total())
         return made
@@ -42,12 +42,12 @@ _Event = tuple[int, int, int]
 """(cycle, _LOAD or _READY, block)."""
 
 
-def resident(pace: Pace, blocks: int) -> Counter[SmState]:
+def resident(pace: BlockPace, blocks: int) -> Counter[SmState]:
     """The cycles, by state, of `blocks` blocks of an SM that begin together in cycle 0."""
     return _Sm(pace, blocks).run()
 
 
-def recorded(pace: Pace, blocks: int) -> list[Interval]:
+def recorded(pace: BlockPace, blocks: int) -> list[Interval]:
     """Intervals of `blocks` blocks that begin together; no round is skipped."""
     sm = _Sm(pace, blocks)
     sm.seen = None
@@ -68,7 +68,7 @@ class _Block:
 class _Sm:
     """Events in order of time. The load port and the tensor cores serve requests in the order in which they come."""
 
-    def __init__(self, pace: Pace, blocks: int) -> None:
+    def __init__(self, pace: BlockPace, blocks: int) -> None:
         self.pace, self.blocks = pace, [_Block() for _ in range(blocks)]
         self.port, self.cores = 0, [0] * pace.together
         self.events: list[_Event] = [(0, _LOAD, at) for at in range(blocks) for _ in range(pace.ahead)]

@@ -11,7 +11,7 @@ from itertools import product
 from math import prod
 
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.machines.gpu.definition import Pace, dram_cycles, move_cycles, pace_of, waves
+from tpusim.machines.gpu.definition import BlockPace, dram_cycles, move_cycles, pace_of, waves
 from tpusim.machines.gpu.description import BlockTile, Gpu
 from tpusim.machines.gpu.program import (
     PART_BYTES,
@@ -423,7 +423,7 @@ def _estimate(layer: GpuLayer, products: ProductKernel, kinds: Mapping[StepTraff
     return cycles + sum(gpu.launch_cycles + move_cycles(each, gpu) for each in reduction(layer, products))
 
 
-def resident_cycles(pace: Pace, numbers: list[float], blocks: int) -> float:
+def resident_cycles(pace: BlockPace, numbers: list[float], blocks: int) -> float:
     """Estimated cycles of blocks of an SM that begin together: bound by the tensor cores, by the load port, or by each
     block alone.
 

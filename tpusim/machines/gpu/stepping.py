@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tpusim.machines.gpu.definition import Pace, SmState, timed
+from tpusim.machines.gpu.definition import BlockPace, SmState, timed
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.program import GpuProgram
 from tpusim.machines.lowered import PlainTiming
@@ -18,7 +18,7 @@ def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> PlainTimi
     """The timing of a layer; `told` is called now and then with the number of cycles done."""
     done = 0
 
-    def of_set(pace: Pace, blocks: int) -> Counter[SmState]:
+    def of_set(pace: BlockPace, blocks: int) -> Counter[SmState]:
         nonlocal done
         made = resident(pace, blocks, lambda cycles: told(done + cycles))
         done += made.total()
@@ -27,7 +27,7 @@ def run(program: GpuProgram, gpu: Gpu, told: Callable[[int], None]) -> PlainTimi
     return timed(program, gpu, of_set)
 
 
-def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Counter[SmState]:
+def resident(pace: BlockPace, blocks: int, told: Callable[[int], None] = lambda cycles: None) -> Counter[SmState]:
     """Cycles, by state, of an SM with `blocks` blocks that begin together in cycle 0."""
     sm, states, cycles = _Sm(pace, blocks), Counter[SmState](), 0
     while not sm.over:
@@ -42,7 +42,7 @@ def resident(pace: Pace, blocks: int, told: Callable[[int], None] = lambda cycle
 class _Block:
     """Registers of a block: k-steps asked for, there, and begun; its present work, and the cycles left of it."""
 
-    pace: Pace
+    pace: BlockPace
     asked: int = 0
     there: int = 0
     begun: int = 0
@@ -70,7 +70,7 @@ class _Block:
 class _Sm:
     """An SM: its load port, loads on their way, blocks that wait for the tensor cores, and the block that writes."""
 
-    def __init__(self, pace: Pace, blocks: int) -> None:
+    def __init__(self, pace: BlockPace, blocks: int) -> None:
         self.pace, self.blocks = pace, [_Block(pace) for _ in range(blocks)]
         self.requests: deque[tuple[_Block, int]] = deque()
         self.now = self.port = 0

@@ -252,7 +252,7 @@ def energies_in(uses: Sequence[EnergyUse]) -> tuple[State, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class LaneAccess:
     """An access of a lane's port in a cycle: in a word, in a sentence about the lane, and its tone in a picture."""
 
     word: str
@@ -264,17 +264,17 @@ UNUSED = "-"
 """A slot that padding, or a lane that has no part in the step, leaves unused."""
 
 ACCESSES = {
-    ".": Access("free", "", "#ffffff"),
-    "R": Access("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
-    "p": Access("pointer", "reads pointers", CLIENTS["pointer"].look.light),
-    "P": Access("psum", "reads a partial sum", CLIENTS["psum"].look.light),
-    "W": Access("result", "writes a result", CLIENTS["result"].look.light),
-    "v": Access("vector", "works for the vector unit", CLIENTS["vector"].look.light),
+    ".": LaneAccess("free", "", "#ffffff"),
+    "R": LaneAccess("ifmap", "reads ifmap", CLIENTS["ifmap"].look.light),
+    "p": LaneAccess("pointer", "reads pointers", CLIENTS["pointer"].look.light),
+    "P": LaneAccess("psum", "reads a partial sum", CLIENTS["psum"].look.light),
+    "W": LaneAccess("result", "writes a result", CLIENTS["result"].look.light),
+    "v": LaneAccess("vector", "works for the vector unit", CLIENTS["vector"].look.light),
     # A strong tone, as a single such word among fills would be overlooked.
-    "k": Access("weight", "reads weights", "#b0126f"),
-    "f": Access("fill", "is filled", CLIENTS["dma"].look.light),
-    "s": Access("spill", "is spilled", "#c49a6c"),
-    UNUSED: Access("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),
+    "k": LaneAccess("weight", "reads weights", "#b0126f"),
+    "f": LaneAccess("fill", "is filled", CLIENTS["dma"].look.light),
+    "s": LaneAccess("spill", "is spilled", "#c49a6c"),
+    UNUSED: LaneAccess("unused", "leaves its slot unused (padding, or no part in the step)", "#e8e8e8"),
 }
 """Accesses by letter: first those of the port's clients, FREE to DMA, then a DMA access that spills. Legends skip the
 first.

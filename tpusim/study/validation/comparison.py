@@ -68,7 +68,7 @@ class ComparedCase:
 
 
 @dataclass(frozen=True)
-class Spread:
+class ErrorSpread:
     """Absolute errors of several cases: mean, median, 90th percentile, and the worst with its case."""
 
     mean: float
@@ -78,7 +78,7 @@ class Spread:
     where: str
 
     @classmethod
-    def of(cls, errors: Sequence[tuple[float, str]]) -> Spread:
+    def of(cls, errors: Sequence[tuple[float, str]]) -> ErrorSpread:
         """Return the spread of (error, name) pairs; the worst keeps its sign."""
         sizes = sorted(abs(error) for error, _ in errors)
         worst, where = max(errors, key=lambda pair: abs(pair[0]))
@@ -99,21 +99,21 @@ class Comparison:
     rows: tuple[ComparedCase, ...]
 
     @property
-    def ours(self) -> Spread:
+    def ours(self) -> ErrorSpread:
         """Errors of tpusim."""
-        return Spread.of([(row.error, row.name) for row in self.rows])
+        return ErrorSpread.of([(row.error, row.name) for row in self.rows])
 
     @property
-    def with_their_blocks(self) -> Spread | None:
+    def with_their_blocks(self) -> ErrorSpread | None:
         """Errors of tpusim with the compiler's blocks, over the cases that have one; None where there is none."""
         found = [(row.error_with_their_block, row.name) for row in self.rows]
         errors = [(error, name) for error, name in found if error is not None]
-        return Spread.of(errors) if errors else None
+        return ErrorSpread.of(errors) if errors else None
 
     @property
-    def roofline(self) -> Spread:
+    def roofline(self) -> ErrorSpread:
         """Errors of the roofline."""
-        return Spread.of([(row.roofline_error, row.name) for row in self.rows])
+        return ErrorSpread.of([(row.roofline_error, row.name) for row in self.rows])
 
     @property
     def bias(self) -> float:
@@ -235,7 +235,7 @@ class NetworkSimulation:
     lowering: str
 
 
-class Taken(NamedTuple):
+class SimulatedRun(NamedTuple):
     """Result of a simulation: cycles, those of them in which the vector unit works by itself, and passes of the array
     for a word of outputs if the machine has an array; of a network the cycles of each layer.
     """
@@ -246,7 +246,7 @@ class Taken(NamedTuple):
     layers: tuple[tuple[str, int], ...] = ()
 
 
-SimulatedCycles = Mapping[Simulation | NetworkSimulation, Taken | None]
+SimulatedCycles = Mapping[Simulation | NetworkSimulation, SimulatedRun | None]
 """Results of simulations; None if the machine cannot take an imposed block."""
 
 
@@ -394,19 +394,19 @@ def _named(simulation: Simulation | NetworkSimulation) -> str:
     return simulation.network.name if isinstance(simulation, NetworkSimulation) else simulation.layer.text
 
 
-def taken(simulation: Simulation | NetworkSimulation) -> Taken | None:
+def taken(simulation: Simulation | NetworkSimulation) -> SimulatedRun | None:
     """Result of a simulation; None if the machine cannot take an imposed block."""
     if isinstance(simulation, NetworkSimulation):
         # Imported here, because workers that time single layers start sooner without it.
         from tpusim.flow.simulation import simulate
 
         result = simulate(simulation.network, simulation.hardware, lowering=simulation.lowering, check=False)
-        return Taken(result.total.cycles, layers=tuple((each.name, each.cycles) for each in result.layers))
+        return SimulatedRun(result.total.cycles, layers=tuple((each.name, each.cycles) for each in result.layers))
     layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
         ready = prepared(layer, batch, hardware, lowering)
         worked = ready.timing.units.get("systolic_array", {}).get("vector_work", 0)
-        return Taken(ready.timing.cycles, worked, ready.passes_of_a_word(layer, batch))
+        return SimulatedRun(ready.timing.cycles, worked, ready.passes_of_a_word(layer, batch))
     except CapacityError:
         if not simulation.imposed:
             raise

@@ -28,7 +28,7 @@ PARTS = (
 """What sets of a generation hold, in the order of the table over all of them."""
 
 
-class Generation(NamedTuple):
+class TpuGeneration(NamedTuple):
     """A TPU, the machine that stands for one core of it, and the columns of its array."""
 
     name: str
@@ -37,12 +37,12 @@ class Generation(NamedTuple):
 
 
 GENERATIONS = (
-    Generation("v3", "tpu_v3_core", 128),
-    Generation("v4", "tpu_v4_core", 128),
-    Generation("v5e", "tpu_v5e", 128),
-    Generation("v5p", "tpu_v5p_core", 128),
-    Generation("v6e", "tpu_v6e", 256),
-    Generation("v7x", "tpu_v7x_core", 256),
+    TpuGeneration("v3", "tpu_v3_core", 128),
+    TpuGeneration("v4", "tpu_v4_core", 128),
+    TpuGeneration("v5e", "tpu_v5e", 128),
+    TpuGeneration("v5p", "tpu_v5p_core", 128),
+    TpuGeneration("v6e", "tpu_v6e", 256),
+    TpuGeneration("v7x", "tpu_v7x_core", 256),
 )
 
 CODE_LEAVES_OUT = ("sequencer.launch_cycles=0", "hbm.latency=1 ps")
@@ -51,7 +51,7 @@ step) + body + the last window, to a ten-thousandth (`scripts/generation_model`)
 """
 
 
-def code_of(generation: Generation) -> str:
+def code_of(generation: TpuGeneration) -> str:
     """Return the name that asks for the code and the estimates of a generation."""
     return f"code_{generation.name}"
 
@@ -62,7 +62,7 @@ def generation_sets() -> dict[str, NumberSet]:
     return {each.name: each for generation in GENERATIONS for each in _of(generation) if each.cases}
 
 
-def _of(generation: Generation) -> Iterator[NumberSet]:
+def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
     for part, compiled in _compiled(generation).items():
         name = part.replace(" ", "_")
         code, unscheduled = compiled.told("scheduled")
@@ -112,7 +112,7 @@ class _Compiled:
         return tuple(cases), tuple(others)
 
 
-def _compiled(generation: Generation) -> dict[str, _Compiled]:
+def _compiled(generation: TpuGeneration) -> dict[str, _Compiled]:
     """What the tables have of a generation, by part; a part without rows is not there."""
 
     def table(name: str) -> Iterator[Row]:
@@ -205,7 +205,7 @@ def _vector_op(row: Row) -> tuple[str, Op | None, int, str, Row]:
 # ---- passes
 
 
-def _passes(generation: Generation) -> Iterator[Case]:
+def _passes(generation: TpuGeneration) -> Iterator[Case]:
     """How often the array passes for a word of outputs: the emitted pushes, the overhang of the last windows taken off.
 
     A word is 8 rows of as many columns as the array has, or fewer.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, WEIGHT, Frame, last_weight
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, VectorWork
+from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, StandBy
 from tpusim.machines.tpu.event.calendar import Owners, Ports
 from tpusim.machines.tpu.observation.drawing import MOST_CHANNELS, TimelineDrawing
 from tpusim.machines.tpu.observation.timeline import (
@@ -278,7 +278,7 @@ def waiting(held: Track, waits: Sequence[tuple[int, int, int]] | Cycles) -> Iter
         yield Pieces(name, starts, np.where(held.kinds[at] == kind, ends - starts, 0), step[each])
 
 
-def _standing_by(works: Sequence[VectorWork], held: Track) -> Iterator[Pieces]:
+def _standing_by(works: Sequence[StandBy], held: Track) -> Iterator[Pieces]:
     """Waits of the array for the operands of vector steps, and then for the vector unit."""
     if not works:
         return

@@ -154,7 +154,7 @@ class Passes(NamedTuple):
         return self.conflicts.frames if self.conflicts else 0
 
 
-class VectorWork(NamedTuple):
+class StandBy(NamedTuple):
     """A step of the vector unit, as an `array` sees it.
 
     The array `ended` its step before, is starved until `filled`, waits for weights until `loaded`, is blocked until
@@ -220,7 +220,7 @@ class Log:
     frames: tuple[Frame, ...]
     loads: tuple[Loads, ...]
     passes: tuple[Passes, ...]
-    works: tuple[VectorWork, ...]
+    works: tuple[StandBy, ...]
     moves: tuple[DmaTransfer, ...]
     scratch: tuple[DmaTransfer, ...] = ()
     queue: tuple[DmaTransfer, ...] = ()
@@ -248,7 +248,7 @@ class Log:
         if hardware.array.queues == 1:
             yield 0, self
             return
-        groups: list[tuple[list[Loads], list[Passes], list[VectorWork]]]
+        groups: list[tuple[list[Loads], list[Passes], list[StandBy]]]
         groups = [([], [], []) for _ in range(hardware.array.queues)]
         for load in self.loads:
             groups[program.arrays[load.steps[0]]][0].append(load)

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.definition import (
     last_weight,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, VectorWork
+from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, StandBy
 from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
@@ -44,7 +44,7 @@ class IssueUnit:
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, array: int = 0) -> None:
         self.loads: list[Loads] = []
         self.passes: list[Passes] = []
-        self.works: list[VectorWork] = []
+        self.works: list[StandBy] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = hardware.preload_words, hardware.array.weight_buffers
         self._array, self._frames, self._layer_of = array, program.frames(hardware), program.layer_of
@@ -155,7 +155,7 @@ class IssueUnit:
         self._written = first + self._result_delay
         self.drained = done
 
-    def stand_by(self, work: VectorWork) -> None:
+    def stand_by(self, work: StandBy) -> None:
         """Wait for the vector unit, and stand by while it works."""
         filled = max(self.ended, work.filled)
         self.works.append(
@@ -318,5 +318,5 @@ def vector_steps(
                 first = start + beat.result_delay + place + shared * beat.period
                 port[VECTOR].reserve(VECTOR, first, turns, beat.period)
         for array in arrays:
-            array.stand_by(VectorWork(index, 0, filled, loaded, issued, start, last + 1))
+            array.stand_by(StandBy(index, 0, filled, loaded, issued, start, last + 1))
         board.finish(index, last + 1)

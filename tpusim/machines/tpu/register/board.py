@@ -23,7 +23,7 @@ BEGINS, ENDS, FETCHED = range(3)
 """Events of transfers: one begins, a spill has its last word, a prefetch is over."""
 
 
-class Board(NamedTuple):
+class BoardRegisters(NamedTuple):
     """What all units of the control see."""
 
     # Registers, from OPEN on.
@@ -47,7 +47,7 @@ class Board(NamedTuple):
 
 
 @part
-def finish(board: Board, step: int, cycle: int) -> None:
+def finish(board: BoardRegisters, step: int, cycle: int) -> None:
     """`step` is done from `cycle` on."""
     board.done[step] = cycle
     board.at[OPEN] -= 1
@@ -63,7 +63,7 @@ def waiting(done: Counts, waits: Counts, first: int, past: int, now: int) -> boo
 
 
 @part
-def note_event(board: Board, kind: int, transfer: int) -> None:
+def note_event(board: BoardRegisters, kind: int, transfer: int) -> None:
     """Note what has happened to a transfer: contents of memories behind the lanes follow from it."""
     count = board.at[EVENTS]
     board.events[count, 0], board.events[count, 1] = kind, transfer

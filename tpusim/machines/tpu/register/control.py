@@ -32,7 +32,7 @@ from tpusim.machines.tpu.register.board import (
     LAYER,
     OPEN,
     TOLD,
-    Board,
+    BoardRegisters,
     finish,
     waiting,
 )
@@ -66,7 +66,7 @@ from tpusim.machines.tpu.register.transfers import (
     store_in_banks,
     transfers_active,
 )
-from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Records, Wires, kernel, part
+from tpusim.machines.tpu.register.wires import IDLE, Counts, Records, Wires, kernel, part
 
 NOW, STAGE, VALUE = range(3)
 """Registers of the clock: the cycle, what comes next in it, and a number that goes with the reason of a stop."""
@@ -107,7 +107,7 @@ class MachineRegisters(NamedTuple):
     """All registers of a machine but the DRAM's."""
 
     clock: Clock
-    board: Board
+    board: BoardRegisters
     streams: Streams
     preloads: Preloads
     transfers: Transfers
@@ -125,7 +125,7 @@ LANES, ARRAY, WEIGHTS, SUMS = range(4)
 
 @kernel
 def advance(
-    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, lanes: Lanes,
+    clock: Clock, board: BoardRegisters, streams: Streams, preloads: Preloads, transfers: Transfers, lanes: Lanes,
     array: PeArray, weights: WeightRegisters, sums: Deserializers, wires: Wires, banks: Banks,
     dram: DramRegisters, until: int,
 ) -> int:  # fmt: skip
@@ -191,7 +191,7 @@ def advance(
 
 
 @part
-def _at_rest(board: Board, streams: Streams, transfers: Transfers, dram: DramRegisters, now: int) -> bool:
+def _at_rest(board: BoardRegisters, streams: Streams, transfers: Transfers, dram: DramRegisters, now: int) -> bool:
     """Whether every step is done, the last frame over, the bus free, and the time of the last word in HBM known."""
     if board.at[OPEN] or transfers.at[LAST_STORING]:
         return False
@@ -199,7 +199,7 @@ def _at_rest(board: Board, streams: Streams, transfers: Transfers, dram: DramReg
 
 
 @part
-def _end(board: Board, streams: Streams) -> int:
+def _end(board: BoardRegisters, streams: Streams) -> int:
     """The cycle in which the last step is done and its last word is in HBM."""
     end = board.at[END]
     for queue in range(len(streams.units)):
@@ -212,19 +212,13 @@ def _end(board: Board, streams: Streams) -> int:
 @part
 def _no_orders(told: Records) -> None:
     for slot in range(len(told)):
-        order = told[slot]
-        order["client"], order["step"], order["lanes"], order["generator"], order["word"] = FREE, -1, 0, 0, 0
-        order["address"], order["element"], order["elements"] = NOWHERE, -1, 0
-        order["pointer"] = order["number"] = order["stride"] = order["together"] = 0
-        order["array"] = order["buffer"] = order["first"] = order["register"] = 0
-        order["points"] = order["works"] = order["stores"] = order["accumulate"] = order["finishes"] = 0
-        order["spill"] = order["beside"] = 0
+        told[slot] = IDLE[0]
 
 
 @part
 def _decide(
-    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, dram: DramRegisters,
-    banks: Banks, wires: Wires, now: int,
+    clock: Clock, board: BoardRegisters, streams: Streams, preloads: Preloads, transfers: Transfers,
+    dram: DramRegisters, banks: Banks, wires: Wires, now: int,
 ) -> int:  # fmt: skip
     """Let every unit of the control have its cycle, and find lane 0's orders: one a port, then those of the vector
     unit's other slots.
@@ -272,7 +266,7 @@ def _decide(
 
 
 @part
-def _layer_over(streams: Streams, board: Board, now: int) -> bool:
+def _layer_over(streams: Streams, board: BoardRegisters, now: int) -> bool:
     """Whether a layer but the last is over in this cycle: its last pass or vector step is, in every array."""
     layer = board.at[LAYER]
     if layer >= len(streams.through) or board.at[TOLD] == now or any_running(streams, board, now):
@@ -286,8 +280,8 @@ def _layer_over(streams: Streams, board: Board, now: int) -> bool:
 
 @part
 def _grant(
-    clock: Clock, board: Board, streams: Streams, preloads: Preloads, transfers: Transfers, dram: DramRegisters,
-    wires: Wires, now: int,
+    clock: Clock, board: BoardRegisters, streams: Streams, preloads: Preloads, transfers: Transfers,
+    dram: DramRegisters, wires: Wires, now: int,
 ) -> bool:  # fmt: skip
     """Give every port to the client whose turn it is; return whether no two owners asked at once.
 

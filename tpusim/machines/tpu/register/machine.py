@@ -34,7 +34,7 @@ from tpusim.machines.tpu.register.board import (
     OPEN,
     TOLD,
     VECTOR_STEP,
-    Board,
+    BoardRegisters,
 )
 from tpusim.machines.tpu.register.control import CONTROL, NOW, VALUE, Clock, MachineRegisters, advance
 from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords, outside_of
@@ -81,7 +81,7 @@ class RegisterMachine:
         steps, queues = len(program.steps), array.queues
         at = np.zeros(KEPT + 1, np.int64)
         at[[OPEN, VECTOR_STEP, TOLD]] = steps, -1, -1
-        board = Board(
+        board = BoardRegisters(
             at, np.full(steps, NEVER), np.array(waits.steps, np.int64),
             np.zeros((2 * queues + 2, len(BOOKED)), np.int64), np.zeros((queues, steps), np.int64),
             np.zeros(steps, np.int64), np.zeros(len(CLIENTS), np.int64),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, WEIGHT
-from tpusim.machines.tpu.register.board import BLOCKED, BUSY, PORT_STALL, Board, finish, waiting
+from tpusim.machines.tpu.register.board import BLOCKED, BUSY, PORT_STALL, BoardRegisters, finish, waiting
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Record, Records, part, registers
 
 PRELOAD = registers("step base rows cols delay bias wait past_wait fill past_fill ahead left period")
@@ -42,7 +42,7 @@ def under_way(own: Preloads, queue: int) -> bool:
 
 
 @part
-def tick(own: Preloads, board: Board, queue: int, now: int) -> None:
+def tick(own: Preloads, board: BoardRegisters, queue: int, now: int) -> None:
     """Let weights of the register enter the array; with the last of them, the preload is done."""
     unit = own.units[queue]
     if unit["injecting"]:
@@ -52,7 +52,9 @@ def tick(own: Preloads, board: Board, queue: int, now: int) -> None:
 
 
 @part
-def clock_preloads(own: Preloads, board: Board, queue: int, now: int, issued: int, running: bool, held: int) -> None:
+def clock_preloads(
+    own: Preloads, board: BoardRegisters, queue: int, now: int, issued: int, running: bool, held: int
+) -> None:
     """Start the next preload, once all steps ahead of it are issued and then its delay is over.
 
     By then a weight buffer is free, or will be when the stream is over. `held` holds the transfers in this cycle.
@@ -103,7 +105,7 @@ def ask_preloads(own: Preloads, queue: int, order: Record, now: int) -> bool:
 
 
 @part
-def book_preloads(own: Preloads, board: Board, queue: int) -> None:
+def book_preloads(own: Preloads, board: BoardRegisters, queue: int) -> None:
     """Book a cycle of a preload under way, once it is known whether the port was free."""
     if under_way(own, queue):
         cause = BUSY if own.units[queue]["injecting"] else PORT_STALL

@@ -17,7 +17,7 @@ from tpusim.machines.tpu.register.board import (
     VECTOR_FROM,
     VECTOR_STEP,
     WAITING_WEIGHTS,
-    Board,
+    BoardRegisters,
     finish,
     waiting,
 )
@@ -100,13 +100,13 @@ class Streams(NamedTuple):
 
 
 @part
-def running(own: Streams, board: Board, queue: int, now: int) -> bool:
+def running(own: Streams, board: BoardRegisters, queue: int, now: int) -> bool:
     """Whether a stream occupies the array's rows, or the vector unit works by itself."""
     return bool(board.at[VECTOR_STEP] >= 0 or now < own.units[queue]["over_at"])
 
 
 @part
-def any_running(own: Streams, board: Board, now: int) -> bool:
+def any_running(own: Streams, board: BoardRegisters, now: int) -> bool:
     """Whether a stream occupies the rows of any array, or the vector unit works by itself."""
     for queue in range(len(own.units)):  # noqa: SIM110  compiled, and no place for a generator
         if running(own, board, queue, now):
@@ -115,7 +115,9 @@ def any_running(own: Streams, board: Board, now: int) -> bool:
 
 
 @part
-def clock_streams(own: Streams, board: Board, banks: Banks, wires: Wires, queue: int, now: int, held: int) -> None:
+def clock_streams(
+    own: Streams, board: BoardRegisters, banks: Banks, wires: Wires, queue: int, now: int, held: int
+) -> None:
     """Read a word of the running stream, issue the next one if possible, and book the cycle.
 
     A vector step is issued to all queues together. `held` holds the transfers in this cycle.
@@ -162,7 +164,7 @@ def clock_streams(own: Streams, board: Board, banks: Banks, wires: Wires, queue:
 
 
 @part
-def _take_frame(own: Streams, board: Board, queue: int, now: int) -> None:
+def _take_frame(own: Streams, board: BoardRegisters, queue: int, now: int) -> None:
     """Go on by the frame of the next pass once it has weights: by then no word of another frame is on its way."""
     unit = own.units[queue]
     if unit["next"] == unit["past"]:
@@ -175,7 +177,7 @@ def _take_frame(own: Streams, board: Board, queue: int, now: int) -> None:
 
 
 @part
-def _read(own: Streams, board: Board, banks: Banks, queue: int, now: int) -> None:
+def _read(own: Streams, board: BoardRegisters, banks: Banks, queue: int, now: int) -> None:
     """Note the next ifmap word, if one is due in this cycle; the generators move on."""
     unit = own.units[queue]
     if not unit["issued_at"] < now <= unit["over_at"]:
@@ -218,7 +220,7 @@ def _read(own: Streams, board: Board, banks: Banks, queue: int, now: int) -> Non
 
 
 @part
-def _waits_for(own: Streams, board: Board, queue: int, now: int, held: int) -> int:
+def _waits_for(own: Streams, board: BoardRegisters, queue: int, now: int, held: int) -> int:
     """Why the next stream or vector step cannot be issued in this cycle; -1 when it can."""
     unit = own.units[queue]
     at, frame = own.issues[unit["next"]], own.frames[unit["frame"]]
@@ -243,7 +245,7 @@ def _waits_for(own: Streams, board: Board, queue: int, now: int, held: int) -> i
 
 
 @part
-def _book(own: Streams, board: Board, queue: int) -> None:
+def _book(own: Streams, board: BoardRegisters, queue: int) -> None:
     """Book a cycle in which the vector unit works or a stream runs: a lost cycle, or one of a word's frame."""
     unit = own.units[queue]
     frame, cause = own.frames[unit["frame"]], BLOCKED
@@ -266,7 +268,7 @@ def _book(own: Streams, board: Board, queue: int) -> None:
 
 
 @part
-def _tell(own: Streams, board: Board, queue: int, now: int) -> None:
+def _tell(own: Streams, board: BoardRegisters, queue: int, now: int) -> None:
     """Tell the pointer reader of the next pass, once the pass ahead is in its last frame or over and all data is in
     memory.
     """
@@ -329,7 +331,7 @@ def _turn(slot: int, array: int, period: int, now: int) -> bool:
 
 
 @part
-def ask_psums(own: Streams, board: Board, wires: Wires, queue: int, order: Record, now: int) -> bool:
+def ask_psums(own: Streams, board: BoardRegisters, wires: Wires, queue: int, order: Record, now: int) -> bool:
     """Read the partial sum of a word whose last sum arrives in this cycle, or has arrived."""
     unit = own.units[queue]
     frame = own.frames[unit["frame"]]
@@ -366,7 +368,7 @@ def _completing(wires: Wires, array: int) -> int:
 
 
 @part
-def ask_results(own: Streams, board: Board, wires: Wires, queue: int, order: Record, now: int) -> bool:
+def ask_results(own: Streams, board: BoardRegisters, wires: Wires, queue: int, order: Record, now: int) -> bool:
     """Write a word that is complete, or whose adds are done."""
     unit = own.units[queue]
     frame = own.frames[unit["frame"]]
@@ -418,7 +420,7 @@ def words_wait(own: Streams, queue: int) -> bool:
 
 
 @part
-def ask_vector(own: Streams, board: Board, told: Records, port: int, now: int) -> bool:
+def ask_vector(own: Streams, board: BoardRegisters, told: Records, port: int, now: int) -> bool:
     """The accesses of the vector step that are due in this cycle; the last access of all completes the step.
 
     The first goes to `port`, the others to the slots behind the ports.

@@ -18,7 +18,7 @@ from tpusim.machines.tpu.register.board import (
     FETCHED,
     MOVED,
     PORT_STALL,
-    Board,
+    BoardRegisters,
     cause_at,
     finish,
     note_event,
@@ -247,7 +247,7 @@ def _stored(own: Transfers, dram: DramRegisters, number: int) -> int:
 
 
 @part
-def holder(own: Transfers, dram: DramRegisters, board: Board, now: int) -> int:
+def holder(own: Transfers, dram: DramRegisters, board: BoardRegisters, now: int) -> int:
     """The cause that holds the oldest transfer to or from lanes or banks."""
     number = own.at[FIRST]
     if number < 0:
@@ -278,7 +278,7 @@ def holder(own: Transfers, dram: DramRegisters, board: Board, now: int) -> int:
 
 
 @part
-def clock_transfers(own: Transfers, dram: DramRegisters, board: Board, now: int) -> None:
+def clock_transfers(own: Transfers, dram: DramRegisters, board: BoardRegisters, now: int) -> None:
     """Free the buses, give them to the next transfers, and account for the cycle."""
     if dram.present:
         # Let the DRAM's cycles pass that begin before this one.
@@ -330,7 +330,7 @@ def clock_transfers(own: Transfers, dram: DramRegisters, board: Board, now: int)
 
 
 @part
-def _held_back(own: Transfers, board: Board, transfer: Record, now: int) -> bool:
+def _held_back(own: Transfers, board: BoardRegisters, transfer: Record, now: int) -> bool:
     """Whether a transfer waits for steps, or for data that is still to be stored."""
     if waiting(board.done, board.waits, transfer["wait"], transfer["past_wait"], now):
         return True
@@ -341,7 +341,7 @@ def _held_back(own: Transfers, board: Board, transfer: Record, now: int) -> bool
 
 
 @part
-def _begin(own: Transfers, board: Board, number: int, now: int) -> None:
+def _begin(own: Transfers, board: BoardRegisters, number: int, now: int) -> None:
     """Give a transfer its bus, and let a fill take its data from HBM."""
     transfer, at = own.each[number], own.at
     own.next[transfer["bus"]] = transfer["following"]
@@ -360,7 +360,7 @@ def _begin(own: Transfers, board: Board, number: int, now: int) -> None:
 
 
 @part
-def _end_fetches(own: Transfers, dram: DramRegisters, board: Board, now: int) -> None:
+def _end_fetches(own: Transfers, dram: DramRegisters, board: BoardRegisters, now: int) -> None:
     """Note which prefetches are over; a prefetch of padding alone ends in the cycle in which it begins."""
     left = 0
     for place in range(own.at[LAST_FETCHING]):
@@ -391,7 +391,7 @@ def transfers_active(own: Transfers) -> bool:
 
 
 @part
-def ask_transfers(own: Transfers, dram: DramRegisters, board: Board, order: Record, now: int) -> bool:
+def ask_transfers(own: Transfers, dram: DramRegisters, board: BoardRegisters, order: Record, now: int) -> bool:
     """The next word of the oldest transfer, if it has one for the port. The last word completes the transfer."""
     number = own.at[FIRST]
     if number < 0 or own.each[number]["kind"] == BANK_FILL:
@@ -412,7 +412,7 @@ def ask_transfers(own: Transfers, dram: DramRegisters, board: Board, order: Reco
 
 
 @part
-def _ask_worked(own: Transfers, dram: DramRegisters, board: Board, order: Record, now: int) -> bool:
+def _ask_worked(own: Transfers, dram: DramRegisters, board: BoardRegisters, order: Record, now: int) -> bool:
     """The next access of a transfer with work; what is written behind a part waits for nothing else."""
     number = own.at[FIRST]
     transfer = own.each[number]
@@ -440,7 +440,7 @@ def _ask_worked(own: Transfers, dram: DramRegisters, board: Board, order: Record
 
 
 @part
-def store_in_banks(own: Transfers, dram: DramRegisters, board: Board, banks: Banks, now: int) -> None:
+def store_in_banks(own: Transfers, dram: DramRegisters, board: BoardRegisters, banks: Banks, now: int) -> None:
     """Store the next words of the oldest transfer in banks, one word in each, through ports of their own."""
     number = own.at[FIRST]
     if number < 0 or own.each[number]["kind"] != BANK_FILL or board.at[MOVED] == now:
@@ -458,7 +458,7 @@ def store_in_banks(own: Transfers, dram: DramRegisters, board: Board, banks: Ban
 
 
 @part
-def _move_word(own: Transfers, dram: DramRegisters, board: Board, now: int) -> None:
+def _move_word(own: Transfers, dram: DramRegisters, board: BoardRegisters, now: int) -> None:
     """Move the next word of the oldest transfer."""
     number = own.at[FIRST]
     board.at[MOVED] = now
@@ -468,7 +468,7 @@ def _move_word(own: Transfers, dram: DramRegisters, board: Board, now: int) -> N
 
 
 @part
-def _end(own: Transfers, board: Board, now: int) -> None:
+def _end(own: Transfers, board: BoardRegisters, now: int) -> None:
     """End the oldest transfer with its last access."""
     number, at = own.at[FIRST], own.at
     at[FIRST], at[SECOND] = at[SECOND], -1

@@ -78,7 +78,7 @@ class ProgramChain:
 
     def alone(self, at: int) -> Prepared:
         """A layer by itself, with its addresses in the chain."""
-        return replace(self.members[at][1], program=self.residence.alone(at))
+        return self.members[at][1].with_program(self.residence.alone(at))
 
     def account(self, at: int, batch: int, timing: Timing) -> Account:
         """The account of a layer in the chain, with bytes that need not cross the bus, and tensors that stay
@@ -87,7 +87,7 @@ class ProgramChain:
         (layer, ready), program = self.members[at], (self.like or self).layers[at].program
         saved = [use.hbm_read_bytes + use.hbm_write_bytes for use in (self.joints[at].program.use, program.use)]
         return replace(
-            replace(ready, program=program).account(layer, batch, timing),
+            ready.with_program(program).account(layer, batch, timing),
             launch_cycles=0 if at else self.hardware.sequencer.launch_cycles,
             hidden_cycles=self.alone_cycles[at] - timing.cycles,
             hbm_saved_bytes=saved[0] - saved[1],

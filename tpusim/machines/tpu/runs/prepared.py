@@ -58,7 +58,7 @@ class Prepared(ReadyLayer):
     """A Program for a machine, which all layers of a shape share, and its time by the event engine.
 
     `lowering` made it from a `draft`; a Program that was written by hand has none. The Program runs on the machine as
-    its layer uses the arrays (`running`).
+    its layer uses the arrays (`running`). `known` is its time, where that was found before.
     """
 
     program: Program
@@ -66,15 +66,13 @@ class Prepared(ReadyLayer):
     hardware: Hardware
     lowering: str
     draft: Draft | None = None
+    known: Timing | None = None
 
     def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
         """A copy with more sentences and choices in its explanation."""
         old = self.explanation
         explanation = replace(old, aspects={**old.aspects, **told}, choices={**old.choices, **choices})
-        more = replace(self, explanation=explanation)
-        # The timing is carried over, as the Program is the same.
-        vars(more)["timing"] = self.timing
-        return more
+        return replace(self, explanation=explanation, known=self.timing)
 
     @cached_property
     def running(self) -> Hardware:
@@ -85,20 +83,20 @@ class Prepared(ReadyLayer):
     @cached_property
     def timing(self) -> Timing:
         """Time by the event engine."""
-        return event.run(self.program, self.running)
+        return self.known or event.run(self.program, self.running)
 
-    def faster_than(self, cycles: int) -> bool:
-        """Whether the Program takes fewer cycles; the event engine stops as soon as it cannot."""
-        if "timing" not in vars(self):
-            timing = event.run_within(self.program, self.running, cycles)
-            if timing is None:
-                return False
-            vars(self)["timing"] = timing
-        return self.timing.cycles < cycles
+    @cached_property
+    def _counted(self) -> list[Any]:
+        """The timing of the last account, and the account."""
+        return []
+
+    def with_program(self, program: Program) -> Prepared:
+        """Return the layer with another Program, whose time is not known yet."""
+        return replace(self, program=program, known=None)
 
     def on(self, hardware: Hardware) -> Prepared:
         """Return this Program on another machine that can carry out its steps, even if it would choose others."""
-        return replace(self, hardware=hardware)
+        return replace(self, hardware=hardware, known=None)
 
     @cached_property
     def wanted_bytes(self) -> int:
@@ -132,13 +130,10 @@ class Prepared(ReadyLayer):
         return WordPasses(streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
-        """All counts of a run; layers of one shape share those of the run that they share."""
-        known = vars(self)
-        if timing is not known.get("timing"):
-            return self._account(layer, batch, timing)
-        if "account_of_timing" not in known:
-            known["account_of_timing"] = self._account(layer, batch, timing)
-        found: Account = known["account_of_timing"]
+        """All counts of a run; layers of one shape that share the run share its counts."""
+        if not self._counted or self._counted[0] is not timing:
+            self._counted[:] = timing, self._account(layer, batch, timing)
+        found: Account = self._counted[1]
         return found
 
     def _account(self, layer: Op, batch: int, timing: Timing) -> Account:
@@ -359,9 +354,10 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             continue
         ready = _ready(draft, hardware, lowering)
         found = found._replace(timed=found.timed + 1)
-        if ready.faster_than(found.fastest):
-            best, no_faster = ready, []
-            found = found._replace(place=place, fastest=best.timing.cycles)
+        timing = ready.known or event.run_within(ready.program, ready.running, found.fastest)
+        if timing and timing.cycles < found.fastest:
+            best, no_faster = replace(ready, known=timing), []
+            found = found._replace(place=place, fastest=timing.cycles)
         else:
             no_faster.append(len(ready.program.steps))
         # A Program may take gigabytes: the loser is gone before the next draft is lowered.
@@ -387,10 +383,12 @@ def _in_scratch(ready: Prepared) -> Prepared:
     from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched
 
     (own,) = in_scratch([Joint("", ready.program, {})], hardware)
-    found = replace(ready, program=prefetched(own.program, hardware))
+    found = ready.with_program(prefetched(own.program, hardware))
     names = [each.name.partition(" ")[0] for each in found.program.tensors if each.scratch is not None]
-    if not names or found.timing.cycles >= ready.timing.cycles:
+    if not names:
         return ready
+    if found.timing.cycles >= ready.timing.cycles:
+        return replace(ready, known=ready.timing)
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
 
 
