@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -196,12 +197,17 @@ def repeated(document: Document) -> Document:
             made += [_renamed(each, called) for each in inner]
             origins += [path_of((path, "layers", at)) for at in range(len(inner))]
             ahead = called[str(_name_of(inner[-1]))]
+
+    @cache
+    def below(origin: str) -> dict[str, int]:
+        under = {path[len(origin) :]: line for path, line in document.lines.items() if path.startswith(origin)}
+        return {rest: line for rest, line in under.items() if not rest or rest[0] in ".["}
+
     # A fault in any copy is placed at the line of the block that it repeats.
     lines = dict(document.lines)
     for at, origin in enumerate(origins):
         place = path_of(("layers", at))
-        under = {path[len(origin) :]: line for path, line in document.lines.items() if path.startswith(origin)}
-        lines |= {place + rest: line for rest, line in under.items() if not rest or rest[0] in ".["}
+        lines |= {place + rest: line for rest, line in below(origin).items()}
     return replace(document, data={**document.data, "layers": made}, lines=lines, copies=frozenset(copies))
 
 
