@@ -108,8 +108,8 @@ class HbmWords:
 
     def _brought(self, step: Transfer, part: Elements) -> Floats:
         """Elements [lane, word, element of the word] of a part; zero where the tensor has none."""
-        content: Floats = np.append(self.tensor(step.tensor.name), self.values.dtype.type(0))
-        return content[_elements(part, step.tensor.shape)]
+        places = _elements(part, step.tensor.shape)
+        return np.where(places == NOTHING, 0, self.tensor(step.tensor.name).reshape(-1)[places])
 
     def tensor(self, name: str) -> Floats:
         """A tensor as it is in HBM now."""
