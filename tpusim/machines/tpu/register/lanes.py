@@ -116,9 +116,15 @@ class Lanes(NamedTuple):
         )  # fmt: skip
 
     @property
+    def places(self) -> Counts:
+        """The place among `orders` of each lane's order in this cycle."""
+        found: Counts = self.at[HEAD] + self.group
+        return found
+
+    @property
     def obeyed(self) -> Records:
         """The order [port, lane] that every lane has in this cycle."""
-        found: Records = self.orders[:, self.at[HEAD] + self.group]
+        found: Records = self.orders[:, self.places]
         return found
 
 

@@ -47,7 +47,7 @@ class VectorRegisters:
         Lanes are skewed, so they may be in different steps.
         """
         # One call a step, for all lanes that are in it: the operation is vectorized over them.
-        for index in np.unique(steps).tolist():
+        for index in dict.fromkeys(steps.tolist()):
             step, mine = self.program.steps[index], steps == index
             assert isinstance(step, Vector)
             # The registers [lane, register, W] of these lanes.
@@ -61,7 +61,7 @@ class VectorRegisters:
 
     def finished(self, words: Floats, steps: Counts) -> Floats:
         """Finish results [lane, W] of streams. Elements beyond a result's own are changed, too, but never stored."""
-        for index in np.unique(steps).tolist():
+        for index in dict.fromkeys(steps.tolist()):
             step, mine = self.program.steps[index], steps == index
             assert isinstance(step, Stream)
             words[mine] = finished(words[mine][:, None], step.finish)[:, 0]
