@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -40,6 +41,8 @@ def told(messages: str) -> list[str]:
 def _child(arguments: tuple[str, ...], out: int, err: int, more: Mapping[str, str], folder: Path | None) -> NoReturn:
     """Be the process that a shell would start, from the first line of `main` to the interpreter's end."""
     code = 120
+    # What the tests before it have left in memory is no garbage of the command's: to look through it takes seconds.
+    gc.freeze()
     try:
         with open(os.devnull) as nothing:
             for at, file in enumerate((nothing.fileno(), out, err)):

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -29,7 +30,8 @@ from tpusim.study.validation.cases import WORDS, Case, NumberSet
 from tpusim.study.validation.comparison import ComparedCase, Comparison, ErrorSpread, Validation, by_word, compare
 from tpusim.study.validation.sets import number_sets
 
-DOCUMENT = (ROOT / "docs" / "validation.md").read_text()
+FILE = ROOT / "docs" / "validation.md"
+DOCUMENT = FILE.read_text()
 CONFIGS = ROOT / "configs"
 GOALS = {"gemm": 0.03, "resnet50": 0.05, "vgg16": 0.05, "yolov2": 0.05, "micro": 0.08, "fresh": 0.09,
          "first_layers": 0.05, "1x1": 0.06, "3x3": 0.04, "depthwise": 0.08, "dilated": 0.02, "v3": 0.06,
@@ -263,6 +265,60 @@ def printed(comparisons: list[Comparison], width: int | None = None) -> list[str
     for heading, table in summaries(comparisons):
         Console(file=text, width=width or 250).print(heading, table.drawn(width), sep="\n")
     return [" ".join(line.split()) for line in text.getvalue().splitlines()]
+
+
+# ---- machines beside the one that was fitted
+
+NEIGHBOURS = {
+    "scheduled": {"first layers": "scheduled_first", "1x1": "scheduled_1x1", "up to 3x3": "scheduled_3x3",
+                  "larger": "scheduled_large"},
+    "depthwise": {"depthwise": "depthwise"},
+    "estimated": {name: name.replace(" ", "_") for name in
+                  ("gemm", "resnet50", "vgg16", "yolov2", "micro", "fresh", "first layers")},
+}  # fmt: skip
+"""The sets of the columns of each table of changes, by what its command asks for."""
+
+
+def neighbours() -> Iterator[Any]:
+    """Rows of the tables of changes; the few depthwise cases are quick."""
+    pattern = r"`tpusim validate --set-of-numbers (\w+) --set PATH=VALUE`[^|]*((?:^\|[^\n]*\n)+)"
+    for asked, table in re.findall(pattern, DOCUMENT, re.MULTILINE):
+        head, _, *rows = ([cell.strip(" `") for cell in line.split("|")[1:-1]] for line in table.splitlines())
+        for change, *errors in rows:
+            marks = () if asked == "depthwise" else (pytest.mark.long,)
+            told = dict(zip(head[1:], errors, strict=True))
+            yield pytest.param(asked, change, told, id=f"{asked}: {change}", marks=marks)
+
+
+@pytest.mark.parametrize(("asked", "change", "told"), [*neighbours()])
+def test_a_change_costs_what_the_document_says(
+    asked: str, change: str, told: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    """By set, and over all their cases and both halves, to the digit; --update-golden writes the row anew."""
+    sets = [without_their_blocks(number_sets()[name]) for name in NEIGHBOURS[asked].values()]
+    compared = compare(Validation(sets, [] if change == "as configured" else [change]), quiet)
+    rows = [row for each in compared for row in each.rows]
+    groups = dict(zip(NEIGHBOURS[asked], (each.rows for each in compared), strict=True))
+    if len(compared) > 1:
+        halves = ([row for row in rows if row.fitted is half] for half in (True, False))
+        groups |= dict(zip(("all", "fit", "rest"), (rows, *halves), strict=True))
+    found = {name: f"{100 * mean(abs(row.error) for row in some):.2f}" for name, some in groups.items()}
+    if request.config.getoption("--update-golden"):
+        name = change if change == "as configured" else f"`{change}`"
+        before, after = (" | ".join(("", name, *each.values(), "")).strip() for each in (told, found))
+        FILE.write_text(FILE.read_text().replace(before, after))
+        told = found
+    assert told == found
+
+
+def test_every_table_of_changes_is_held() -> None:
+    assert DOCUMENT.count("\n| change |") == len(NEIGHBOURS) == len({each.values[0] for each in neighbours()})
+    assert len([*neighbours()]) > 40
+
+
+def without_their_blocks(numbers: NumberSet) -> NumberSet:
+    """A set whose cases are simulated with our blocks alone."""
+    return replace(numbers, cases=tuple(replace(case, their_block=()) for case in numbers.cases))
 
 
 def test_the_rule_of_the_paper_is_what_the_estimates_imply() -> None:

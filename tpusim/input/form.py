@@ -1,6 +1,6 @@
-"""Pydantic models in the form of files: fields, keys, overrides, and messages about what is wrong.
+"""Pydantic models as files write them: keys, quantities with units, overrides, and messages about mistakes.
 
-Errors of fields are InputErrors that say what to write.
+Every mistake becomes an InputError that says what to write instead.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class FileSection(BaseModel):
 
 
 class Form(Generic[Model]):
-    """The form in which files write a model: its keys, and those of its sections, which are models that may have
-    sections.
+    """The way in which files write a model: its keys, and the keys of its sections, which are models themselves.
 
     `sections` maps the path of each section to its fields by key; `paths` ("clock", "array.rows") are the other fields.
     `more` has paths of keys that stand for several fields; `files` has fields that may name a file, with
@@ -147,6 +146,7 @@ class Form(Generic[Model]):
             return unknown_key(key, allowed, hint, f" in {section}" if section else self._inside)
         if kind == "string_type":
             return f"{given} is not text; write text, in quotes"
+        # An item of a list of sections has no key of its own to give an example of.
         if kind == "model_type" and (listed := self._keys.get(f"{section}{_EACH}")):
             return f"{given} is not a section; write one with the keys {', '.join(listed)}"
         inner = path_of((section, key)) in self.sections
@@ -168,6 +168,7 @@ def validated(cls: type[Model]) -> type[Model]:
 
     The class is analysed when its first object is built, since a run needs only a few of the ops.
     """
+    # Slots, because a network has thousands of these objects.
     made: Any = dataclass(frozen=True, slots=True)(cls)
     made.__pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -222,7 +223,7 @@ def _is_model(kind: object) -> bool:
 
 
 def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, list[Problem]]:
-    """The overrides of a form, by path, the last value of each; and the problems of those that cannot be set."""
+    """Read overrides: the last value that is given for each path, and a problem for each that cannot be set."""
     given: Settings = {}
     problems: list[Problem] = []
     if isinstance(overrides, Mapping):
@@ -314,8 +315,9 @@ def pair(most: int, least: int = 1, why_two: str = "") -> Reader:
 
 @dataclass(frozen=True)
 class Quantity:
-    """An int counting `unit.base`, which YAML writes with its unit; at most `most` ("16 GiB"). A tuple of them is a
-    list in YAML, each with its unit; None stays None where the field may be that.
+    """A whole number of base units, which files write as a quantity: 256 KiB. `most` ("16 GiB") is the largest.
+
+    A tuple is a list of quantities in a file. None stays None if the field may be None.
     """
 
     unit: QuantityKind
@@ -329,6 +331,7 @@ class Quantity:
 
     def _amount(self, value: object, info: ValidationInfo) -> int:
         """Whole number of base units. Raises InputError."""
+        # Written with its unit and read here, so that messages tell the limit as files write it.
         most = self.unit.parse(self.most)
         in_yaml = isinstance(value, str) or info.context is FROM_YAML
         amount = self.unit.parse(value) if in_yaml else whole_number(value, 1, most)
@@ -410,5 +413,5 @@ class Choice:
 
 
 def written(example: object, key: str | None = None) -> Any:
-    """Field metadata: an `example` for the message that it is missing, and the YAML `key` where the name is another."""
+    """Metadata of a field: an `example`, told where the field is missing, and its `key` in files if not its name."""
     return Field(validation_alias=key, serialization_alias=key, examples=[example])

@@ -84,6 +84,7 @@ PEAK = "peak\nTFLOP/s"
 
 def peak_fact(machine: Machine) -> str:
     """Write the peak of a machine, in three digits or whole."""
+    # Digits behind the point would suggest more than makers publish of large chips.
     peak = peak_tflops(machine)
     return f"{peak:.3g}" if peak < 100 else f"{peak:,.0f}"
 
@@ -280,6 +281,7 @@ class Family(Protocol):
 
     def stored(self, shape: Shape, machine: Any) -> int:
         """Return the bytes that a map takes in that DRAM, padding included."""
+        # Families that pad tensors in their DRAM have a method of their own.
         stored: int = prod(shape) * machine.element_bytes
         return stored
 
@@ -367,6 +369,7 @@ def of_tpus_alone(machine: Machine, what: str) -> InputError:
 
 def family_in(document: Document) -> Family:
     """The family that a file names. Raises InputError at its line if there is no such family."""
+    # A key without a value is a mistake; only a file without the key means the usual family.
     if document.data.get(KEY, USUAL) is None:
         says = f"no value; write one of {', '.join(FAMILIES)}, or leave {KEY} out, for a TPU"
         raise InputError(document.problem(KEY, says))
@@ -399,5 +402,6 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Machin
     document = open_document(name_or_path, "configs")
     family = family_in(document)
     if family.name == USUAL:
+        # The description of a TPU has no such field, because most files leave it out.
         document = replace(document, data={key: value for key, value in document.data.items() if key != KEY})
     return family.read(document, overrides)

@@ -462,7 +462,7 @@ def _read_layer(
 def _read_composite(
     entry: Mapping[str, Any], op: str, names: Mapping[str, int], wiring: Wiring | None, read: Sequence[HandedOn]
 ) -> Read:
-    """Read an entry that is several unlike layers."""
+    """Read an entry that stands for several layers of different kinds."""
     own = {key: value for key, value in entry.items() if key not in ("op", INPUTS)}
     made: Composite = _form_of(op).build(own, {NAMES: names})
     if wiring is None or INPUTS not in entry or len(read) != len(made.reads):

@@ -50,8 +50,9 @@ def pool2d_choice(layer: Pool2dChoice, operands: Operands, box: Box) -> Tensor:
 
 
 def pool2d_gradient(layer: Pool2dGradient, operands: Operands, box: Box) -> Tensor:
-    """Compute dx[c, y*s+i*d-p, x*s+j*d-p, n] += dy[c, y, x, n] where tap (i, j) is chosen, or times one by the count of
-    the window.
+    """Compute dx[c, y*s+i*d-p, x*s+j*d-p, n] += dy[c, y, x, n] for each tap (i, j) of each window.
+
+    Of a maximum only the chosen tap counts; of an average all do, over the count of the window.
     """
     (channels, rows, cols, images), of_max = box, layer.kind == "max"
     dy, *choice = (each[channels.start : channels.stop, :, :, images.start : images.stop] for each in operands.values())
@@ -113,7 +114,7 @@ def _padded(layer: Pool2d) -> list[tuple[int, int]]:
 
 
 def rotary(layer: Rotary, operands: Operands, box: Box) -> Tensor:
-    """Compute both halves of the channels of whole tokens, in float64: each with the other, times the sines."""
+    """Compute the embedding in float64: each half of the channels times the cosines, plus the other times the sines."""
     _, rows, cols, images = box
     x = operands["ifmap"][:, rows.start : rows.stop, cols.start : cols.stop, images.start : images.stop]
     cos, sin = (operands[name][:, :, cols.start : cols.stop].astype(np.float64) for name in ("cos", "sin"))

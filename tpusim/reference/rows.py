@@ -58,6 +58,7 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor, share: flo
     """
     if layer.op in _ERRORS:
         return _ERRORS[layer.op](layer, operands, box, share)
+    # Sums of numbers of one sign cancel nothing, so their error is a share of the result.
     of_one_sign = layer.op in ("softmax", "sum_exp", "sum_squares", "rms_norm", "top_k")
     return abs(true) if of_one_sign else abs(_rows(operands, box)).mean(axis=0, keepdims=True)
 
@@ -73,12 +74,14 @@ def softmax(layer: Softmax, operands: Operands, box: Box) -> Tensor:
     if layer.queries:
         query, key = np.array(box[3]) % layer.queries, np.arange(layer.channels)[:, None, None, None]
         ahead = layer.channels - layer.queries + query - key
+        # A hidden key has minus infinity for a score, and so a power of zero.
         hidden = (ahead < 0) | (ahead >= (layer.window or layer.channels))
         rows = np.where(hidden, -np.inf, rows)
     return _softmax(rows, box)
 
 
 def _softmax(rows: _Doubles, box: Box) -> Tensor:
+    # Powers of differences to the largest element cannot overflow, and the quotient is the same.
     raised = np.exp(rows - rows.max(axis=0, keepdims=True))
     return np.asarray(raised[box[0].start : box[0].stop] / raised.sum(axis=0, keepdims=True))
 
@@ -120,6 +123,7 @@ def _of_norm(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
 def rms_norm(layer: RmsNorm, operands: Operands, box: Box) -> Tensor:
     part, scale = slice(box[0].start, box[0].stop), operands["scale"].astype(np.float64)
     rows = _rows(operands, box)
+    # By another way than the machine, which adds up squares and takes one over a root.
     size = np.linalg.norm(rows, axis=0, keepdims=True) / np.sqrt(layer.channels)
     return np.asarray(rows[part] / np.hypot(size, np.sqrt(layer.epsilon)) * scale[part])
 
@@ -228,6 +232,7 @@ def _heads(layer: FlashAttention, operands: Operands, box: Box, of: Callable[[_H
         mine, theirs = (slice(image * each, (image + 1) * each) for each in (queries, keys))
         for head in {each // channels for each in box[0]}:
             own = slice(head * channels, (head + 1) * channels)
+            # Several heads may share keys and values (grouped queries).
             first = head // (layer.heads // layer.of_kv_heads) * channels
             shared = slice(first, first + channels)
             scores = np.where(seen, asking[own, mine].T @ asked[shared, theirs], -np.inf)

@@ -84,6 +84,7 @@ class Macro(FileSection):
 
         Between two widths of a word the area is interpolated in logarithms; beyond the last it is constant.
         """
+        # Straight lines in logarithms are powers, which widths and areas of macros follow well between two of them.
         area = np.exp(np.interp(np.log(bits / _BITS), np.log(self.word_bytes), np.log(self.area_nm2)))
         return float(area) * words * bits / (_BITS * self.capacity_bytes) * _NM2
 
@@ -94,6 +95,7 @@ class Macro(FileSection):
         Wires grow with the side of a macro: with the square root of its capacity.
         """
         words, energies = self.word_bytes, self.read_aj if kind == "read" else self.write_aj
+        # No macro was compiled beyond the widths in the file, and a fit is not trusted there.
         inside = min(max(bits / _BITS, words[0]), words[-1])
         energy = float(np.exp(np.interp(np.log(inside), np.log(words), np.log(energies)))) * (bits / _BITS) / inside
         return energy * _AJ * math.sqrt(capacity_bytes / self.capacity_bytes)
@@ -281,6 +283,7 @@ def as_written(technology: Technology | None) -> str | dict[str, Any] | None:
     """A shipped technology by its name, any other one in full."""
     if technology is None:
         return None
+    # A changed one may have kept its name.
     known = technology.name in shipped(FOLDER) and load_technology(technology.name) == technology
     return technology.name if known else technology.to_dict()
 
@@ -302,6 +305,7 @@ class Chip(FileSection):
 
 def chip_of(machine: str) -> Chip | None:
     """The chip that a machine of this name models, such as tpu_v2 for tpu_v2_core; None if none is known."""
+    # A machine named after a chip models it, whatever follows: its core, or a set of fitted numbers.
     name = next((name for name in shipped(CHIPS) if machine == name or machine.startswith(f"{name}_")), None)
     return _CHIP.read(open_document(name, CHIPS), FROM_YAML) if name else None
 

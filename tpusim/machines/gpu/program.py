@@ -33,6 +33,7 @@ class InOrder:
     def places(self, first: int, stop: int) -> Outputs:
         """Outputs of the tiles [first, stop)."""
         at = np.arange(first * self.rows, stop * self.rows, dtype=np.int64)
+        # The last tile may reach past the outputs; such places are -1, and multiplied in vain.
         return np.where(at < self.outputs, at, -1).reshape(-1, self.rows)
 
 
@@ -86,6 +87,7 @@ def unique(outputs: int, taps: int, stride: int, dilation: int) -> int:
     A position repeats if the tap moves by stride / g and the output by dilation / g the other way, g being their
     greatest common divisor; such pairs are counted once. Nothing is saved if the stride is as long as the kernel.
     """
+    # Positions y * stride + i * dilation are equal for two pairs only if they differ by multiples of these steps.
     common = gcd(stride, dilation)
     again = max(0, outputs - dilation // common) * max(0, taps - stride // common)
     return outputs * taps - again

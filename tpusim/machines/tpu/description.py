@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -248,8 +249,7 @@ class Hardware(FileSection):
         """The machine as its vector unit works on words of sums, which are as wide as its ALUs: nothing is converted or
         rounded.
         """
-        wide = self.having("vector_unit", widen=Fraction(0), narrow=Fraction(0), rounding=0)
-        return wide.having("vector_memory", element_bytes=max(self.element_bytes, SUM_BYTES))
+        return _wide(self)
 
     def of_type(self, name: str) -> Hardware:
         """The machine as it runs numbers of a type; as it is, for a type whose time its file does not tell."""
@@ -323,6 +323,13 @@ class Hardware(FileSection):
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """The machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
         return _build(Document(self.name, self.to_dict()), overrides)
+
+
+@lru_cache(maxsize=64)
+def _wide(machine: Hardware) -> Hardware:
+    """See Hardware.wide; kept, because every step of the vector unit asks for it several times."""
+    wide = machine.having("vector_unit", widen=Fraction(0), narrow=Fraction(0), rounding=0)
+    return wide.having("vector_memory", element_bytes=max(machine.element_bytes, SUM_BYTES))
 
 
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardware:

@@ -61,6 +61,7 @@ class Duration:
 
     def cycles(self, clock_hz: int) -> int:
         """Whole cycles; a time in picoseconds is rounded up."""
+        # Rounded up: a controller that came a fraction of a cycle early would break the data sheet.
         return self.amount if self.in_cycles else -(-self.amount * clock_hz // 10**12)
 
 
@@ -225,6 +226,7 @@ class Device(FileSection):
     def _sound(self) -> Device:
         if problems := list(_contradictions(self)):
             raise InputError(problems)
+        # A mapping that does not fit the sizes is found now, not at the first request.
         self.addresses()
         return self
 
@@ -271,6 +273,7 @@ class Device(FileSection):
     @property
     def longest_wait(self) -> int:
         """Cycles after which a channel has surely served everything that its queues can hold."""
+        # Both transaction queues, of reads and of writes, and the queue of every bank.
         queued = 2 * self.controller.transaction_queue + self.banks * self.controller.command_queue
         return queued * self.longest_access
 
@@ -452,8 +455,10 @@ class AddressMapping:
         runs = [(field, width) for field, width in self.runs if width]
         rows, at, taken = [[0] * 5], 0, dict.fromkeys(FIELDS, 0)
         for field, width in runs:
+            # Runs of a field come lowest first, so bits that were taken before are lower ones.
             rows.append([FIELDS.index(field), at, (1 << width) - 1, taken[field], 0])
             at, taken[field] = at + width, taken[field] + width
+        # Only while the lowest run counts columns does the next burst lie in the same row.
         same = 1 << runs[0][1] if runs and runs[0][0] == "column" else 1
         hashed = self.groups * self.banks - 1 if self.hashed else 0
         rows[0] = [self.burst_bytes.bit_length() - 1, (1 << at) - 1, same, self.banks.bit_length() - 1, hashed]
@@ -462,6 +467,7 @@ class AddressMapping:
 
 def _fields(text: str) -> list[tuple[str, int | None]]:
     """Fields of a mapping, highest first, with their numbers of bits; None for all bits that are left."""
+    # No word begins with such a pair and has no colon: the two ways to write cannot be confused.
     if ":" not in text and len(text) % 2 == 0 and text[:2] in _LETTERS:
         pairs = [text[at : at + 2] for at in range(0, len(text), 2)]
         if unknown := [pair for pair in pairs if pair not in _LETTERS]:

@@ -40,6 +40,7 @@ STORED_BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
 
 def stored_bytes(elements: int, stored: Stored, element_bytes: int) -> int:
     """Return the bytes of HBM for elements of a type, none of them wider than an element of the computation."""
+    # A machine whose own elements are as narrow gains nothing by a narrow type.
     bits = min(STORED_BITS.get(stored, 8 * element_bytes), 8 * element_bytes)
     return -(-elements * bits // 8)
 
@@ -166,6 +167,7 @@ class GroupedOp(ArrayOp):
     def filled(self, rows: int, cols: int) -> tuple[Self, str]:
         """Return the op with enough channels in each group for every row and column, and the change in words."""
         into, out = (
+            # Rounded up, as a layer that is to fill the array must not lose channels.
             -(-channels // step) * step
             for channels, step in ((self.in_channels, self._into_step(rows)), (self.out_channels, self.groups * cols))
         )
@@ -287,6 +289,7 @@ class Conv2d(SteppedOp):
     def shape_key(self) -> Hashable:
         """Equal for layers that differ in their names, or in how the same padding is written."""
         sizes = self.in_channels, self.in_height, self.in_width, self.out_channels, self.groups
+        # The padding in elements, not as it is written: `same` and a number may mean one layer.
         return self.op, *sizes, self.kernel, self.stride, self.pads, self.dilation
 
     @property
@@ -400,6 +403,7 @@ class Conv1d(GroupedOp):
 
     @property
     def _plane(self) -> Conv2d:
+        # One row gives the same sums, so everything behind the ops needs to know only convolutions over two axes.
         sizes = self.in_channels, 1, self.in_length, self.out_channels
         (before, after), steps = self.axis.ends, ((1, self.kernel), (1, self.stride))
         return Conv2d(self.name, *sizes, *steps, (0, before, 0, after), (1, self.dilation), self.groups)
@@ -479,12 +483,14 @@ class ConvTranspose2d(PlanarOp):
 
     def _outputs(self, axis: int) -> int:
         size, reach = (self.in_height, self.in_width)[axis], self.dilation[axis] * (self.kernel[axis] - 1) + 1
+        # PyTorch's formula: padding is cut off at both ends, output_padding is added at one.
         spread = (size - 1) * self.stride[axis] + reach
         return spread - 2 * self.padding[axis] + self.output_padding[axis]
 
     def size_problems(self) -> Iterator[Problem]:
         for axis, side in enumerate(("height", "width")):
             added, stride, dilation = self.output_padding[axis], self.stride[axis], self.dilation[axis]
+            # The limit is PyTorch's, whose fields these are.
             if added >= max(stride, dilation):
                 sizes = f"output_padding {added} in {side} is not below its stride {stride} or its dilation {dilation}"
                 yield Problem(f"{sizes}; write at most {max(stride, dilation) - 1}", "output_padding")
@@ -553,6 +559,7 @@ class Gemm(ArrayOp):
 
     def tensors(self, batch: int) -> Tensors:
         """Return shapes: the first factors are the ifmap, the second ones the filter."""
+        # All rows of a product meet the same weights, as the images of a batch do.
         columns = self.groups * self.n
         return Tensors((self.groups * self.k, 1, 1, self.m), (columns, 1, 1, self.k), (columns, 1, 1, self.m))
 

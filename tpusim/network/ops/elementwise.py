@@ -143,6 +143,7 @@ class Arithmetic(Pointwise):
         return self.map_text if self.other == "each" else f"{self.map_text} {self.other}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
+        # Along the other axes the operand has one element, which all elements of the map there share.
         channels, rows, cols, images = (
             size if kept else 1 for size, kept in zip(self.map(batch), KEPT[self.other], strict=True)
         )
@@ -359,6 +360,7 @@ class Rotary(MapOp):
 
     def __post_init__(self) -> None:
         check_above_zero(self.base, "base", 10000.0)
+        # Pairs are one half of the channels apart, so there must be two halves.
         if self.channels % 2:
             raise InputError(Problem(f"{self.channels} channels have no halves; write an even number", "channels"))
 
@@ -394,7 +396,9 @@ class Rotary(MapOp):
         import numpy as np
 
         frequencies = self.base ** (-2.0 * np.arange(self.partner) / self.channels)
+        # Angles in float64: at far positions float32 would be off by whole degrees.
         found = getattr(np, function)(np.outer(frequencies, self.start + np.arange(self.width)))
+        # The sign of the turn is in the table, so that the machine only multiplies and adds.
         both = np.concatenate([found if function == "cos" else -found, found])
         return both.astype(np.float32).reshape(self.channels, 1, self.width, 1)
 
@@ -457,6 +461,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     row = ROWS[op]
     told = {"op": op, "exact": row.exact, "positive": row.positive}
+    # Made on first use: a run needs few of them, and pydantic takes a while for each class.
     made: Any = validated(type(name, (row.kind,), {**told, "__module__": __name__, "__doc__": row.gloss}))
     globals()[name] = made
     return made

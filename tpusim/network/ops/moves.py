@@ -147,6 +147,7 @@ class ChannelShuffle(MapMove):
     def taken(self, batch: int) -> tuple[Taken, ...]:
         _, *others = self._every(batch)
         each = self.channels // self.groups
+        # The shuffle is a transposition of [group, channel of the group].
         channels = tuple(group * each + at for at in range(each) for group in range(self.groups))
         return Taken(0, channels), *others
 
@@ -171,6 +172,7 @@ class Slice(MapMove):
     step: Annotated[int, whole(MOST_CHANNELS)] = 1
 
     def __post_init__(self) -> None:
+        # Zero images stand for those of the batch.
         size = getattr(self, self.axis)
         if self.start >= self.stop:
             raise InputError(Problem(f"nothing is from {self.start} to {self.stop}; write a larger one", "stop"))
@@ -218,6 +220,7 @@ class Pad(MapMove):
     def taken(self, batch: int) -> tuple[Taken, ...]:
         channels, *_, images = self._every(batch)
         top, left, bottom, right = self.sides
+        # Coordinates outside the map stand for zeros.
         rows, cols = range(-top, self.height + bottom), range(-left, self.width + right)
         return channels, Taken(1, rows), Taken(2, cols), images
 
@@ -283,6 +286,7 @@ class Spread(MapMove):
         channels, *_, images = self._every(batch)
         outs, sizes = (self.out_height, self.out_width), (self.height, self.width)
         sides = (
+            # Places between two elements read outside the map, at -1, and so are zero.
             Taken(axis, tuple(at // step if at % step == 0 and at // step < size else -1 for at in range(out)))
             for axis, (out, size, step) in enumerate(zip(outs, sizes, self.step, strict=True), 1)
         )
@@ -353,5 +357,6 @@ class Embedding(Move):
 @lru_cache(maxsize=16)
 def _drawn(below: int, count: int, seed: int) -> tuple[int, ...]:
     """Draw whole numbers; the same ones for a seed in every version of Python."""
+    # Python promises the same numbers of `random` in every version, but not of `randrange`.
     part = Random(seed).random
     return tuple([int(below * part()) for _ in range(count)])

@@ -163,6 +163,7 @@ class Op(ABC):
         field, count = self._own_count
         if not count:
             return (self, batch // 2, f"batch {batch // 2}") if batch > 1 else None
+        # Half of one is nothing, which is no layer.
         half = count // 2
         return (replace(self, **{field: half}), batch, f"{field}={half}") if half else None
 
@@ -230,6 +231,7 @@ class KernelAxis:
         if isinstance(self.padding, tuple):
             return self.padding
         steps = -(-self.size // self.stride)
+        # A stride larger than the kernel may skip the end, and then nothing is added.
         added = max(0, (steps - 1) * self.stride + self.reach - self.size)
         less, more = added // 2, -(-added // 2)
         return (less, more) if self.padding == "same" else (more, less)
@@ -241,7 +243,7 @@ class KernelAxis:
 
     @property
     def outputs(self) -> int:
-        """Positions of the kernel."""
+        """Number of positions of the kernel."""
         return (self.padded - self.reach) // self.stride + 1
 
     def problems(self) -> Iterator[Problem]:
@@ -255,7 +257,7 @@ class KernelAxis:
 def kernel_axes(
     sides: Sides, kernel: Sides, stride: Sides, dilation: Sides, padding: Sides | tuple[int, int, int, int] | Same
 ) -> tuple[KernelAxis, KernelAxis]:
-    """Return height and width of a map, over which a kernel moves; padded as it is written."""
+    """Return the two axes of a map over which a kernel moves, with the padding that a file gives."""
     rows, cols = (padding, padding) if isinstance(padding, str) else ends_of(padding)
     return (
         KernelAxis("height", sides[0], kernel[0], stride[0], dilation[0], rows),
@@ -289,6 +291,7 @@ def padding(counts: tuple[int, ...], forms: str) -> Reader:
             hint = f"; did you mean {known}?" if known else did_you_mean(word, _SAME) or ";"
             raise InputError(f"{show(value)} is not a padding{hint} write {forms}, {' or '.join(_SAME)}")
         sides = tuple(size(part, 0, MOST_SIDE, names) for part in given)
+        # One form for one padding, so that layers that are equal compare equal.
         return sides[:2] if sides[:2] == sides[2:] else sides
 
     return Reader(read, f"{forms}, {' or '.join(_SAME)}; numbers 0 to {MOST_SIDE}")

@@ -132,6 +132,7 @@ class Pool2d(VectorOp):
         """
         before, after = axis.ends
         more = -(-(axis.padded - axis.reach) // axis.stride) if self.ceil_mode else axis.outputs - 1
+        # PyTorch leaves out a window that would begin in the padding at the far end.
         more -= self.ceil_mode and more * axis.stride >= axis.size + before
         reached = more * axis.stride + axis.reach - axis.size - before
         return replace(axis, padding=(before, max(after, reached) if more >= axis.outputs else after))
@@ -146,6 +147,7 @@ def _windows(axis: KernelAxis, given: KernelAxis, include_pad: bool) -> tuple[Ta
     def window(output: int) -> TapWindow:
         at = range(output * axis.stride - before, output * axis.stride - before + axis.reach, axis.dilation)
         taps = [tap for tap, place in enumerate(at) if place in seen]
+        # What `ceil_mode` adds beyond the padding as written is never counted.
         counted = sum(place in padded for place in at) if include_pad else len(taps)
         return TapWindow(range(taps[0], taps[-1] + 1) if taps else range(0), counted)
 
@@ -222,6 +224,7 @@ def _covers(axis: KernelAxis, windows: tuple[TapWindow, ...]) -> tuple[tuple[Cov
     found: list[list[Cover]] = [[] for _ in range(axis.size)]
     for output, window in enumerate(windows):
         for tap in window.taps:
+            # The pooling read backwards: from each window to the elements under it.
             place = output * axis.stride + tap * axis.dilation - axis.ends[0]
             found[place].append(Cover(output, tap, window.counted))
     return tuple(map(tuple, found))

@@ -93,6 +93,7 @@ class RowOp(Op):
 
 _POWERS = (
     Stage("maximum", joins="maximum", ends="maximum"),
+    # The largest element is taken off first: no power overflows then, and the quotient stays the same.
     Stage("exp_sum", (0,), joins="add", ends="reciprocal_sum"),
 )
 """Stages that make the largest element of each row, and one over the sum of powers of elements less that."""
@@ -140,6 +141,7 @@ class Softmax(RowOp):
         """Return the stages; powers are worked out twice, rather than kept: so does XLA's code for TPUs."""
         if not self.queries:
             return *_POWERS, Stage("exp_scaled", (0, 1))
+        # Bounds come from HBM, a number a row; stages behind them refer to them by their places.
         bounds = tuple(Stage("", given=name) for name in self._bounds)
         ends, (most, part) = tuple(range(len(bounds))), (len(bounds), len(bounds) + 1)
         return (
@@ -175,6 +177,7 @@ class Softmax(RowOp):
         def last(batch: int) -> NDArray[np.float32]:
             import numpy as np
 
+            # The last query sees all keys, and each one before it one less.
             queries = np.arange(self.images or batch, dtype=np.float32) % self.queries
             return (self.channels - self.queries + queries).reshape(1, 1, 1, -1)
 
@@ -205,6 +208,7 @@ class LayerNorm(RowOp):
 
     def _statistics(self, rows: str) -> tuple[Stage, Stage]:
         """Return the stages that make the mean of each row, and one over the root of its variance."""
+        # Deviations are squared, not elements: a difference of two large sums would lose digits.
         part = 1 / self.channels
         return (
             Stage("add", joins="add", ends="mean", coefficients=(part,), maps=(rows,)),
@@ -380,6 +384,7 @@ class TopK(RowOp):
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Return the stages: one for each number, as each is the largest below the one before it."""
+        # A vector unit cannot sort, but it can find the largest number below a given one.
         below = (Stage("next_largest", (before,), joins="maximum", ends="maximum") for before in range(self.k - 1))
         largest = Stage("maximum", joins="maximum", ends="maximum"), *below
         if not self.renormalize:
@@ -498,6 +503,7 @@ class Lrn(MapOp):
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
         """Return the channels, and an axis with windows of one element."""
+        # Of an even size the channel more is the one behind, as in ONNX.
         before, behind = (self.size - 1) // 2, self.size // 2
         along = KernelAxis("channels", self.channels, self.size, 1, 1, (before, behind))
         return along, KernelAxis("width", self.width, 1, 1, 1, (0, 0))
@@ -507,6 +513,7 @@ class Lrn(MapOp):
         """Return the window of each channel, and the window of one element."""
         before = (self.size - 1) // 2
         taps = (
+            # The window is cut off at the first and the last channels, where fewer squares are added.
             range(max(0, before - channel), min(self.size, self.channels + before - channel))
             for channel in range(self.channels)
         )

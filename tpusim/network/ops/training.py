@@ -82,6 +82,7 @@ class AdamSecond(Paired):
             raise InputError(Problem(f"{self.decay} is no share from 0 to 1; write one such as 0.999", "decay"))
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
+        # Both factors are worked out here, so that the machine subtracts nothing.
         return self.decay, 1 - self.decay
 
 

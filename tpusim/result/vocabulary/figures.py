@@ -208,7 +208,7 @@ OWN: Mapping[str, Figure] = {figure.key: figure for figure in (
 
 
 def own_keys(layers: Iterable[LayerResult]) -> list[str]:
-    """Return every such name that some layer has, in their order."""
+    """Return the names of all own figures of some layers, in order."""
     return list(dict.fromkeys(key for layer in layers for key in layer.own))
 
 

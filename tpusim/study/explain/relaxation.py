@@ -78,6 +78,7 @@ class Relaxation:
 
 def _same_steps(setup: Setup, easier: Setup) -> float:
     """The gain of the same steps on the easier machine."""
+    # The same plan on both machines: the gain is that of the change, not of another choice of blocks.
     now, then = (int(ready.timing.cycles) for ready in (setup.ready, setup.ready.on(easier.hardware)))
     return now / then
 
@@ -121,6 +122,7 @@ def _machine(
         if not where(setup.hardware):
             return None
         written = dict(by_path(setup.hardware.to_dict()))
+        # As files write them, because relaxations are told in the words of a file.
         before = {path: written[path] for path in settings}
         after = {path: value(before[path]) if callable(value) else value for path, value in settings.items()}
         changes = {path: value for path, value in after.items() if value != before[path]}
@@ -168,6 +170,7 @@ def _bandwidth(setup: Setup) -> Relaxed | None:
     device = setup.hardware.hbm.dram
     if device is None:
         return _machine({"hbm.bandwidth": _twice})(setup)
+    # A DRAM has no bandwidth to set; more channels give it.
     wider = device.with_overrides({"organisation.channels": 2 * device.organisation.channels})
     hardware = setup.hardware.having("hbm", device=wider, mapping=None)
     return replace(setup, hardware=hardware), f"{wider.channels} channels"

@@ -182,8 +182,10 @@ _RULE, _STACKED = "by the rule", "with filter rows stacked too"
 
 
 def stacked_taps() -> Making:
-    """Fig. 14b: 3x3 layers of stride 1 with fewer channels than rows, with one to three tiles, by the rule, and by the
-    machine that follows the estimates; beside the compiler's estimates.
+    """Fig. 14b: 3x3 layers of stride 1 whose channels are fewer than the rows of the array.
+
+    They are timed with one to three taps a pass, by the paper's rule, and on the machine that follows the estimates,
+    and compared with the compiler's estimates.
     """
     cases = [
         case

@@ -63,7 +63,7 @@ def _tile(row: Row) -> Case:
 
 
 def _tiled(kernel: str) -> tuple[Conv2d | Gemm, int]:
-    """The layer that a name of the table stands for, and its images."""
+    """Read a layer, and its number of images, from a name of the table."""
     if kernel == "fusion.191":
         return Conv2d("conv2d", 192, 12, 12, 384, (3, 3), (1, 1), (1, 1)), 32
     return Gemm("product", *((32, 1000, 4096) if kernel == "fusion.205" else (1000, 4096, 32))), 1

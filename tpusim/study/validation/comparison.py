@@ -301,6 +301,7 @@ class Validation:
         for name in {each.hardware for each in self.sets} if lowering is not None else ():
             check_known(lowering, family_of(machine(name)))
         self._work = [[_work(case, each, changes, machine) for case in each.cases] for each in self.sets]
+        # Sets share many shapes, and a simulation takes far longer than to find that it was asked for before.
         wanted = (work.wanted for of_set in self._work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
@@ -320,6 +321,7 @@ def _compared(numbers: NumberSet, work: Sequence[CaseWork], taken: SimulatedCycl
         for each, row in zip(work, rows, strict=True)
         if row is None
     )
+    # A set of which nothing is left has no mean error, and would fail further on without a reason.
     if len(refused) == len(rows):
         raise CapacityError(f"{numbers.name}: {numbers.hardware} takes none of the blocks of its cases")
     kept = replace(numbers, left_out=numbers.left_out + refused) if refused else numbers
@@ -346,6 +348,7 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
 def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> ComparedCase | None:
     """A case with the results of its simulations, in the unit of its set; None if its own block does not fit."""
     case, machine, unit = work.case, work.ours[0].hardware, numbers.unit
+    # In hundredths, as utilisation is told in percent of the peak.
     ideal = 100 * sum(layer.macs(case.batch) for layer in case.layers) / machine.macs_per_cycle
 
     def figure(clocks: float) -> float:

@@ -438,11 +438,12 @@ DENSE = "dense", "dense_taps", "dense_rows"
 
 
 def alone(shape: ConvShape, hardware: Hardware) -> bool:
-    """Whether no tap shares a pass, because weights lie with the channels that are summed over in lanes.
+    """Whether every tap has a pass of its own, because the summed channels of the weights lie in lanes.
 
-    The compiler's code stacks taps of fewer than R / 2 channels all the same (its estimate, `dense_rows`, does not).
-    The filter of a convolution lies with its output channels in lanes, unless the other way round pads less, and its
-    gradient by the input sums over these; taps are stacked if images lie in lanes.
+    A convolution's filter has its output channels in lanes, unless input channels pad less there. The gradient by the
+    input sums over the output channels, so its taps are alone where a convolution's are not; if images lie in lanes,
+    they are stacked. Of fewer than R / 2 channels the compiler's code stacks taps all the same; its estimate
+    (`dense_rows`) does not.
     """
     expected = hardware.mapping.multi_tile == "dense_rows"
     if not expected and 2 * shape.channels < hardware.array.rows:
@@ -483,7 +484,7 @@ def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
 
 
 def padded_map(extents: tuple[int, ...], hardware: Hardware) -> tuple[int, ...]:
-    """The shape [channel, row, col, image] of any other feature map as stored."""
+    """The stored shape [channel, row, col, image] of a feature map that is no ifmap of a convolution."""
     channels, *rest = extents
     return padded(channels, hardware.hbm.channel_multiple), *rest
 

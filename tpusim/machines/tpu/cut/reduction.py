@@ -85,6 +85,7 @@ def brought_by(places: tuple[LanePlace, ...]) -> list[tuple[Tap, range]]:
     pieces: list[tuple[Tap, range]] = []
     for place in places:
         if isinstance(place.channels, range) and not place.taps:
+            # A lane that holds the points of all taps gets them in one go, so the tap makes no difference.
             pieces.append(((0, 0), place.channels))
         else:
             taps = place.taps or ((0, 0),) * len(place.channels)
@@ -161,6 +162,7 @@ class Chunk:
         """How often a filled word is rotated into another lane group, over all places: for its copies beyond the `free`
         ones, `most` copies of a place at most.
         """
+        # One copy comes from HBM; the others are rotated from it, some of them free of charge.
         copies = (len(place.first_lanes) for place in self.places)
         return sum(max(0, min(each, most or each) - free) for each in copies)
 
@@ -172,6 +174,7 @@ class Chunk:
 
 def numbered(parts: Sequence[tuple[Sequence[ReductionPass], Sequence[LanePlace]]]) -> tuple[Chunk, ...]:
     """Chunks of these passes and places, numbered one after another."""
+    # Numbers go on from chunk to chunk, because sums of a block run through all of them.
     ends = [0, *accumulate(len(passes) for passes, _ in parts)]
     return tuple(
         Chunk(tuple(passes), tuple(places), range(first, end))
@@ -301,6 +304,7 @@ class TapGroups(Cut):
         With `rows`, whole filter rows are stacked if several fit.
         """
         shape = self.shape
+        # Channels beyond the rows of the array are cut into folds, so a pass has one tap at least.
         room = max(1, self.hardware.array.rows // shape.channels)
         wanted = self.hardware.mapping.multi_tile
         if isinstance(wanted, int):
@@ -362,6 +366,7 @@ class TapGroups(Cut):
     def _place(self, taps: Sequence[Tap], channels: range) -> LanePlace:
         if not self.by_tap:
             return LanePlace(tuple(copy * len(channels) for copy in range(self.multi_tile)), channels)
+        # Taps that are fetched by themselves stand in lanes of their own, so nothing is copied.
         lanes = channels if len(taps) == 1 else (*channels,) * len(taps)
         return LanePlace((0,), lanes, tuple(tap for tap in taps for _ in channels))
 
@@ -373,6 +378,7 @@ class TapGroups(Cut):
         """
         tile, height, width = self.multi_tile, self.shape.row.kernel, self.shape.col.kernel
         rows = [[(i, j) for j in range(width)] for i in range(height)]
+        # A group wider than a filter row may run on into the next one.
         if tile > width:
             rows = [[tap for row in rows for tap in row]]
         held = taps_on_chip(self.shape, self.hardware)

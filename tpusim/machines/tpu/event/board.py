@@ -61,6 +61,7 @@ class Board:
 
     def expect(self, end: int) -> None:
         """The run ends in cycle `end` at the earliest. Raises Overdue where that is the limit or later."""
+        # Whoever compares several Programs need not learn by how much one is slower.
         if end >= self._limit:
             raise Overdue
 
@@ -231,6 +232,7 @@ class Log:
         """Each frame with the loads and passes that have it."""
         groups: dict[int, tuple[Frame, list[Loads], list[Passes]]]
         groups = {id(frame): (frame, [], []) for frame in self.frames}
+        # Layers of one pace share the frame object, so equal frames are one group.
         if len(groups) == 1:
             yield self.frames[0], self
             return

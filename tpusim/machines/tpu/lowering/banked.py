@@ -161,6 +161,7 @@ class FromBanks(Cut):
         for each in self.cut.whole.passes:
             new = sorted(_channels(each) - place_of.keys())
             place_of.update(dict.fromkeys(new, len(places)))
+            # A channel is filled by the first pass that reads it, and found there by all others.
             places += [LanePlace((0,), range(new[0], new[-1] + 1))] if new else []
             rows = ((run.tap, channel) for run in each.runs for channel in run.channels)
             runs = [TapRun(row, tap, range(at, at + 1), place_of[at]) for row, (tap, at) in enumerate(rows)]

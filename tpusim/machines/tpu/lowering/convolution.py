@@ -184,7 +184,7 @@ class Convolution(Units):
         return Piece(places.start, places, partial(self._filled, load, patch, places, filled), self.needs(filled))
 
     def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
-        """What must be there before a part of the ifmap is filled: nothing, as it is an operand."""
+        """Steps that a fill of a part of the ifmap waits for: none, as the ifmap is an operand."""
         return ()
 
     def _filled(self, load: Load, patch: Patch, places: range, filled: Patch, base: int) -> Iterator[Moves]:
@@ -242,7 +242,7 @@ class Convolution(Units):
 # ---- which drafts there are
 
 Cutting: TypeAlias = Callable[[ConvShape, Hardware], Cut]
-"""How a lowering cuts the reduction of a convolution for a machine."""
+"""A function that cuts the reduction of a convolution for a machine."""
 
 
 def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -266,7 +266,7 @@ def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) 
 def draft_of(
     plan: Plan, layer: ArrayOp, rank: Ranked, explained: Callable[[Any, ArrayOp], Explanation] = explanation_of
 ) -> Draft:
-    """A plan that is told of as any is, unless it is otherwise; `rank` is its tiling's among others."""
+    """The draft of a plan, explained in the usual way unless `explained` is given; `rank` is that of its tiling."""
     told = partial(explained, plan, layer)
     return Draft(partial(Convolution, plan), lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)
 
@@ -346,7 +346,7 @@ def ranked_shapes(
 
 
 def by_taps(shape: ConvShape, hardware: Hardware) -> Cut:
-    """What the policy says of a layer's taps; where there is nothing to stack, groups of one tap."""
+    """The cut by taps that the policy asks for; groups of one tap if there is nothing to stack."""
     mapping = hardware.mapping
     if packed(shape, hardware):
         return Transposed(shape, hardware)

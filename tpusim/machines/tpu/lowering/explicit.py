@@ -40,7 +40,9 @@ from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
 SLACK = 1.02
-"""Among windows that cost so much more than the best, the smallest is taken: the product has use for the memory."""
+"""Windows that cost up to this factor more than the cheapest count as equal, and of these the smallest is taken: the
+product has use for the memory.
+"""
 
 
 class RollingWindow(NamedTuple):
@@ -213,11 +215,12 @@ class Transformation(Units):
         self.portions = channel_portions(shape, plan.hardware)
         self.word_groups, _ = shape.word_groups(plan.hardware.vector_memory.word_elements)
         room = max(1, plan.hardware.lanes // len(self.portions[0]))
+        # As many taps are written at once as lanes have room for, and shared out evenly among the parts of a unit.
         self.copies = -(-window.taps // -(-window.taps // room))
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
-        """What is worked on, one after another."""
+        """Units of the window, in their order."""
         return [*window_units(self.shape, self.plan.hardware, self.window)]
 
     @cached_property
@@ -238,14 +241,14 @@ class Transformation(Units):
         return [Piece(0, (0,), partial(self._moved, unit))] if unit.new else []
 
     def _moved(self, unit: WindowUnit, base: int) -> Iterator[Moves]:
-        """What is new to a unit."""
+        """The transfer of the rows that are new to a unit."""
         channels = range(unit.portions[0].start, unit.portions[-1].stop)
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
         box = Box(channels, rows, cols, self.plan.images(unit.groups))
         yield self.traffic.moves(self.ifmap, tuple(self._filled(unit, base)), [box], self.shape.ifmap_apart)
 
     def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
-        """What is new to a unit, in every copy."""
+        """Parts of the rows that are new to a unit, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
         cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
         for number, channels in enumerate(unit.portions):
@@ -260,12 +263,13 @@ class Transformation(Units):
         depth, at = self.window.depth, unit.new.start
         alone = len(self._cols(unit)) * len(unit.groups) < self.window.pitch
         while at < unit.new.stop:
+            # One part cannot skip words, so a row that is shorter than the pitch of the ring is a part of its own.
             stop = at + 1 if alone else min(unit.new.stop, (at // depth + 1) * depth)
             yield range(at, stop)
             at = stop
 
     def _rows(self, unit: WindowUnit, numbers: range) -> range:
-        """The ifmap rows of some numbers."""
+        """Rows of the ifmap, by their numbers in the ring."""
         return self.shape.row.coordinates(shifted(numbers, -unit.origin))
 
     def _cols(self, unit: WindowUnit) -> range:
@@ -298,8 +302,8 @@ class Transformation(Units):
         return [rows for rows, _ in alike(unit.rows, lambda row: [self._lap(unit, tap, row) for tap in taps])]
 
     def _lap(self, unit: WindowUnit, tap: Tap, row: int) -> int:
-        """How often the ring was full before the row on which a tap stands for an output; padding goes with what is
-        next to it.
+        """Times that the ring was full before the row on which a tap stands for an output. A row of padding belongs to
+        the lap of the stored row next to it.
         """
         axis = self.shape.row
         at = unit.origin + row * axis.step + axis.place(tap[0])
@@ -318,7 +322,7 @@ class Transformation(Units):
         return ()
 
     def spill(self, unit: Unit, base: int) -> Moves:
-        """Rows of the lowered matrix that follow one another are written together."""
+        """The transfer of a unit's lowered rows; neighbouring rows of the matrix are written as one run."""
         window = self.windows[unit.about]
         parts = tuple(self._spilled(window, base))
         images = self.plan.images(window.groups)
@@ -463,7 +467,7 @@ def _explained(work: Transformation, layer: ArrayOp, program: Program) -> Explan
 
 
 def _read(work: Transformation, program: Program) -> str:
-    """How large it is, and how often it is read."""
+    """Sentence about the size of the lowered matrix, and about how often it is read."""
     moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
     written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
     times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written

@@ -153,7 +153,7 @@ class AttentionUnits(Units):
         return self._asking(image, range(folds[0].start, folds[-1].stop))
 
     def _lanes(self, queries: range) -> Along:
-        """The query of each lane; lanes beyond the last have zeros, as no tensor has that image."""
+        """The query of each lane. Lanes beyond the last query name an image that no tensor has, and so hold zeros."""
         return Along(IMAGE, (*queries, *(-1,) * (self.plan.lanes - len(queries))))
 
     def _queries(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:

@@ -60,13 +60,13 @@ from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
 
 NAME = "pointers"
-"""What the tensor is called, and its buffers."""
+"""The name of the tensor of pointers, and of its buffers."""
 
 PlainWalk: TypeAlias = Counters | AddressTable
-"""Where a pattern goes, counters from word 0 on."""
+"""The words that a pattern visits, as counters from word 0 on."""
 
 PointedWalks: TypeAlias = tuple[int, tuple[PlainWalk, ...]]
-"""What tells two tables of pointers apart: the words that share pointers, and where each lane group goes."""
+"""Identifies a table of pointers: the words that share pointers, and the words that each lane group visits."""
 
 
 def loaded(wanted: Sequence[Hashable], slots: int) -> list[Tenancy]:
@@ -327,7 +327,7 @@ class _PointedCandidates(Candidates):
 
 
 def _pointer_words(cut: Cut, tilings: Tiling[Counts] | Tiling[int], hardware: Hardware) -> Counts:
-    """Words that must be there for pointers: those of the chunk in hand, and of the next one where they may differ."""
+    """Words for pointers: those of the chunk in hand, and of the next one if its pointers may differ."""
     first, *_ = cut.chunks(cut.groups, 1)
     stacked = [len(each.runs) for each in first.passes]
     # A block that ends within a row may end within a pixel: every word has a pointer of its own.
@@ -340,7 +340,7 @@ def _pointer_words(cut: Cut, tilings: Tiling[Counts] | Tiling[int], hardware: Ha
 
 
 def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
-    """The words of channel_first, and an aspect more."""
+    """The explanation of channel_first, with one more aspect."""
     choices = {
         "pointers": pointed.tensor.size, "pointer_words": pointed.words, "tables": len(pointed.tables),
         "initialisations": len(pointed.fills), "pointer_hbm_bytes": pointed.hbm_bytes,

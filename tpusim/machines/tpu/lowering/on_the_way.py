@@ -69,7 +69,7 @@ class _Ops(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """What is done to a tensor on its way, and the axis along which its channels stand."""
+    """Ops on a tensor on its way, and the axis along which its channels stand."""
 
     tensor: Tensor
     ops: list[_Ops]
@@ -461,7 +461,7 @@ class WorkedUnits(Units):
 
 
 def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
-    """Return a piece that is alike for every key."""
+    """Return a piece whose moves depend on no key."""
     return [piece]
 
 

@@ -51,7 +51,7 @@ def ways(layer: Pool2dGradient, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 class Run(NamedTuple):
-    """Elements along an axis that have windows alike: those above the first, which for each next one are `apart`."""
+    """Elements along an axis whose windows are alike: those above the first, moved on by `apart` for each next one."""
 
     elements: range
     covers: tuple[Cover, ...]
@@ -76,7 +76,7 @@ class CoveredAxis(MapAxis):
         return len(self.covers)
 
     def stored(self, outputs: range, taps: range) -> range:
-        """Windows above some elements; perhaps none."""
+        """Windows above some elements, which may be none."""
         above = [each for element in outputs for each in self.covers[element]]
         return range(min(each.output for each in above), max(each.output for each in above) + 1) if above else range(0)
 
@@ -101,7 +101,7 @@ class CoveredAxis(MapAxis):
         return min(apart, still, key=len)
 
     def _seen(self, element: int) -> tuple[Cover, ...]:
-        """What matters of the windows above an element: taps, or else counts."""
+        """The windows above an element, without the figure that makes no difference: counts, or else taps."""
         nothing = {"counted": 1} if self.by_tap else {"tap": 0}
         return tuple([each._replace(**nothing) for each in self.covers[element]])
 
@@ -112,7 +112,7 @@ class CoveredAxis(MapAxis):
 
 @dataclass(frozen=True, slots=True)
 class _Elements(InStrips):
-    """The map that is made."""
+    """The elements of the map, as blocks cut them."""
 
     images: int
     row: CoveredAxis
@@ -164,11 +164,11 @@ class _PoolGradient(VectorUnits):
 
     @property
     def fewest(self) -> tuple[tuple[int, int], ...]:
-        """Elements that no window sees are told of nothing."""
+        """No steps are certain, as elements that no window sees take none."""
         return ()
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
-        """There are none."""
+        """No scalars: a gradient keeps no numbers in lanes."""
         yield from ()
 
     def steps(self, block: Block) -> int:
@@ -180,7 +180,7 @@ class _PoolGradient(VectorUnits):
         return product(self._down(block.rows), self._across(block.cols))
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
-        """The windows above the elements of a kind: of an average their sum, of a maximum those that chose the tap."""
+        """Steps for each kind of elements: the sum of the windows above, or of those whose maximum the element is."""
         block, lanes, groups = of.block, len(of.channels), len(of.block.groups)
         patches, wide = [*self.patches(block, bases[0])], len(block.cols)
         for down, across in self._kinds(block):

@@ -121,6 +121,7 @@ def _axis(op: Scatter, axis: int) -> CellAxis:
     """An axis of cells. The grid begins where the first of all taps stands under cell 0."""
     kernel, stride, shift = op.kernel[axis], op.stride[axis], op.cropped[axis]
     landed = [divmod(tap * op.dilation[axis] - shift, stride) for tap in range(kernel)]
+    # No tap may stand ahead of the grid, so it begins with the tap that reaches furthest back.
     lead = max(cells for cells, _ in landed)
     stands = tuple((lead - cells, phase) for cells, phase in landed)
     size, count = op.sizes[axis], op.outputs[axis]
@@ -145,7 +146,7 @@ class PhaseOutcome(NamedTuple):
 
 @dataclass(frozen=True)
 class PhaseTaps(TapGroups):
-    """Taps of an outcome, stacked as far as the rows of the array reach, times row folds; a fold is a place."""
+    """Passes of transposed convolutions: taps of an outcome, stacked as far as the array has rows, times row folds."""
 
     groups = 1
     ruled = None
@@ -155,6 +156,7 @@ class PhaseTaps(TapGroups):
         """Phases that have outputs, with as many side by side as take the fewest passes."""
         row, col = cell_axes(self.shape)
         widest = len(col_folds(self.shape.out_channels, self.hardware)[0])
+        # Phases share a pass only if one alone leaves columns free, which several column folds do not.
         room = self.hardware.array.cols // widest if widest == self.shape.out_channels else 1
         sizes = [
             (high, wide)
@@ -214,6 +216,7 @@ class PhaseTaps(TapGroups):
     @cached_property
     def _room(self) -> int:
         """Number of taps that fit in the rows of the array, or the forced number if it fits."""
+        # A gradient's filter may lie with the summed channels in lanes; then a pass has one tap.
         if self.shape.turned and alone(self.shape, self.hardware):
             return 1
         room, wanted = max(1, self.hardware.array.rows // self.shape.channels), self.hardware.mapping.multi_tile
@@ -244,7 +247,7 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
-    """Cuts with the choices of the estimate; a bound is known only for passes that all results share.
+    """Cuts with the estimate's choices. There is no search, as bounds are known only for passes that all results share.
 
     Windows of taps end with the filter, as no tap beyond stands on a grid point.
     """
@@ -293,7 +296,7 @@ class PhasePlan(Plan):
         return found
 
     def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
-        """Every n-th row and column of the ofmap; lanes of several phases are apart in it."""
+        """Elements in every n-th row and column of the ofmap; each phase has rows and columns of its own."""
         channels = shifted(at.channels, group * self.shape.out_channels)
         phases = self.cut.outcomes[at.outcome].phases
         # The first phase is the origin; the lanes of others are offset from it by whole rows and columns.
@@ -357,6 +360,7 @@ class InsertedPlan(Plan):
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """A walk cell by cell: a tap reads its element at the one output that it reaches, and zero at all others."""
         base, counters, window = super().walk(tap, block, patch, by_tap)
+        # The counter counts the outputs of a cell; outside its one element it reads zero, as for padding.
         inside = tuple(
             Counter(axis.spread, -axis.stands[number][1], 1, 1, 0)
             for axis, number in zip(cell_axes(self.shape), tap, strict=True)

@@ -1,4 +1,4 @@
-"""What the vector unit does by itself: the cheapest blocks that fit; as units, portion by portion of the channels.
+"""Layers of the vector unit: the choice of a block, and the units of work, one portion of the channels after another.
 
 Depthwise convolutions are lowered so: lanes multiply and add, and nothing goes through the array. A lane has a channel.
 A step multiplies, word by word, the pixels under some taps by the lane's weights of these taps.
@@ -67,7 +67,7 @@ def in_turn(base: int, words: int, apart: int = 1) -> Counters:
 
 
 def nested(base: int, *axes: tuple[int, int]) -> Counters:
-    """Words of a lane along axes, the last of them moving fastest: of each how many, and how far apart."""
+    """Words of a lane along several axes, the last of which moves fastest; an axis is a count and a distance."""
     return Counters(base, tuple([Counter(words, 0, 1, words, apart) for words, apart in axes]))
 
 
@@ -77,8 +77,8 @@ def feed(lanes: int, pattern: Counters) -> Feed:
 
 
 def in_a_body(moved: int, hardware: Hardware) -> int:
-    """Blocks that a body works on, each of which brings and leaves `moved` bytes: as many as a window has bytes for,
-    where loops are pipelines of windows; elsewhere one.
+    """Number of blocks that a body works on if each moves `moved` bytes: those that fill a window, where loops are
+    pipelines of windows; elsewhere one.
     """
     if hardware.mapping.loads != "windows":
         return 1
@@ -89,8 +89,8 @@ IMAGES_IN_LANES = Turn(lanes=IMAGE, words=CHANNEL)
 
 
 def least_padded(turns: Sequence[Turn], shape: Shape, hardware: Hardware) -> Turn:
-    """The first of `turns` whose lanes are padded least, for a map of a shape; the first of all where the machine does
-    not lay tensors so (`mapping.layout`).
+    """The first of `turns` that pads lanes least, for a map of some shape. A machine that does not choose layouts by
+    their padding (`mapping.layout`) takes the first of all.
     """
     if hardware.mapping.layout != "least_padding":
         return turns[0]
@@ -119,7 +119,7 @@ class MapSource(NamedTuple):
         return [box._replace(channels=run) for run in neighbours(self.channels(portion))] if self.turned else [box]
 
     def patch(self, whole: Patch) -> Patch:
-        """What it has of the grid points of a map: one row, or column, that all outputs share."""
+        """The part of a patch that the source has: one row or column where all outputs share it."""
         rows, cols = (range(1) if self.share[axis] > 1 else at for axis, at in ((ROW, whole.rows), (COL, whole.cols)))
         return Patch(rows, cols, whole.groups)
 
@@ -128,7 +128,7 @@ AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
 
 
 class Portion(NamedTuple):
-    """What is worked on at a time: a block of some channels, one a lane; `begins` a body, or stands in one."""
+    """The unit of work: a block of some channels, one in each lane. `begins`: whether it is the first of a body."""
 
     channels: range
     block: Block
@@ -188,9 +188,11 @@ class VectorUnits(Units):
         return tiling.ifmap_words
 
     def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        """With two buffers of each kind, where there is a second use of them."""
+        """A tiling, with two buffers of each kind if a buffer is used more than once."""
         extents = zip(self._extents, (rows, cols, groups), strict=True)
         blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
+        # A second buffer lets transfers run beside the work; with a single block and portion there is nothing to run
+        # beside.
         buffers = min(2, blocks * len(self.portions))
         return Tiling(
             rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
@@ -212,6 +214,7 @@ class VectorUnits(Units):
         costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
         most = min(cost for cost, _ in costs) * (1 + self.close)
         chosen = max((each for each in costs if each[0] <= most), key=lambda each: each[1].psum_words)
+        # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
         costs.sort(key=lambda each: (each is not chosen, each[0]))
         if self.hardware.mapping.search != "simulate":
             return (Ranked(costs[0][1], 0.0, partial(float, costs[0][0])),)
@@ -232,6 +235,7 @@ class VectorUnits(Units):
             )
             moved += channels * down * across * images
         bus = moved * self.hardware.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
+        # The last portion may have fewer channels than lanes, so a word of it takes the least.
         lanes = len(self.portions[-1])
         beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes, packed=self.groups) for each in self.fewest)
         a_word = sum(each.least_a_word for each in beats)
@@ -244,14 +248,15 @@ class VectorUnits(Units):
         return self.chain
 
     def cycles(self, tiling: Tiling[int]) -> float:
-        """The larger of two times: of a bus that is idle only at the ends; and of blocks in turn, each as long as the
-        vector unit works, the next block is loaded, or half of all that happens to one block.
+        """Estimated cycles: the larger of two bounds.
 
-        Of two buffers of a kind, one is filled while the vector unit works on the other. Two transfers may be under
-        way at once.
+        One is that of the bus, which is idle at the ends only. The other is that of blocks one after another: a block
+        takes as long as the vector unit works on it, as the next one is loaded, or half of all that happens to it,
+        because one of two buffers is filled while the vector unit works on the other.
         """
         work, (filled, spilled) = self.demand(tiling), self.transfers(tiling)
         units, latency = tiling.blocks * len(self.portions), self.hardware.latency_cycles
+        # With two buffers, a buffer has the time of two blocks to be filled, worked on and spilled: hence the half.
         turn = max(work.busiest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
         exposed = max(0.0, work.cycles + latency - spilled) if units > 1 else work.cycles
         bus = units * (filled + spilled) + exposed
@@ -260,6 +265,7 @@ class VectorUnits(Units):
     def demand(self, tiling: Tiling[int]) -> Demand:
         """A block and portion: what the vector unit does, and all words that go through the port."""
         port = tiling.ifmap_words + tiling.psum_words
+        # All blocks of a body share the cost of one turn of the loop.
         body = self.hardware.sequencer.block_cycles / self.in_a_body(tiling)
         begun = Demand(cycles=body + ready_delay(self.readied(tiling), self.hardware), port=port)
         lanes = len(self.portions[0])
@@ -314,19 +320,19 @@ class VectorUnits(Units):
 
     @abstractmethod
     def work(self, of: Portion, bases: Sequence[int]) -> Iterable[Compute]:
-        """What the vector unit does with maps, scalars and results at `bases`."""
+        """Steps of the vector unit on maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
-        """How many steps that is."""
+        """Number of steps for a block."""
         return len(self.chain)
 
     def delay(self, of: Portion) -> int:
-        """What comes before a block: its turn of the loop, and its words made ready."""
+        """Cycles before a block: for the turn of the loop, and for making its words ready."""
         words = sum(patch.words for _, patch, _ in self.patches(of.block, 0))
         return delay_of(words, self.hardware, of.begins)
 
     def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
-        """What a block needs of each map, one after another from word `base` on; perhaps nothing but padding."""
+        """The patch of each map that a block needs, one behind another from word `base` on; it may be all padding."""
         whole = self.outputs.patch(block)
         for source in self.maps:
             patch = source.patch(whole)

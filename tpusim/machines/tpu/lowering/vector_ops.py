@@ -1,4 +1,4 @@
-"""Pooling, sums and products of maps, activations: by the vector unit, word by word; nothing goes through the array.
+"""Pooling, sums and products of maps, and activations, which the vector unit makes word by word, without the array.
 
 A lane has a channel. Windows that reach into the padding have steps of their own, which read only elements inside the
 map. So padding changes no result, whatever the op.
@@ -59,7 +59,7 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 @dataclass(frozen=True, slots=True)
 class Maps(InStrips):
-    """What windows move over."""
+    """Rows and columns that windows move over, and the images."""
 
     images: int
     row: MapAxis
@@ -67,7 +67,7 @@ class Maps(InStrips):
 
 
 class _PointByPoint(VectorUnits):
-    """An op: a step for each part of a block whose windows are alike, or a few, where windows have many elements.
+    """Units of an op. Outputs of a block with the same window take one step, or a few if windows have many elements.
 
     Attributes:
         shapes: the shapes of all tensors, by name: what goes into lanes, rows, columns, images.
@@ -108,9 +108,10 @@ class _PointByPoint(VectorUnits):
         super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:
-        """Which axes of its maps are in lanes, rows, columns and words. What is moved lies where it fills them best;
-        the columns of a map are in the lanes, its channels in words, or its images are, where tiles are less padded so;
-        only images for windows, and for numbers of a channel. Windows along channels have pixels in lanes.
+        """The layout of its maps: which axes are in lanes, rows, columns and words.
+
+        Moves fill lanes and words as well as they can, and windows along channels have pixels in lanes. All other ops
+        have channels in lanes, unless another axis needs less padding there: images, or columns if all maps are alike.
         """
         shapes = self.layer.shapes(self.batch)
         if isinstance(self.layer, Move):
@@ -129,8 +130,9 @@ class _PointByPoint(VectorUnits):
         return least_padded(turns, shapes[OFMAP], self.hardware)
 
     def _outputs(self) -> Maps:
-        """In strips where no window reaches beyond the map, and all maps are cut alike."""
+        """The outputs, cut into strips if no window reaches beyond the map and all maps are cut alike."""
         _, high, wide, images = self.shapes[OFMAP]
+        # Only maps that lie as they come can be cut by rows and columns.
         row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
         if self.turn not in (Turn(), IMAGES_IN_LANES) or self.moved:
             one = MapAxis(high, 1, 1, (0, 0), 1)
@@ -142,7 +144,7 @@ class _PointByPoint(VectorUnits):
 
     @property
     def fewest(self) -> tuple[tuple[int, Fraction | int], ...]:
-        """Windows that reach over an edge have fewer taps."""
+        """The steps of every word. None are certain if windows reach over an edge, as those have fewer taps."""
         return () if any(axis.padding != (0, 0) for axis in (self.outputs.row, self.outputs.col)) else self.chain
 
     def _source(self, tensor: Tensor) -> MapSource:
@@ -158,14 +160,14 @@ class _PointByPoint(VectorUnits):
 
     @cached_property
     def widened(self) -> Fraction:
-        """The share of operands that are widened: a word that windows share is widened for the first of them."""
+        """The share of operands that are widened: a word that windows share is widened for the first of them alone."""
         spans = (((each.outputs - 1) * min(each.stride, each.kernel) + each.kernel, each) for each in self.layer.axes)
         return prod((Fraction(span, each.outputs * each.kernel) for span, each in spans), start=Fraction(1))
 
     # ---- about how long
 
     def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
-        """Bytes; of an op that only moves, in the first block: runs are as long as both maps let them."""
+        """Bytes of a block and portion; of a move those of the first block, as its runs depend on both maps."""
         if not self.moved:
             return super().bytes_of(tiling)
         first = Portion(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
@@ -174,7 +176,7 @@ class _PointByPoint(VectorUnits):
     # ---- as units
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
-        """A word each, with one number."""
+        """Moves of the numbers that lanes keep, each to a word of its own."""
         for word, source in enumerate(self.kept, base):
             channels = source.channels(self.portions[number])
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
@@ -190,7 +192,7 @@ class _PointByPoint(VectorUnits):
         return len(self._rectangles(block)) * len(self.chain)
 
     def _rectangles(self, block: Block) -> list[tuple[Block, tuple[tuple[int, int], ...], int]]:
-        """The outputs of a block, those together whose windows are alike; their taps, and how many elements count."""
+        """Rectangles of outputs whose windows are alike, each with its taps and the number of elements that count."""
         of_rows, of_cols = self._windows
         return [
             (Block(rows, cols, block.groups), (*product(high.taps, wide.taps),), high.counted * wide.counted)
@@ -200,8 +202,10 @@ class _PointByPoint(VectorUnits):
 
     @cached_property
     def _windows(self) -> tuple[Sequence[TapWindow], Sequence[TapWindow]]:
-        """Outputs beyond the end of the last strip have windows, too; those of several strips are all alike, and those
-        of one element.
+        """The window of each row and column of outputs.
+
+        With several strips, or windows of one element, all windows are alike. Outputs beyond the end of the map have
+        the last window.
         """
         shape, (rows, cols) = self.outputs, self.layer.windows
         if shape.strips == 1 and (self.layer.spatial or self.layer.along_channels):
@@ -217,6 +221,7 @@ class _PointByPoint(VectorUnits):
         together = portions(last, max(scalars, len(self.maps)))
         if layer.along_channels:
             together.append(range(last, operands))
+        # The last step has the op's own operation; those before it only join operands.
         names = [layer.joining, *[layer.joining_more] * (len(together) - 2), layer.operation]
         return [*zip(names[-len(together) :], together, strict=True)]
 
@@ -225,7 +230,7 @@ class _PointByPoint(VectorUnits):
         return [(name, len(some) + (some.start > 0)) for name, some in self._parts(operands)]
 
     def _writes(self, at: Block, block: Block, lanes: int, base: int) -> Feed:
-        """Where results of a part of a block go, whose words are from `base` on."""
+        """The words to which results of a part of a block go; those of the block begin at `base`."""
         rows, cols, groups = at.sizes
         down = Counter(rows, at.rows.start - block.rows.start, 1, len(block.rows), len(block.cols) * groups)
         across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
@@ -271,7 +276,7 @@ class _Choices(_PointByPoint):
         return replace(tiling, ifmap_words=tiling.ifmap_words + beside)
 
     def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
-        """The choice among some taps, and their largest element; then that among these and more."""
+        """Steps that choose among some taps, and keep the largest element; then among this one and further taps."""
         block, lanes = of.block, len(of.channels)
         ((source, patch, base),) = self.patches(block, bases[0])
         made = partial(Compute, widened=self.widened, packed=self.groups)
@@ -294,7 +299,7 @@ def _units(layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] 
 
 
 units_of = lru_cache(maxsize=1 << 10)(_units)
-"""The units. Raises CapacityError. All layers of a network are asked how many steps they take before one is lowered."""
+"""Units of an op, kept because all layers are asked for their steps before one is lowered. Raises CapacityError."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:

@@ -424,7 +424,7 @@ class RowUnits(Units):
 
 
 def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[VectorWork]:
-    """Steps of which the first waits for the operands of all."""
+    """Steps one after another, of which only the first waits, for the operands of all."""
     for step in steps:
         yield VectorWork((step,), tuple(reads))
         reads = [Touch(each.need, ()) for each in reads]

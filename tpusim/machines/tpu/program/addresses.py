@@ -65,6 +65,7 @@ class PointerTable(NamedTuple):
 
     def reads(self, arrays: int) -> tuple[_Numbers, _Numbers]:
         """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
+        # Without the base, tables of many passes are equal, and the cache finds them.
         return _reads(self._replace(base=0), arrays)
 
 
@@ -72,6 +73,7 @@ class PointerTable(NamedTuple):
 def _reads(table: PointerTable, arrays: int) -> tuple[_Numbers, _Numbers]:
     """The table's `reads`, cached: many passes read alike."""
     words = np.arange(table.words)
+    # The pixel of a word's first pointer, and the frame in which some array reads that pixel.
     frames = words * table.per_word // table.together * table.repeat // arrays
     return frames, words - frames.searchsorted(frames)
 
@@ -130,6 +132,7 @@ class ElementTable(NamedTuple):
     @property
     def extent(self) -> range:
         """Addresses of the pointer words."""
+        # Every result begins a new pointer word, so the last word of each may be partly empty.
         return range(self.base, self.base + self.words * self.word_words)
 
     def first(self, operand: int, element: int) -> int:
@@ -169,6 +172,7 @@ class Picked(NamedTuple):
 
 def encoded(offsets: _Numbers, padding: _Numbers) -> _Numbers:
     """Pointers to words at `offsets`; a pointer to `padding` has its last bit set."""
+    # The flag is the last bit, so a word's address is the pointer halved, and zero is a valid address.
     return np.where(padding, 1, 2 * offsets)
 
 
@@ -220,6 +224,7 @@ class Counter(NamedTuple):
     @property
     def inside(self) -> range:
         """Counts whose position is inside the extent, for a positive `step`."""
+        # Rounded up: the first count whose position is not below zero.
         first = min(self.length, max(0, -(self.start // self.step)))
         last = (self.extent - 1 - self.start) // self.step
         return range(first, max(first, min(last + 1, self.length)))
@@ -314,6 +319,7 @@ def boxes_of(lengths: tuple[int, ...], window: range) -> list[tuple[range, ...]]
         return []
     if not lengths:
         return [()]
+    # A row is all positions of the inner counters.
     inner = prod(lengths[1:])
     (first, start), (last, end) = divmod(window.start, inner), divmod(window.stop, inner)
     # The window lies within one row, one counter further in.
@@ -343,6 +349,7 @@ class AddressTable(NamedTuple):
     @property
     def extent(self) -> range:
         """Words from the lowest that is read to the highest."""
+        # Padding has no address of its own, and must not widen the range.
         stored = [each for each in self.addresses if each != PADDING]
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
@@ -446,6 +453,7 @@ def relative(groups: Groups) -> Groups:
     patterns = [group.pattern for group in groups if isinstance(group.pattern, Counters)]
     if not patterns or len(patterns) < len(groups):
         return groups
+    # The first base stands for all, as passes that read alike differ by one distance.
     first = patterns[0].base
     return tuple(
         LaneGroup(lane, lanes, pattern._replace(base=pattern.base - first))
@@ -455,6 +463,7 @@ def relative(groups: Groups) -> Groups:
 
 def asked(groups: Groups) -> tuple[Addresses, _Marks]:
     """Addresses [word, group] that are wanted at once, in ascending order, and a mask without repetitions."""
+    # Sorted, equal addresses are neighbours, and a difference of zero marks a repetition.
     table = np.sort([np.where(*walked(group.pattern), _NOTHING) for group in groups], axis=0).T
     return table, np.diff(table, axis=1, prepend=_NOTHING) != 0
 

@@ -106,6 +106,7 @@ class Pace:
     def frame(self, hardware: Hardware) -> Frame:
         """The port's period while such passes run."""
         if hardware.array.queues > 1:
+            # Arrays without passes of their own take no slots.
             hardware = hardware.having("array", count=self.queues)
         together = hardware.array.together
         pointer_words = max((table.a_frame(together) for table in self.tables), default=0)
@@ -174,6 +175,7 @@ class Program:
             if isinstance(step, Preload):
                 array = step.array
             elif isinstance(step, Stream):
+                # Weights stand in one array, and only there can a pass use them.
                 array = found[step.preload]
             found.append(array)
         return found
@@ -196,6 +198,7 @@ class Program:
     @cached_property
     def clients(self) -> Clients:
         """The clients of ports that own slots while a pass streams."""
+        # A slot that no pass uses would only make the frame longer.
         own = {POINTER: bool(self.tables), PSUM: self.accumulates}
         return tuple(each for each in (IFMAP, POINTER, PSUM, RESULT) if own.get(each, True))
 
@@ -217,6 +220,7 @@ class Program:
     def frames(self, hardware: Hardware) -> tuple[Frame, ...]:
         """The port's period while each layer runs; layers of one pace have the same object."""
         paces = self.paces or (self.pace,) * (1 + max(self.layers, default=0))
+        # One object for each pace, because logs tell frames apart by identity.
         known = {pace: pace.frame(hardware) for pace in {*paces}}
         return tuple(known[pace] for pace in paces)
 
@@ -286,6 +290,7 @@ class Program:
         first.
         """
         made = self.makers.get(step.tensor.name, ())
+        # A spill reads nothing that other steps have brought to HBM.
         if not made or isinstance(step, Spill):
             return []
         writers = ((at, each) for at in step.after if isinstance(each := self.steps[at], Transfer))

@@ -116,6 +116,7 @@ class Preload(Step):
 
     @property
     def use(self) -> Use:
+        # Each column in use reads from its own lane.
         return Use(port_reads=(self.words + self.bias_words) * self.cols)
 
     @property
@@ -190,6 +191,7 @@ class Stream(Step):
     @property
     def use(self) -> Use:
         results, pointers = self.words * self.cols, self.reads.table.words if self.reads.table else 0
+        # A pass that adds reads the sums so far, one word for each result.
         reads = self.reads.accesses + pointers + results * self.accumulate
         return Use(0, 0, reads, results, self.words, self.rows * results)
 
@@ -264,11 +266,13 @@ class Vector(Step):
 
     @property
     def adds_on(self) -> bool:
+        # The result so far is an operand at the very words to which the next result goes.
         return self.writes in self.operands
 
     @property
     def result_base(self) -> int:
         """First word that the step writes."""
+        # Lane groups may write to different words, so the lowest stands for the step.
         return min((first_word(group.pattern) for group in self.writes.groups), default=0)
 
     @property
@@ -284,9 +288,11 @@ class Vector(Step):
 
     def beat(self, elements: int, hardware: Hardware) -> Beat:
         """Pace of the step through its words, with `elements` in use in each."""
+        # Words of sums are as wide as the ALUs, so an operation on them converts and rounds nothing.
         hardware = self._on(hardware)
         converted = converting(self.operation, self.counts, hardware.vector_unit, self.widened)
-        operations, picked = sum(self.operations(hardware)) + converted, self.picks is not None
+        work = work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
+        operations, picked = sum(work) + converted, self.picks is not None
         return beat_of(self.reads, operations, elements, hardware, self.words, self.lanes, picked, self.packed)
 
     def operations(self, hardware: Hardware) -> AluWork:

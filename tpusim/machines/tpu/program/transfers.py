@@ -150,6 +150,7 @@ class Part(NamedTuple):
     @property
     def words(self) -> int:
         """Words of each lane."""
+        # A plain loop: a Program asks for this for every part of every transfer.
         items = 1
         for each in self.items:
             items *= len(each.coordinates)
@@ -367,6 +368,7 @@ class Transfer(TensorStep):
     """Words that all memories move together."""
 
     def _moves(self, words: int, lane_words: int) -> None:
+        # The class is frozen; figures that follow from its fields are set once, as it is built.
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "lane_words", lane_words)
 
@@ -410,6 +412,7 @@ class LaneTransfer(InLanes, Transfer):
             return found
         for number, part in enumerate(self.parts):
             maps, numbers, tallies = self.beside(number)
+            # Tallies that begin at zero are not read.
             kept = (*numbers, *(() if work.begins[number] else tallies))
             found += [Access(first, address, register) for register, address in enumerate(kept)]
             kept_words = len(numbers) + len(tallies)
@@ -419,6 +422,7 @@ class LaneTransfer(InLanes, Transfer):
                     found.append(Access(first + word, base + place, at))
                 found.append(Access(first + word, part.base + word))
             last = first + part.words - 1
+            # A tally stays in its register through the part, and goes back once.
             found += [Access(last, address, len(numbers) + at, True) for at, address in enumerate(tallies)]
             first += part.words
         return found
@@ -505,6 +509,7 @@ class Fill(LaneTransfer, Inbound):
         """
         packed, word = self.tensor.packed, hardware.vector_memory.word_elements
         a_word = packed.bytes * word if packed else hardware.word_bytes
+        # Words that go to several lanes are unpacked once, so bytes of HBM count here, not words written.
         brought = min(self.words, -(-self.hbm_bytes // (hardware.lanes * a_word)))
         rate = hardware.vector_unit.unpack_cycles if self.tensor.converted else Fraction(0)
         return self._worked_on(brought, packed.cycles(hardware) if packed else rate, hardware)
@@ -518,6 +523,7 @@ class BankFill(Inbound):
     banks: int
 
     def __post_init__(self) -> None:
+        # Every bank takes a word a cycle, so the fullest one decides how long the fill lasts.
         filled = np.zeros(self.banks, np.int64)
         for part in self.parts:
             filled += np.bincount(part.addresses.ravel() % self.banks, minlength=self.banks)
@@ -572,6 +578,7 @@ class Prefetch(Transfer):
     to: Tensor
 
     def __post_init__(self) -> None:
+        # No lane takes part: the transfer lasts as long as its bytes take on the buses.
         self._moves(1, 0)
 
     @property

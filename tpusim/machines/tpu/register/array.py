@@ -53,6 +53,7 @@ class PeArray(NamedTuple):
         _, _, rows, cols = wires.weights.shape
         number, (arrays, planes, _), crossed = wires.sums.dtype, wires.activation.shape, wires.crossed
         groups, across = -(-rows // crossed), min(crossed, cols)
+        # Registers move by moving the window over them; spare cells are room for it to move before all is copied back.
         right, down = spare_of(cols, across), spare_of(groups)
         pes, way = (arrays, planes, rows, right + cols), groups + -(-cols // crossed)
         sums = np.zeros((arrays, planes, down + groups, cols), number)
@@ -135,6 +136,7 @@ def _multiply(
         for plane in range(planes):
             tags[array, plane, 0, right : right + across] = entering_tag[array, plane, 0]
             for col in range(cols):
+                # The sum starts from the bias that came with the weights the element is meant for.
                 one, other = biases[array, 0, col], biases[array, buffers - 1, col]
                 sums[array, plane, down, col] = one if tags[array, plane, 0, right + col] & 1 else other
             for row in range(rows):
@@ -143,6 +145,8 @@ def _multiply(
                 activation[:across], tag[:across] = entering[array, plane, row], entering_tag[array, plane, row]
                 total = sums[array, plane, down + row // crossed]
                 first, last = weights[array, 0, row], weights[array, buffers - 1, row]
+                # Counted as elements enter and leave the row: mostly all are meant for one buffer, and the loop needs
+                # no choice.
                 odd[array, plane, row] += across * (tag[0] & 1)
                 for col in range(right + cols, right + cols + across):
                     odd[array, plane, row] -= tags[array, plane, row, col] & 1
@@ -217,6 +221,7 @@ def sample_weights(own: WeightRegisters, wires: Wires) -> None:
                 if 0 <= row < rows:
                     turn, cell = entry - own.group[row], entry * own.moving.shape[1] + column
                     turn += groups if turn < 0 else 0
+                    # Cells that are due at the same turn make a list, so that a turn looks at these alone.
                     own.other[cell], own.due[turn] = own.due[turn], cell
                     own.place[cell] = ((array * buffers + (tag & 1)) * rows + row) * cols + col
                 column += 1
@@ -297,6 +302,7 @@ def commit_sums(own: Deserializers, wires: Wires) -> None:
                 if tag:
                     own.word[array, col, own.held[array, col]] = own.sums[array, plane, col]
                     own.held[array, col] += 1
+                # The tag of a word's last element is the only one above LAST.
                 if tag > LAST:
                     place = wires.complete[array, col] % places
                     for element in range(elements):

@@ -298,6 +298,7 @@ def in_one(
     brings: Callable[[Key, int], Iterable[Moves]], steps: int = 1
 ) -> Callable[[Key, int, bool], Sequence[Piece]]:
     """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on."""
+    # One piece with one atom: whoever needs any of the load waits for all of it.
     return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps)]
 
 
@@ -306,12 +307,14 @@ def in_one(
 
 def one_ahead_if_free(freed: int, first: int, ahead: int) -> range:
     """While the unit ahead runs, or as soon as the slot is free after that."""
+    # A slot is free one gap behind its last user.
     gap = max(freed + 1, first - 1, 0)
     return range(gap, gap + 1)
 
 
 def beside(freed: int, first: int, ahead: int) -> range:
     """Load in any gap from the second behind the last user of the slot up to the unit that needs the load."""
+    # The gap right behind the last user belongs to the spill of its result.
     return range(min(freed + 2, first), first + 1)
 
 
@@ -325,6 +328,7 @@ def with_the_spill(lag: int) -> Gaps:
     """When the last user of the slot is spilled, `lag` gaps behind its last use; first loads come ahead of
     all units.
     """
+    # A slot that nobody has used yet waits for no spill.
     return lambda freed, first, ahead: range(freed + lag, freed + lag + 1) if freed >= 0 else range(1)
 
 

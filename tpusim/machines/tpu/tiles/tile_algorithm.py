@@ -230,6 +230,7 @@ class Filtering:
     def beat(self, operands: int, operations: int) -> Beat:
         """The beat of a word of a sum, from its operands and operations."""
         unit = self.hardware.vector_unit
+        # Only with slots are conversions operations of the ALUs.
         converted = operands * unit.widen + unit.narrow if unit.slots else 0
         return beat_of(operands, operations + unit.rounding + converted, self.word_groups[1], self.hardware)
 
@@ -238,6 +239,7 @@ class Filtering:
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
         first, second = (recipe.temporaries for recipe in self.data)
         data = (by.down.reach + first) * row_words + second * by.down.reach * words
+        # Data and products are never there at once, so both use the same words.
         return max(data, self._inverse_words * words)
 
     @cached_property
@@ -258,6 +260,7 @@ class Filtering:
     @cached_property
     def frame(self) -> Frame:
         """The port's period while products are streamed."""
+        # Only sums that are added to need a slot to be read again.
         adds = len(self.row_folds) > 1 or any(product.adds for product in self.by.products)
         return frame_of(self.hardware, self.word_groups[1], stream_clients(adds))
 

@@ -44,9 +44,10 @@ _MOST_PLACES = 1000
 
 
 def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0) -> Flat:
-    """Make a closed jaxpr flat; its inputs and outputs have these names. On the way back convolutions get images of
-    zeros, as many as make them whole batches, and gradients by filters sum over a batch. 0: as many images as divide
-    those of all convolutions so far.
+    """Make a closed jaxpr flat; its inputs and outputs have these names.
+
+    On the way back convolutions are filled up with images of zeros to whole batches of `batch`, and gradients by
+    filters sum over a batch. With `batch` 0 it is the largest number that divides the images of all convolutions.
     """
     work = _Flattening(batch)
     for name, var in zip(inputs, closed.jaxpr.invars, strict=True):

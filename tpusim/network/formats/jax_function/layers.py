@@ -1,8 +1,8 @@
-"""The layer that a primitive of JAX is: its sizes and views, from the shapes of its operands.
+"""Primitives of JAX as layers: sizes of the layer, and how it views its operands, from the shapes of these.
 
-Axes of values may stand in any order: a layer views them as they lie, so turning them takes no layer. Which of them are
-the channels is known behind a convolution or product, and handed on by whatever keeps the shape; elsewhere it is the
-last.
+The axes of a value may stand in any order. A layer views them as they lie, so a transposition takes no layer. Behind a
+convolution or a product it is known which axis is the channels, and primitives that keep the shape hand this on.
+Elsewhere the last axis is taken for the channels.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Handler = Callable[[KnownPrimitive], AsLayer]
 
 
 def rows_of(rank: int, channels: Sequence[int]) -> Axes:
-    """See a value as rows of `channels`: images run along all its other axes."""
+    """View a value as rows along its axes `channels`; all other axes count the rows."""
     channels = tuple(channels) if rank else ()
     return channels, (), (), tuple(axis for axis in range(rank) if axis not in channels)
 
@@ -96,6 +96,7 @@ def _conv(known: KnownPrimitive) -> AsLayer:
         # round, unless the map is.
         turned = [3 - axes + axis for axis, (_, _, turns) in enumerate(ends) if turns]
         taps = TensorView(taps.axes, mirrored=tuple(axis for axis in range(3 - axes, 3) if axis not in turned))
+        # An axis that is mirrored from end to end is read and written backwards, which costs nothing.
         view = TensorView(view.axes, view.shape, mirrored=tuple(turned))
         result = TensorView(result.axes, result.shape, mirrored=tuple(turned))
         one, none = [1] * (2 - axes), [0] * (2 - axes)
@@ -117,13 +118,13 @@ def _conv(known: KnownPrimitive) -> AsLayer:
 
 
 def _as_map(spec: Sequence[int]) -> Axes:
-    """See a value as a map, by its axes in the order images, channels, then one or two of space."""
+    """View a value as a map, by its axes in the order images, channels, then one or two of space."""
     images, channels, *sides = spec
     return (channels,), *((),) * (2 - len(sides)), *((axis,) for axis in sides), (images,)
 
 
 def _as_filter(spec: Sequence[int]) -> Axes:
-    """See a value as a filter, by its axes in the order output channels, input channels, then one or two of space."""
+    """View a value as a filter, by its axes in the order output channels, input channels, then one or two of space."""
     outputs, inputs, *sides = spec
     return (outputs,), *((),) * (2 - len(sides)), *((axis,) for axis in sides), (inputs,)
 
@@ -141,19 +142,22 @@ def _map_view(spec: Sequence[int], shape: ValueShape, groups: int) -> TensorView
 def cut_off(
     size: int, given: int, stride: int, kernel: int, dilation: int, pads: tuple[int, int]
 ) -> tuple[int, int, bool] | None:
-    """Return what a transposed convolution cuts off an axis at both ends, what it adds at the far one, and whether it
-    is mirrored: `given` elements become `size`. None where it cannot cut off as `pads` around the spread map want it.
+    """Return the ends of an axis of a transposed convolution that makes `size` elements of `given`.
+
+    These are the elements cut off at both ends, those added at the far end, and whether the axis is mirrored; None if
+    no such ends come to the same as the `pads` around the spread map.
     """
     reach = dilation * (kernel - 1)
     whole = (given - 1) * stride + reach + 1
     for start, turned in ((reach - pads[0], False), (reach - pads[1], True)):
+        # A transposed convolution cuts off as much at both ends, so the other padding must come out as output_padding.
         if start >= 0 and 0 <= (more := size - whole + 2 * start) < max(stride, dilation):
             return start, more, turned
     return None
 
 
 class Side(NamedTuple):
-    """An axis of a convolution: its size, padding at both ends, and what of it is under a tap, from its beginning."""
+    """An axis of a convolution: its size, padding at its `ends`, and how many elements from the first on are `used`."""
 
     size: int
     taps: int
@@ -164,7 +168,7 @@ class Side(NamedTuple):
 
 
 def forward_side(size: int, start: int, taps: int, stride: int, dilation: int, outputs: int) -> Side:
-    """Return the axis of a convolution that makes these outputs, without what would make more of them."""
+    """Return the axis of a convolution that makes just `outputs`; elements that would only make more are left out."""
     reach = (taps - 1) * dilation + 1
     behind = (outputs - 1) * stride + reach - start - size
     if -behind >= stride:
@@ -175,7 +179,7 @@ def forward_side(size: int, start: int, taps: int, stride: int, dilation: int, o
 
 
 def forward(sides: Sequence[Side], in_channels: int, out_channels: int, groups: int) -> LayerSizes | None:
-    """Return the sizes of the convolution with one or two axes; None where there is none."""
+    """Return the sizes of the convolution with these one or two axes; None if there is no such convolution."""
     if len(sides) not in (1, 2):
         return None
     rows, cols = sides if len(sides) == 2 else (Side(1, 1, 1, 1, (0, 0), 1), *sides)
@@ -193,8 +197,9 @@ def forward(sides: Sequence[Side], in_channels: int, out_channels: int, groups: 
 
 
 def _filter_gradient(known: KnownPrimitive) -> AsLayer:
-    """Read the gradient of a convolution by its filter: channels stand in the place of images, and images of channels;
-    of one tap, pixels in a row with the images.
+    """Read the gradient of a convolution by its filter, for which channels and images of the map change places.
+
+    If the convolution is a product, its pixels count as images.
     """
     said, (shape, window) = known.node.attributes, known.shapes
     lhs, rhs, out = said["dimension_numbers"]
@@ -210,7 +215,7 @@ def _filter_gradient(known: KnownPrimitive) -> AsLayer:
 
 
 def _input_gradient(known: KnownPrimitive) -> AsLayer:
-    """Read the gradient of a convolution by its input, of a filter that is turned round."""
+    """Read the gradient of a convolution by its input, whose filter JAX has turned round along both axes."""
     said = known.node.attributes
     lhs, rhs, out = said["dimension_numbers"]
     maps, taps = _as_map(lhs), _as_filter(rhs)
@@ -221,7 +226,7 @@ def _input_gradient(known: KnownPrimitive) -> AsLayer:
 
 
 def _spread_out(known: KnownPrimitive) -> AsLayer:
-    """Read a map whose elements are set apart, with zeros between and behind them."""
+    """Read padding that sets the elements of a map apart, with zeros between and behind them."""
     layout, config = known.layouts[0], known.node.attributes["padding_config"]
     apart = [axis for axis, each in enumerate(config) if any(each)]
     sides = [axes[0] for axes in layout[1:3] if len(axes) == 1] if layout else []
@@ -258,7 +263,7 @@ def _dot(known: KnownPrimitive) -> AsLayer:
 
 
 def _map(known: KnownPrimitive, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> AsLayer:
-    """Return a layer that makes an element of each of operand `at`, seen by its layout unless by other `axes`."""
+    """Return a layer that makes one element of each element of operand `at`, viewed by `axes` or else by its layout."""
     maps = TensorView(axes or known.layout)
     sizes = dict(zip(AXES, maps.sizes(known.result), strict=True))
     return AsLayer({"op": op, **sizes, **fields},
@@ -274,6 +279,7 @@ def _arithmetic(op: str) -> Handler:
         whole = [at for at in (0, 1) if known.shapes[at] == known.result]
         if not whole:
             raise UnfitNode("neither operand is as large as what it makes")
+        # The ifmap is what other layers make; a constant is the operand beside it.
         main = next((at for at in whole if not known.constant[at]), whole[0])
         return _with_other(known, f"r{op}" if main and op in ("sub", "div") else op, main, 1 - main)
 
@@ -281,7 +287,7 @@ def _arithmetic(op: str) -> Handler:
 
 
 def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> AsLayer:
-    """Return a layer of two operands, of which the one at `at` may be spread over the result."""
+    """Return a layer of operand `main` and operand `at`, which may be spread over the result."""
     mine, result, axes = known.shapes[at], known.result, known.layout
     kind = _kind(_spread(axes, mine).sizes(mine), TensorView(axes).sizes(result))
     if kind is None:
@@ -302,7 +308,7 @@ def _spread(axes: Axes, shape: ValueShape) -> TensorView:
 
 
 def _kind(mine: Shape, result: Shape) -> str | None:
-    """Return along which axes the other operand has elements of its own; None where no layer has such an operand."""
+    """Return the kind of an operand by the axes along which it has elements of its own; None if no layer takes it."""
     if mine == result:
         return "each"
     # The fewest axes: along one of a single element it makes no difference.
@@ -360,7 +366,7 @@ def _with_number(known: KnownPrimitive, op: str, number: float) -> AsLayer:
 
 
 def _pool(kind: str, op: str = "pool2d") -> Handler:
-    """Make the reader of a pooling, or of an op with its fields; the gradient reads what the pooling makes."""
+    """Make the reader of a pooling, or of an op with the same fields, such as the gradient of one."""
 
     def handler(known: KnownPrimitive) -> AsLayer:
         said, gradient = known.node.attributes, op == "pool2d_gradient"
@@ -391,7 +397,7 @@ def _pool(kind: str, op: str = "pool2d") -> Handler:
 
 
 def _usual(rank: int, moved: Sequence[int]) -> Axes:
-    """Return the layout of maps over whose axes `moved` windows move: channels are first or last beside the images."""
+    """Return the layout of maps whose windows move along axes `moved`: images first, channels second or last."""
     last = rank - 1 not in moved
     if rank not in (3, 4) or 0 in moved or (not last and 1 in moved):
         raise UnfitNode("its windows are not along one or two axes beside images and channels")
@@ -399,7 +405,7 @@ def _usual(rank: int, moved: Sequence[int]) -> Axes:
 
 
 def _mean(known: KnownPrimitive) -> AsLayer:
-    """Read a mean: of all rows and columns of maps it is a pooling, of any other axes one of rows."""
+    """Read a mean: over all rows and columns of maps it is a pooling, over other axes a mean of rows."""
     (shape,), along, layout = known.shapes, known.node.attributes["axes"], known.layouts[0]
     if layout and {*along} == {*layout[1], *layout[2]}:
         channels, height, width, images = TensorView(layout).sizes(shape)
@@ -443,7 +449,7 @@ def _softmax(known: KnownPrimitive) -> AsLayer:
 
 
 def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> AsLayer:
-    """Return rows along some axes, and as many rows as the other axes hold."""
+    """Return an op of rows along some axes; the other axes count the rows."""
     shape, made = known.shapes[0], len(known.result)
     rows = TensorView(rows_of(len(shape), sorted(along)))
     channels, _, _, images = rows.sizes(shape)

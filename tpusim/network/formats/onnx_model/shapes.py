@@ -232,7 +232,7 @@ def _value(
 
 
 def _alone(node: NodeProto, model: ModelProto, given: Mapping[str, Values]) -> ModelProto:
-    """Return a model of the node with the model's opset: without it, the library assumes the newest one."""
+    """Return a model of the node alone, with the opset of its model: without one the library assumes the newest."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in given.items()
