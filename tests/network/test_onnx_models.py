@@ -151,6 +151,8 @@ def test_names_of_operators_are_not_longer_than_a_line() -> None:
         (one("Gemm", [1, 64], [64, 10]), Gemm("gemm_y", 3, 10, 64)),
         (one("Gemm", ["N", 64], [10, 64], transB=1), Gemm("gemm_y", 3, 10, 64)),
         (one("Gemm", [64, "N"], [10, 64], transA=1, transB=1), Gemm("gemm_y", 3, 10, 64)),
+        # Any number but zero turns a factor; two ended in an IndexError.
+        (one("Gemm", [64, "N"], [10, 64], transA=2, transB=-1), Gemm("gemm_y", 3, 10, 64)),
         (one("MatMul", ["N", 197, 64], [64, 10]), Gemm("matmul_y", 3 * 197, 10, 64)),
         # As many rows of an image as columns: the transposed product would be as large.
         (one("MatMul", ["N", 10, 64], [64, 10]), Gemm("matmul_y", 3 * 10, 10, 64)),
