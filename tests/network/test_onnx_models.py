@@ -734,6 +734,8 @@ def declared(*shape: Any, name: str = "y") -> ModelProto:
         (behind("MaxPool", "a", {}, kernel_shape=[3, 3], auto_pad="VALID", pads=[0, 1, 0, 1]), "MaxPool maxpool_y: au"),
         (grouped(3, 4), "GroupNormalization groupnormalization_y: its 3 groups do not divide its 4 channels"),
         (grouped(2, 2), "its operand 1 is 2, no number for each of 4 channels"),
+        (behind("GroupNormalization", "a s", {"s": [4]}, 21, num_groups=2), "groupnormalization_y: it has 2 operands, "
+         "and reads 3: a map, scales and shifts"),
         (grouped(2, 4, opset=18), "its operand 1 is 4, no number for each of 2 groups"),
         (behind("LRN", "a", {}, size=0), "LRN lrn_y: its size is 0, and a window has a channel or more"),
         (behind("LRN", "a", {}, size=-3), "LRN lrn_y: its size is -3, and"),
