@@ -161,6 +161,13 @@ def test_what_is_wrong_is_told_at_its_line(tmp_path: Path, before: str, after: s
     assert "small.yaml:" in str(caught.value)
 
 
+def test_fewer_keys_than_queries_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    with pytest.raises(InputError, match="1 key cannot hold those of the 3 queries; write 3 at least"):
+        workload_of(open_workload(path, ModelOptions({"context": 1, "tokens": 3})), 1)
+
+
 def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match='there is no phase "decoding"; did you mean decode'):
         small(tmp_path, "decoding")

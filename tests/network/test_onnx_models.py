@@ -151,6 +151,8 @@ def test_names_of_operators_are_not_longer_than_a_line() -> None:
         (one("Gemm", [1, 64], [64, 10]), Gemm("gemm_y", 3, 10, 64)),
         (one("Gemm", ["N", 64], [10, 64], transB=1), Gemm("gemm_y", 3, 10, 64)),
         (one("Gemm", [64, "N"], [10, 64], transA=1, transB=1), Gemm("gemm_y", 3, 10, 64)),
+        # Any number but zero turns a factor; two ended in an IndexError.
+        (one("Gemm", [64, "N"], [10, 64], transA=2, transB=-1), Gemm("gemm_y", 3, 10, 64)),
         (one("MatMul", ["N", 197, 64], [64, 10]), Gemm("matmul_y", 3 * 197, 10, 64)),
         # As many rows of an image as columns: the transposed product would be as large.
         (one("MatMul", ["N", 10, 64], [64, 10]), Gemm("matmul_y", 3 * 10, 10, 64)),
@@ -732,6 +734,8 @@ def declared(*shape: Any, name: str = "y") -> ModelProto:
         (behind("MaxPool", "a", {}, kernel_shape=[3, 3], auto_pad="VALID", pads=[0, 1, 0, 1]), "MaxPool maxpool_y: au"),
         (grouped(3, 4), "GroupNormalization groupnormalization_y: its 3 groups do not divide its 4 channels"),
         (grouped(2, 2), "its operand 1 is 2, no number for each of 4 channels"),
+        (behind("GroupNormalization", "a s", {"s": [4]}, 21, num_groups=2), "groupnormalization_y: it has 2 operands, "
+         "and reads 3: a map, scales and shifts"),
         (grouped(2, 4, opset=18), "its operand 1 is 4, no number for each of 2 groups"),
         (behind("LRN", "a", {}, size=0), "LRN lrn_y: its size is 0, and a window has a channel or more"),
         (behind("LRN", "a", {}, size=-3), "LRN lrn_y: its size is -3, and"),

@@ -123,6 +123,8 @@ def test_a_file_from_standard_input_is_read_once(path: Path) -> None:
         (["PATH", "--phase", "decode", "--tokens", "0"], "--tokens"),
         (["PATH", "--phase", "decode", "--tokens", "2", "--training"], "--training: not beside --tokens"),
         (["PATH", "--phase", "decode", "--tokens", "2", "--hardware", "v100"], "a generation is of TPUs alone"),
+        (["PATH", "--phase", "prefill", "--tokens", "2"], "as if each read all tokens ahead of it again"),
+        (["PATH", "--tokens", "2"], "such as --phase decode"),
         (["PATH", "--phase", "writing"], 'there is no phase "writing"'),
     ],
 )

@@ -30,7 +30,7 @@ from tpusim.network.entries import (
     numbered,
     read_layers,
 )
-from tpusim.network.formats import NOTHING, OPS, ModelOptions, check_ops, is_foreign, read
+from tpusim.network.formats import NOTHING, OPS, ModelOptions, check_ops, is_foreign, is_function, read
 from tpusim.network.ops.array_op import Stored
 from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.workload import (
@@ -100,6 +100,9 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
 
     Raises InputError when it is no YAML mapping, or not of the format that its name promises.
     """
+    if asked.shapes is not None and not is_function(name_or_path):
+        says = "only a function of JAX, FILE.py:FUNCTION, has shapes of arguments; leave it out"
+        raise InputError(Problem(says, f"--shapes {asked.shapes}"))
     if is_foreign(name_or_path):
         if asked.phase is not None:
             raise InputError(Problem("only a workload file has phases; leave it out", f"--phase {asked.phase}"))

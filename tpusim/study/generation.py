@@ -6,9 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tpusim.base.errors import InputError
+from tpusim.base.words import counted
 from tpusim.flow.lowerings import asked_of, by_layer, usual
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
+from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 
@@ -127,7 +130,8 @@ def generate(
         progress: called with the tokens that are done, and what is next.
 
     Raises:
-        InputError: the machine is no TPU, or what `simulate` raises.
+        InputError: the machine is no TPU, products have more rows from token to token, as where a prompt is read, or
+            what `simulate` raises.
 
     Examples:
         >>> import tpusim
@@ -141,6 +145,7 @@ def generate(
     """
     if family_of(machine).name != "tpu":
         raise of_tpus_alone(machine, "a generation")
+    _check_rows(at(first), at(first + 1))
     # Tokens evenly spread: where the plan of a layer changes, some of them leave the line, and `off` tells how far.
     places = [*dict.fromkeys(round(first + at * (tokens - 1) / (CHECKED + 1)) for at in range(CHECKED + 2))]
     if tokens <= CHECKED + 2:
@@ -164,6 +169,17 @@ def generate(
     work = at(first)
     bandwidth = machine.hbm_bytes_per_s
     return Generation(work.name, machine.name, work.batch, tuple(made), off, machine.clock_hz, bandwidth)
+
+
+def _check_rows(work: Workload, later: Workload) -> None:
+    """Raise InputError where a product has more rows for the token behind."""
+    for one, other in zip(work.layers, later.layers, strict=True):
+        if isinstance(one, Gemm) and isinstance(other, Gemm) and one.m < other.m:
+            says = f"layer {one.name} has {counted(one.m, 'row')} for the first token and {other.m:,} for the next"
+            raise InputError(
+                f"--tokens: {says}, as if each read all tokens ahead of it again; ask for a phase in which each reads "
+                "itself alone, such as --phase decode"
+            )
 
 
 def _off(before: Token, here: Token, behind: Token) -> float:

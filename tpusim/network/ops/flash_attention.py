@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
 from tpusim.input.form import Name, Truth, validated, written
 from tpusim.network.ops.op import OFMAP, Channels, Images, Index, Op, Shape
 
@@ -26,7 +27,7 @@ def unfit_heads(heads: int, kv_heads: int, queries: int, keys: int) -> list[Prob
         says = f"{heads} heads cannot share {kv_heads} evenly"
         problems.append(Problem(f"{says}; write a divisor of heads", "kv_heads"))
     if keys and keys < queries:
-        says = f"{keys} keys do not hold those of the {queries} queries"
+        says = f"{counted(keys, 'key')} cannot hold those of the {queries:,} queries"
         problems.append(Problem(f"{says}; write {queries} at least", "keys"))
     return problems
 

@@ -215,7 +215,8 @@ def _gemm(node: KnownNode) -> AsLayer:
     first, second = node.shapes[:2]
     if len(first) != 2 or len(second) != 2:
         raise UnfitNode("its operands are no matrices")
-    inner, cols = 1 - node.get("transA", 0), 1 - node.get("transB", 0)
+    # Any number but zero turns a factor.
+    inner, cols = (int(not node.get(name, 0)) for name in ("transA", "transB"))
     sizes = {"op": "gemm", "m": first[1 - inner], "n": second[cols], "k": first[inner]}
     maps, weights = OperandView(0, matrix(2, [inner])), OperandView(1, matrix(2, [cols]), _FACTORS)
     return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(2, [1], node.result)))

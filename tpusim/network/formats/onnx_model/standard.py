@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from onnx import NodeProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.facts import tensors_of
 from tpusim.network.formats.onnx_model.file import attributes_of, called, operator
@@ -24,6 +25,8 @@ _BY_SHAPE = 7
 _BY_CHANNEL = 21
 """The opset from which on a GroupNormalization has numbers for each channel, no longer for each group."""
 _GROUPS = "GroupNormalization"
+_OF_GROUPS = 3
+"""The operands of that."""
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _PICKING = ("Gather", "GatherElements")
 _MOST_OPERANDS = 8
@@ -185,7 +188,10 @@ def _by_channel(node: _Node) -> Iterator[str]:
     channels, wanted = prod(node.result[1:2]), "channels"
     numbers = channels
     if node.proto.op_type == _GROUPS:
-        groups = node.get("num_groups", 0)
+        groups, given = node.get("num_groups", 0), len(node.proto.input)
+        # The onnx library, which infers no shapes of this op, counts its operands neither.
+        if given != _OF_GROUPS:
+            yield f"it has {counted(given, 'operand')}, and reads {_OF_GROUPS}: a map, scales and shifts"
         if groups < 1 or channels % groups:
             yield f"its {groups:,} groups do not divide its {channels:,} channels"
         if node.opset < _BY_CHANNEL:
