@@ -61,6 +61,7 @@ from tpusim.network.ops.rows import (
     Lrn,
     ReduceMean,
     RmsNorm,
+    RmsNormGradient,
     RowOp,
     Softmax,
     SoftmaxGradient,
@@ -656,7 +657,7 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     return kind(**sizes)
 
 
-NORMS = LayerNorm, RmsNorm, LayerNormGradient
+NORMS = LayerNorm, RmsNorm, LayerNormGradient, RmsNormGradient
 
 
 def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
@@ -757,6 +758,7 @@ def rotaries(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Rotary:
         draw(st.sampled_from([0, 0, 1, 11])),
         base=draw(st.sampled_from([10000.0, 3.5])),
         start=draw(st.sampled_from([0, 0, 99])),
+        back=draw(st.booleans()),
     )
 
 

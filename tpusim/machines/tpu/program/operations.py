@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
-from math import erf, erfc, pi, sqrt
+from math import erf, erfc, pi, prod, sqrt
 from operator import add, mul
 from typing import Any, NamedTuple, TypeAlias
 
@@ -540,6 +540,14 @@ OPERATIONS: dict[str, Operation] = {
         ),
         lambda counts, _: AluWork(2 * (counts.operands // 3), 2 * (counts.operands // 3) - 1),
         lambda counts: counts.operands > 3 and counts.operands % 3 == 1 and not counts.scalars + counts.coefficients,
+    ),
+    "sum_of_triples": Operation(
+        _rounded_once(lambda *terms: sum(map(prod, zip(terms[::3], terms[1::3], terms[2::3], strict=True)))),
+        lambda counts, _: AluWork(2 * (counts.operands // 3), counts.operands // 3 - 1),
+        lambda counts: counts.operands > 0 and counts.operands % 3 == 0 and not counts.scalars + counts.coefficients,
+    ),
+    "rms_gradient": _of_functions(
+        lambda dy, x, root, gx, scale: root * (dy * scale - x * root * root * gx), 5, 1, operands=5
     ),
     "normalize_gradient": _of_functions(
         lambda dy, x, mean, root, g, gx, scale: root * (dy * scale - g - (x - mean) * root * root * gx),
