@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -127,6 +128,24 @@ def test_few_channels_have_several_lanes_each() -> None:
         assert check_layer(layer, 4, corrupted, SMALL, seed=0).mismatched > 0
     alone, _ = lowering.VECTOR_CHANNELS.lower(replace(layer, height=7), 4, SMALL)
     assert {step.lanes for step in alone.vectors} == {3}
+
+
+TURNED = SMALL.with_overrides(["mapping.layout=least_padding", "hbm.channel_multiple=8"])
+"""Tensors lie so that lanes are padded least."""
+
+
+@pytest.mark.parametrize("layer", [ChannelSum("s", 6, 5, 3), ChannelVariance("v", 6, 5, 3), replace(PRODUCTS, width=3)])
+def test_images_are_in_lanes_where_these_are_padded_less(layer: ChannelSum) -> None:
+    """8 of 16 images; words have half of six channels, or four of twelve; the sums of 8 lanes meet step by step."""
+    program, told = lowering.VECTOR_CHANNELS.lower(layer, 16, TURNED)
+    assert program.word_fill == (4 if layer.channels == 12 else 3)
+    assert "an image a lane" in told.aspects["folds"]
+    assert_agreement(layer, 16, TURNED, LOWERING)
+    corrupted = change(program, Fill, lambda fill: edit_part(fill, of_next_lanes), of="on_the_way")
+    assert check_layer(layer, 16, corrupted, TURNED, seed=0).mismatched > 0
+    usual, _ = lowering.VECTOR_CHANNELS.lower(layer, 16, TURNED.with_overrides(["mapping.layout=plain"]))
+    came, padded = (sum(step.hbm_bytes for step in fills(each, "ifmap")) for each in (program, usual))
+    assert prod(layer.shapes(16)["ifmap"]) * 4 == came < padded
 
 
 def test_a_sum_takes_little_more_than_a_pass() -> None:
