@@ -32,7 +32,7 @@ from tpusim.machines.tpu.sections import (
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
-from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
+from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.deform_conv2d import KINDS, DeformConv2d
 from tpusim.network.ops.elementwise import (
     ROWS,
@@ -690,7 +690,7 @@ def masked(draw: st.DrawFn, channels: int, images: st.SearchStrategy[int]) -> So
 @st.composite
 def channel_ops(draw: st.DrawFn, channels: int = 20, size: int = 7) -> ChannelSum:
     """Of every kind."""
-    kind = draw(st.sampled_from([ChannelSum, ChannelMean, ChannelVariance, ChannelProducts]))
+    kind = draw(st.sampled_from([ChannelSum, ChannelMean, ChannelVariance, ChannelProducts, ChannelMaskedSums]))
     sides = st.integers(1, size)
     images = draw(st.sampled_from([0, 0, 1, 5, 12]))
     more = {"centred": draw(st.booleans())} if kind is ChannelProducts else {}

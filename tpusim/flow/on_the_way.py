@@ -65,6 +65,7 @@ def on_the_way(step: Workload) -> Workload:
     found.join_activations()
     found.change_as_it_goes()
     found.sum_up_as_it_goes()
+    found.sum_up_what_is_left()
     return found.workload()
 
 
@@ -252,6 +253,44 @@ class _StepFusion:
                 self._small("variance_of_squares", variance, shape, [Source((mean,)), apart], elements=elements)
             elif {"channel_sum", "channel_products"} <= {*by_op}:
                 self._sum_products(bearer, by_op["channel_sum"][0], by_op["channel_products"], apart)
+
+    def sum_up_what_is_left(self) -> None:
+        """Take both sums of a gradient behind a relu in one pass, with its mask, if all others that read it mask it
+        themselves as it comes: it is not stored then.
+        """
+        for name in [each.name for each in self.layers.values() if each.op in _MASKS]:
+            readers = self.readers().get(name, [])
+            sums = {self.layers[reader].op: reader for reader, at in readers if at == 0 and reader not in self.bearers}
+            if {*sums} != {"channel_sum", "channel_products"} or self.maker(sums["channel_sum"], 0) is None:
+                continue
+            total, products = sums["channel_sum"], sums["channel_products"]
+            mask, _, mean = self._line(name), *self.edges[products][1:]
+            others = {reader for reader, _ in readers} - {total, products}
+            ways = [(self.bearers[each], at) for each in others for at in self._operands(each, name)]
+            if mask is None or mask[1].names != self.edges[products][1].names or not others <= {*self.bearers}:
+                continue
+            masked: Any = OPS["masked"]
+            for bearer, at in ways:
+                made = bearer.ahead[at]
+                bearer.ahead[at] = _Made((masked("masked", 1), *made.ops), (*mask, *made.reads[1:]))
+            self.layers[name] = _like(self.layers[name], "channel_masked_sums")
+            self.edges[name] = [*mask]
+            shape, apart = self.layers[name].shapes(self.batch)["ifmap"], Source((name,), direct=False)
+            self._small("mean_of_total", total, shape, [apart], elements=1)
+            self._small("centred_total", products, shape, [mean, Source((total,)), apart])
+
+    def _line(self, name: str) -> tuple[Source, ...] | None:
+        """A gradient, and the map, scale and shift of the normalisation whose relu masks it; None if it is another."""
+        gradient, *line = self.edges[name]
+        if self.layers[name].op == "relu_gradient":
+            relu = self.maker(name, 1, "scale_shift_relu")
+            line = self.edges[relu] if relu else []
+        return (gradient, *line) if line else None
+
+    def _operands(self, bearer: str, name: str) -> list[int]:
+        """The operands of a layer that are made of a gradient, which comes first."""
+        found = self.bearers[bearer].ahead if bearer in self.bearers else {}
+        return [at for at, made in found.items() if made.reads[0].names == (name,)]
 
     def _sum_up_once(self) -> None:
         """Keep the first of several sums of all of one gradient."""

@@ -37,7 +37,7 @@ _MODULES = {
         ("layer_norm_gradient", "rms_norm_gradient", "softmax_gradient", "cross_entropy", "cross_entropy_gradient"),
         "rows",
     ),
-    **dict.fromkeys(("channel_sum", "channel_mean", "channel_variance", "channel_products"), "channels"),
+    **{f"channel_{what}": "channels" for what in ("sum", "mean", "variance", "products", "masked_sums")},
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "moves"),
 }
 """The module of each class, by the op's name in files."""

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule import units as scheduled
 from tpusim.memory.layout import Box
-from tpusim.network.ops.channels import ABOUT, ChannelSum
+from tpusim.network.ops.channels import ChannelSum
 from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking
 
@@ -59,7 +59,7 @@ class ChannelUnits(scheduled.Units):
 
     Attributes:
         maps: sources that are summed up, element by element.
-        given: whether a number is given for each channel.
+        numbers: sources of a number for each channel; kinds: the sums.
         word_fill, groups: elements of a word, and words of a pixel in a lane for the same channels.
         shares, high: lanes of a channel, and the rows of each; sums: numbers of a channel that change places.
         images: images in lanes; 0 unless turned.
@@ -84,11 +84,11 @@ class ChannelUnits(scheduled.Units):
         apart = _divisor(images, hardware.lanes) if turn == IMAGES_IN_LANES else 0
         self.images = apart if apart > 1 else 0
         self.word_fill = _divisor(channels if self.images else images, elements)
-        self.groups, self.given = images // (self.images or self.word_fill), ABOUT in layer.others
-        self.maps = tuple(name for name in ("ifmap", *layer.others) if name != ABOUT)
+        self.groups, self.kinds = images // (self.images or self.word_fill), layer.sums
+        self.maps, self.numbers = ("ifmap", *layer.others), layer.numbers
         # Elements that a step joins at most: one for each scalar of a lane, but at least two.
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
-        self.most, self.first = max(2, room), max(1, (room - self.given) // len(self.maps))
+        self.most, self.first = max(2, room), max(1, (room - len(self.numbers)) // len(self.maps))
         # Shares cost nothing where words have sums that change places anyway.
         lanes = min(hardware.lanes // channels, self.most // self.word_fill) if self.word_fill > 1 else 1
         self.shares = 1 if self.images else _divisor(rows, max(1, lanes))
@@ -98,8 +98,8 @@ class ChannelUnits(scheduled.Units):
         self.rounds = portions(len(self.ends), MOST_TOGETHER)
         self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
         if self.sums > 1:
-            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, 1, 1, self.sums), on_the_way=True)
-            self.intermediates = channels * self.sums
+            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, len(self.kinds), 1, self.sums), on_the_way=True)
+            self.intermediates = channels * len(self.kinds) * self.sums
         self.tensors = (*self.named.values(),)
         fits = [*fitting(self._sizes(), lambda size: self._words(prod(size)), hardware)]
         enough = (size for size in fits if len(self._pieces(size)) * len(self.portions) >= ENOUGH_PIECES)
@@ -156,32 +156,37 @@ class ChannelUnits(scheduled.Units):
         def ready(of: PixelRun) -> int:
             return delay_of(self.pieces[of.piece].words * len(self.maps), self.hardware)
 
-        maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given)
-        exchanged = self.sums * len(self.rounds[0]) if self.sums > 1 else 0
+        kinds, numbers = len(self.kinds), len(self.numbers)
+        maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given, max(1, numbers))
+        exchanged = kinds * self.sums * len(self.rounds[0]) if self.sums > 1 else 0
         return (
             scheduled.Area("maps", "ifmap", size * len(self.maps), 2, lanes, maps, ready),
             scheduled.Area("joined", OFMAP, joined, 1, max(lanes, ends[1])),
             scheduled.Area(
-                "given", OFMAP, int(self.given), twice * self.given, lanes, given, gaps=scheduled.with_the_one_ahead
+                "given", OFMAP, numbers, twice * (numbers > 0), lanes, given, gaps=scheduled.with_the_one_ahead
             ),
-            scheduled.Area("sums", OFMAP, 1, twice, lanes),
+            scheduled.Area("sums", OFMAP, kinds, twice, lanes),
             scheduled.Area(
                 "exchanged", OFMAP, exchanged, int(exchanged > 0), ends[1], self._exchanged, gaps=scheduled.when_needed
             ),
-            scheduled.Area("results", OFMAP, 1, *ends),
+            scheduled.Area("results", OFMAP, kinds, *ends),
         )
 
     def units(self) -> Iterator[scheduled.Unit]:
-        alone, last, after = self.sums == 1, len(self.pieces) - 1, 2 * len(self._joined_to(self.sums, self.most)) + 1
+        alone, last, kinds = self.sums == 1, len(self.pieces) - 1, len(self.kinds)
+        after = kinds * (2 * len(self._joined_to(self.sums, self.most)) + 1)
         for part in self.rounds:
             channels = self._of_ends(part)
             begun = (u for u, portion in enumerate(self.portions) if portion.start in channels)
             for u, p in product(begun, range(last + 1)):
                 of = PixelRun(u, p)
                 needs = [scheduled.SlotNeed("joined", 0), scheduled.SlotNeed("sums", u), scheduled.SlotNeed("maps", of)]
-                needs += [scheduled.SlotNeed("given", u)] if self.given else []
+                needs += [scheduled.SlotNeed("given", u)] if self.numbers else []
                 needs += [scheduled.SlotNeed("results", u)] if alone and p == last else []
-                steps, leaves = 2 * len(self._levels(self.pieces[p].words)) + 2, len(needs) - 1 if alone else 1
+                steps, leaves = (
+                    1 + kinds * (2 * len(self._levels(self.pieces[p].words)) + 2),
+                    len(needs) - 1 if alone else 1,
+                )
                 makes = None if alone or p < last else u
                 yield scheduled.Unit(
                     tuple(needs), None, of, steps=steps, leaves=leaves if p == last else -1, makes=makes
@@ -222,18 +227,20 @@ class ChannelUnits(scheduled.Units):
 
     def _numbers(self, name: str, portion: range, part: Part) -> scheduled.Moves:
         """Moves of all numbers of each channel of a portion."""
-        box = Box(portion, range(1), range(1), range(self.named[name].shape[IMAGE]))
+        _, rows, _, images = self.named[name].shape
+        box = Box(portion, range(rows), range(1), range(images))
         return self.traffic.moves(self.named[name], (part,), (box,))
 
     def _given(self, u: int, base: int) -> Iterator[scheduled.Moves]:
-        """Moves of the number of each channel to every element of a word, in all of its lanes."""
-        portion, items = self.portions[u], Along(IMAGE, (0,) * self.word_fill)
-        if self.images:
-            every, items = (Along(IMAGE, (0,) * self.images),), Along(CHANNEL, portion)
-            yield self._numbers(ABOUT, portion, Part(base, (0,), every, (items,), self.word_fill))
-            return
+        """Moves of the numbers of each channel to every element of a word, in all of its lanes."""
+        portion, fill = self.portions[u], self.word_fill
         copies = tuple(share * len(portion) for share in range(self.shares))
-        yield self._numbers(ABOUT, portion, Part(base, copies, (Along(CHANNEL, portion),), (items,), self.word_fill))
+        for word, name in enumerate(self.numbers, base):
+            part = Part(word, copies, (Along(CHANNEL, portion),), (Along(IMAGE, (0,) * fill),), fill)
+            if self.images:
+                every = (Along(IMAGE, (0,) * self.images),)
+                part = Part(word, (0,), every, (Along(CHANNEL, portion),), fill)
+            yield self._numbers(name, portion, part)
 
     def _exchanged(self, first: int, gaps: int, grows: bool) -> list[scheduled.Piece]:
         """A piece with the sums of a round of ends, one to a word."""
@@ -241,7 +248,7 @@ class ChannelUnits(scheduled.Units):
 
         def moves(base: int) -> Iterator[scheduled.Moves]:
             for u in part:
-                lane, items = (Along(CHANNEL, self.ends[u]),), (Along(IMAGE, range(self.sums)),)
+                lane, items = (Along(CHANNEL, self.ends[u]),), (self._of_kinds, Along(IMAGE, range(self.sums)))
                 yield self._numbers(ON_THE_WAY, self.ends[u], Part(base + self._apart(u), (0,), lane, items, 1))
 
         channels = self._of_ends(part)
@@ -250,7 +257,11 @@ class ChannelUnits(scheduled.Units):
 
     def _apart(self, u: int) -> int:
         """Words of the ends ahead in a round."""
-        return u % MOST_TOGETHER * self.sums
+        return u % MOST_TOGETHER * len(self.kinds) * self.sums
+
+    @property
+    def _of_kinds(self) -> Along:
+        return Along(ROW, range(len(self.kinds)))
 
     # ---- work and results
 
@@ -262,19 +273,23 @@ class ChannelUnits(scheduled.Units):
             yield scheduled.VectorWork(steps, (scheduled.Touch(place["exchanged"]),), place["results"], True)
             return
         lanes = self.images or len(self.portions[of.portion]) * self.shares
-        reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.given else [])]
+        reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.numbers else [])]
         yield scheduled.VectorWork([*self._joined(of, lanes, base)], tuple(reads), place["sums"], of.piece == 0)
         if "results" in place:
-            step = self._ended(lanes, range(base["sums"], base["sums"] + 1), base["results"])
-            yield scheduled.VectorWork((step,), (scheduled.Touch(place["sums"], ()),), place["results"], True)
+            steps = [
+                self._ended(lanes, range(base["sums"] + kind, base["sums"] + kind + 1), base["results"] + kind)
+                for kind in range(len(self.kinds))
+            ]
+            yield scheduled.VectorWork(steps, (scheduled.Touch(place["sums"], ()),), place["results"], True)
 
     def _told(self, lanes: int, first: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
         """Steps that make a channel's number of its sums, which stand from a word on."""
-        words, to = self.sums, base["joined"]
-        for made in self._joined_to(words, self.most):
-            yield from self._level("add", lanes, [first], words, self.most, to, [])
-            first, words, to = to, made, to + made
-        yield self._ended(lanes, range(first, first + words), base["results"])
+        for kind in range(len(self.kinds)):
+            at, words, to = first + kind * self.sums, self.sums, base["joined"]
+            for made in self._joined_to(words, self.most):
+                yield from self._level("add", lanes, [at], words, self.most, to, [])
+                at, words, to = to, made, to + made
+            yield self._ended(lanes, range(at, at + words), base["results"] + kind)
 
     def _ended(self, lanes: int, words: range, to: int) -> scheduled.Compute:
         """The step that makes a channel's number of the last words of its sum."""
@@ -284,18 +299,19 @@ class ChannelUnits(scheduled.Units):
 
     def _joined(self, of: PixelRun, lanes: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
         """Steps that join the words of a piece, as many at a time as a step takes, and then add them to the sum."""
-        words, to = self.pieces[of.piece].words, base["joined"]
+        words = self.pieces[of.piece].words
         firsts = [base["maps"] + at * words for at in range(len(self.maps))]
-        known = [base["given"]] if self.given else []
-        yield from self._level(self.layer.operation, lanes, firsts, words, self.first, to, known)
-        levels = self._levels(words)
-        for count, made in pairwise(levels):
-            yield from self._level("add", lanes, [to], count, self.most, to + count, [])
-            to += count
-            assert made < count
-        so_far = [base["sums"]] if of.piece else []
-        operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
-        yield scheduled.Compute("add", operands, feed(lanes, in_turn(base["sums"], 1)), 1)
+        known = [base["given"] + at for at in range(len(self.numbers))]
+        for kind, operation in enumerate(self.kinds, base["sums"]):
+            to, levels = base["joined"], self._levels(words)
+            yield from self._level(operation, lanes, firsts, words, self.first, to, known)
+            for count, made in pairwise(levels):
+                yield from self._level("add", lanes, [to], count, self.most, to + count, [])
+                to += count
+                assert made < count
+            so_far = [kind] if of.piece else []
+            operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
+            yield scheduled.Compute("add", operands, feed(lanes, in_turn(kind, 1)), 1)
 
     def _level(
         self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int]
@@ -313,12 +329,12 @@ class ChannelUnits(scheduled.Units):
     def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:
         if unit.makes is None:
             portion = self.ends[unit.about.portion]
-            part = Part(base, (0,), (Along(CHANNEL, portion),), (Along(IMAGE, range(1)),), 1)
+            part = Part(base, (0,), (Along(CHANNEL, portion),), (self._of_kinds, Along(IMAGE, range(1))), 1)
             return self._numbers(OFMAP, portion, part)
         portion, fill = self.portions[unit.about.portion], self.word_fill
         lane = self._lane(portion, IMAGE, fill)
         items = Along(CHANNEL, portion) if self.images else Along(IMAGE, range(fill))
-        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (items,), fill))
+        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (self._of_kinds, items), fill))
 
 
 def _divisor(size: int, most: int) -> int:
@@ -346,9 +362,10 @@ def _explained(work: ChannelUnits) -> Explanation:
     channels = f"{counted(len(work.portions), 'portion')} of at most {most} channels"
     lanes = "an image a lane" if work.images else f"one a lane{shares}"
     held = "channels as divide all" if work.images else "images as divide the batch"
+    operations = " and ".join(work.kinds)
     aspects = {
         "folds": f"{channels}, {lanes}",
-        "passes": f"none: the vector unit joins the words of a channel to one, by {work.layer.operation}{turned}",
+        "passes": f"none: the vector unit joins the words of a channel to one, by {operations}{turned}",
         "block": f"{rows} x {cols} pixels of {counted(blocking.images, 'image')}; {counted(pieces, 'piece')} in all",
         "order": "portion by portion, in each all pieces",
         "words": f"{work.word_fill} of {word} used: as many {held}",
