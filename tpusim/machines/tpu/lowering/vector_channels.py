@@ -248,7 +248,7 @@ class ChannelUnits(scheduled.Units):
 
         def moves(base: int) -> Iterator[scheduled.Moves]:
             for u in part:
-                lane, items = (Along(CHANNEL, self.ends[u]),), (self._of_kinds, Along(IMAGE, range(self.sums)))
+                lane, items = (Along(CHANNEL, self.ends[u]),), (*self._of_kinds, Along(IMAGE, range(self.sums)))
                 yield self._numbers(ON_THE_WAY, self.ends[u], Part(base + self._apart(u), (0,), lane, items, 1))
 
         channels = self._of_ends(part)
@@ -260,8 +260,9 @@ class ChannelUnits(scheduled.Units):
         return u % MOST_TOGETHER * len(self.kinds) * self.sums
 
     @property
-    def _of_kinds(self) -> Along:
-        return Along(ROW, range(len(self.kinds)))
+    def _of_kinds(self) -> tuple[Along, ...]:
+        """The counter of the sums, where there are several."""
+        return (Along(ROW, range(len(self.kinds))),) if len(self.kinds) > 1 else ()
 
     # ---- work and results
 
@@ -329,12 +330,12 @@ class ChannelUnits(scheduled.Units):
     def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:
         if unit.makes is None:
             portion = self.ends[unit.about.portion]
-            part = Part(base, (0,), (Along(CHANNEL, portion),), (self._of_kinds, Along(IMAGE, range(1))), 1)
+            part = Part(base, (0,), (Along(CHANNEL, portion),), (*self._of_kinds, Along(IMAGE, range(1))), 1)
             return self._numbers(OFMAP, portion, part)
         portion, fill = self.portions[unit.about.portion], self.word_fill
         lane = self._lane(portion, IMAGE, fill)
         items = Along(CHANNEL, portion) if self.images else Along(IMAGE, range(fill))
-        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (self._of_kinds, items), fill))
+        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (*self._of_kinds, items), fill))
 
 
 def _divisor(size: int, most: int) -> int:
