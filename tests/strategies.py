@@ -32,7 +32,7 @@ from tpusim.machines.tpu.sections import (
 from tpusim.memory.dram.device import Device, read_device
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d, Gemm
-from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
+from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.deform_conv2d import KINDS, DeformConv2d
 from tpusim.network.ops.elementwise import (
     ROWS,
@@ -61,6 +61,7 @@ from tpusim.network.ops.rows import (
     Lrn,
     ReduceMean,
     RmsNorm,
+    RmsNormGradient,
     RowOp,
     Softmax,
     SoftmaxGradient,
@@ -656,7 +657,7 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
     return kind(**sizes)
 
 
-NORMS = LayerNorm, RmsNorm, LayerNormGradient
+NORMS = LayerNorm, RmsNorm, LayerNormGradient, RmsNormGradient
 
 
 def row_ops(channels: int = 40, rows: int = 30) -> st.SearchStrategy[RowOp]:
@@ -689,7 +690,7 @@ def masked(draw: st.DrawFn, channels: int, images: st.SearchStrategy[int]) -> So
 @st.composite
 def channel_ops(draw: st.DrawFn, channels: int = 20, size: int = 7) -> ChannelSum:
     """Of every kind."""
-    kind = draw(st.sampled_from([ChannelSum, ChannelMean, ChannelVariance, ChannelProducts]))
+    kind = draw(st.sampled_from([ChannelSum, ChannelMean, ChannelVariance, ChannelProducts, ChannelMaskedSums]))
     sides = st.integers(1, size)
     images = draw(st.sampled_from([0, 0, 1, 5, 12]))
     more = {"centred": draw(st.booleans())} if kind is ChannelProducts else {}
@@ -757,6 +758,7 @@ def rotaries(draw: st.DrawFn, channels: int = 12, size: int = 5) -> Rotary:
         draw(st.sampled_from([0, 0, 1, 11])),
         base=draw(st.sampled_from([10000.0, 3.5])),
         start=draw(st.sampled_from([0, 0, 99])),
+        back=draw(st.booleans()),
     )
 
 

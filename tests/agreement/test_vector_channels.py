@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -24,7 +25,7 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
-from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
+from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.workload import Workload
 
@@ -32,6 +33,7 @@ LOWERING = "vector_channels"
 SMALL = machine(8, 8, word_elements=4, capacity_words=60)
 PRODUCTS = ChannelProducts("products", 12, 7, 5, centred=True)
 """Two portions, of several pieces."""
+MASKED = ChannelMaskedSums("masked", 12, 7, 5)
 
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
@@ -43,6 +45,8 @@ PRODUCTS = ChannelProducts("products", 12, 7, 5, centred=True)
 @example(layer=ChannelSum("s", 140), batch=4, hardware=machine(2, 2, word_elements=2))
 @example(layer=ChannelVariance("v", 5, 9, 7), batch=6, hardware=machine(4, 4, word_elements=4, scalar_words=1))
 @example(layer=ChannelVariance("v", 3, 6, 5), batch=4, hardware=machine(4, 16, word_elements=2))
+@example(layer=ChannelMaskedSums("m", 5, 6, 3), batch=8, hardware=machine(4, 4, word_elements=4))
+@example(layer=ChannelMaskedSums("m", 9, 2, 3), batch=7, hardware=machine(4, 4, word_elements=2))
 @example(layer=ChannelProducts("p", 9, 6, 6, centred=True), batch=1, hardware=machine(4, 4, capacity_words=16))
 def test_random_layers(layer: ChannelSum, batch: int, hardware: Hardware) -> None:
     """Values at both levels, bit for bit, the engines to the cycle, no wait missing, all steps told ahead."""
@@ -51,14 +55,14 @@ def test_random_layers(layer: ChannelSum, batch: int, hardware: Hardware) -> Non
 
 @pytest.mark.parametrize(
     "layer",
-    [ChannelSum("s", 12, 7, 5), ChannelMean("m", 12, 7, 5), ChannelVariance("v", 12, 7, 5), PRODUCTS],
+    [ChannelSum("s", 12, 7, 5), ChannelMean("m", 12, 7, 5), ChannelVariance("v", 12, 7, 5), PRODUCTS, MASKED],
     ids=lambda layer: layer.op,
 )
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
 def test_numbers_of_any_type_are_within_the_bound(layer: ChannelSum, dtype: str) -> None:
     program, _ = lowering.VECTOR_CHANNELS.lower(layer, 8, SMALL)
     verdict = check_layer(layer, 8, program, SMALL, seed=1, numbers=numbers_of(dtype, "any"))
-    assert (verdict.mismatched, verdict.checked) == (0, 12)
+    assert (verdict.mismatched, verdict.checked) == (0, 12 * len(layer.sums))
 
 
 CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
@@ -127,6 +131,32 @@ def test_few_channels_have_several_lanes_each() -> None:
         assert check_layer(layer, 4, corrupted, SMALL, seed=0).mismatched > 0
     alone, _ = lowering.VECTOR_CHANNELS.lower(replace(layer, height=7), 4, SMALL)
     assert {step.lanes for step in alone.vectors} == {3}
+
+
+TURNED = SMALL.with_overrides(["mapping.layout=least_padding", "hbm.channel_multiple=8", "hbm.burst=4 B"])
+"""Tensors lie so that lanes are padded least."""
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ChannelSum("s", 6, 5, 3),
+        ChannelVariance("v", 6, 5, 3),
+        replace(PRODUCTS, width=3),
+        replace(MASKED, height=2, width=2),
+    ],
+)
+def test_images_are_in_lanes_where_these_are_padded_less(layer: ChannelSum) -> None:
+    """8 of 16 images; words have half of six channels, or four of twelve; the sums of 8 lanes meet step by step."""
+    program, told = lowering.VECTOR_CHANNELS.lower(layer, 16, TURNED)
+    assert program.word_fill == (4 if layer.channels == 12 else 3)
+    assert "an image a lane" in told.aspects["folds"]
+    assert_agreement(layer, 16, TURNED, LOWERING)
+    corrupted = change(program, Fill, lambda fill: edit_part(fill, of_next_lanes), of="on_the_way")
+    assert check_layer(layer, 16, corrupted, TURNED, seed=0).mismatched > 0
+    usual, _ = lowering.VECTOR_CHANNELS.lower(layer, 16, TURNED.with_overrides(["mapping.layout=plain"]))
+    came, padded = (sum(step.hbm_bytes for step in fills(each, "ifmap")) for each in (program, usual))
+    assert prod(layer.shapes(16)["ifmap"]) * 4 == came < padded
 
 
 def test_a_sum_takes_little_more_than_a_pass() -> None:

@@ -149,7 +149,11 @@ def test_examples_of_workload_files_are_sound() -> None:
     layer = yaml.safe_load(fields.op_example("conv2d"))[0]
     for entry in file.entries:
         beside = {"sizes": {"context": 8}} if entry.path == "grows" else {}
-        data = {"name": "net", "layers": [layer], **beside, entry.path: value_of(entry)}
+        value = value_of(entry)
+        # What names layers names some that are there.
+        names = value["batch_norm"] if entry.path == "training" else [layer["name"]]
+        layers = [{**layer, "name": name.replace("*", "any")} for name in names]
+        data = {"name": "net", "layers": layers, **beside, entry.path: value}
         assert workload_of(Document("net", data), 2).layers
     for entry in (each for each in around.entries if each.path not in ("op", "inputs")):
         assert workload_of(Document("net", {"name": "net", "layers": [{**layer, entry.path: value_of(entry)}]}), 2)

@@ -14,9 +14,11 @@ import pytest
 from tpusim import Training, Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.base.errors import InputError
 from tpusim.flow.need import hbm_need
+from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.training import ENDS
+from tpusim.network.workload_file import open_workload, workload_of
 
 BATCH = 2
 SMALL = """
@@ -79,7 +81,53 @@ layers:
 """A language model of one block."""
 
 
-@pytest.mark.parametrize("text", [CHAIN, BLOCK], ids=["chain", "block"])
+GATED = """
+name: gated
+sizes: {tokens: 3}
+layers:
+  - {name: embedding, op: embedding, channels: 8, images: 7, rows: batch*tokens}
+  - {name: sequences, op: view, channels: 8, width: tokens, images: batch}
+  - {name: positions, op: add, other: map}
+  - {name: rows, op: view, channels: 8, images: batch*tokens}
+  - {name: offsets, op: add}
+  - {name: norm, op: rms_norm, epsilon: 0.1}
+{heads}  - {name: feed_forward_norm, op: rms_norm, epsilon: 0.1}
+  - {name: gate, op: gemm, n: 6}
+  - {name: up, op: gemm, inputs: [feed_forward_norm], n: 6}
+  - {name: swiglu, op: swiglu, inputs: [gate, up]}
+  - {name: down, op: gemm, n: 8}
+  - {name: feed_forward_sum, op: add, inputs: [down, attention_sum]}
+  - {name: other_gate, op: gemm, n: 5}
+  - {name: other_up, op: gemm, inputs: [feed_forward_sum], n: 5}
+  - {name: geglu, op: geglu, inputs: [other_gate, other_up]}
+  - {name: next_token, op: gemm, n: 5}
+"""
+"""A language model of one block, with what those after GPT have: normalised rows without a mean, and gates; and with
+tables of positions of both kinds.
+"""
+GROUPED = """
+  - {name: query, op: gemm, n: 8}
+  - {name: key, op: gemm, inputs: [norm], n: 4}
+  - {name: value, op: gemm, inputs: [norm], n: 4}
+  - {name: query_heads, op: view, inputs: [query], channels: 4, width: tokens, images: 2*batch}
+  - {name: query_turned, op: rotary, base: 50, start: 2}
+  - {name: key_heads, op: view, inputs: [key], channels: 4, width: tokens, images: batch}
+  - {name: key_turned, op: rotary, base: 50, start: 2}
+  - {name: heads, op: attention, inputs: [query_turned, key_turned, value], heads: 2, kv_heads: 1, head: 4,
+     queries: tokens, blocks: 1}
+  - {name: projection, op: gemm, n: 8}
+  - {name: attention_sum, op: add, inputs: [projection, offsets]}
+"""
+"""Heads that share keys, and turn them."""
+TURNED = """
+  - {name: of_heads, op: view, inputs: [norm], channels: 4, width: tokens, images: 2*batch}
+  - {name: heads_turned, op: rotary, base: 50, start: 2}
+  - {name: joined, op: view, channels: 8, images: batch*tokens}
+  - {name: attention_sum, op: add, inputs: [joined, offsets]}
+"""
+
+
+@pytest.mark.parametrize("text", [CHAIN, BLOCK, GATED.replace("{heads}", GROUPED)], ids=["chain", "block", "gated"])
 def test_every_layer_of_a_step_is_right_in_both_engines(tmp_path: Path, text: str) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(text)
@@ -186,6 +234,18 @@ def test_what_is_read_in_part_is_read_once(tmp_path: Path) -> None:
         training_step(load_workload(path, BATCH))
 
 
+def test_a_model_of_tokens_is_trained_in_a_phase_of_its_own() -> None:
+    """All tokens of a sequence learn, and their scores are one block with its mask."""
+    asked = ModelOptions(dims={"context": 6}, training={}, ops="all")
+    network = workload_of(open_workload("gpt2_small", asked), BATCH, "all")
+    assert network.phases == ()
+    step = training_step(network)
+    shapes = {layer.name: layer.shapes(BATCH) for layer in step.layers}
+    assert shapes["next_token"]["ofmap"] == (50257, 1, 1, 6 * BATCH)
+    assert shapes["attention_1.softmax.dx"]["ofmap"] == (6, 1, 1, 6 * 12 * BATCH)
+    assert {"embedding.ifmap.update", "positions.other.update"} <= {*shapes}
+
+
 def test_a_softmax_at_the_end_is_that_of_the_loss(tmp_path: Path) -> None:
     path = tmp_path / "n.yaml"
     ends = "name: n\nlayers:\n  - {name: labels, op: gemm, m: 4, k: 6, n: 5}\n  - {name: s, op: softmax}\n"
@@ -237,6 +297,18 @@ def test_what_no_step_can_have_is_refused_at_its_line(
     assert says in problem.message
 
 
+def test_names_of_no_layer_are_told_at_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "n.yaml"
+    asked = "\n  batch_norm:\n    - first\n    - fc\n  keep: [relu*, poll]"
+    path.write_text(SMALL.replace(" {batch_norm: [first, second]}", asked))
+    with pytest.raises(InputError) as caught:
+        load_workload(path, BATCH)
+    assert [str(each.where) for each in caught.value.problems] == [
+        f"{path}:6: training.batch_norm[1]", f"{path}:7: training.keep[1]",
+    ]  # fmt: skip
+    assert "did you mean pool?" in str(caught.value)
+
+
 def test_layers_called_like_those_of_a_step_stay_apart(tmp_path: Path) -> None:
     """A network may have a `conv.norm` of its own, and read an input that is called like weights."""
     path = tmp_path / "n.yaml"
@@ -278,10 +350,11 @@ def test_its_gradients_are_those_of_the_loss(network: Workload) -> None:
     assert_gradients(step, given, random)
 
 
-def test_gradients_of_a_transformer_are_those_of_the_loss(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [BLOCK, GATED.replace("{heads}", TURNED)], ids=["block", "gated"])
+def test_gradients_of_a_transformer_are_those_of_the_loss(tmp_path: Path, text: str) -> None:
     """Of queries, keys and values side by side, heads with a mask, normalised rows, and rows of a table."""
     path = tmp_path / "block.yaml"
-    path.write_text(BLOCK)
+    path.write_text(text)
     step, random = training_step(load_workload(path, BATCH)), np.random.default_rng(4)
     given = {name: random.normal(size=shape) for name, shape in outside(step).items()}
     given["labels"] = np.eye(5)[:, random.integers(0, 5, 6)][:, None, None]
@@ -323,6 +396,7 @@ def values(step: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
     for layer in step.layers:
         sources = zip(step.sources()[layer.name], layer.reads(BATCH).items(), strict=True)
         operands = {tensor: read(layer, tensor, source.names, made, shape) for source, (tensor, shape) in sources}
+        operands |= {tensor: make(BATCH) for tensor, make in layer.fixed.items()}
         found = reference.compute(layer, operands)
         bias = given.get(f"{layer.name}.bias", 0.0)
         made[layer.name] = found + bias

@@ -37,6 +37,8 @@ from tpusim.network.ops.rows import (
     CrossEntropyGradient,
     LayerNorm,
     LayerNormGradient,
+    RmsNorm,
+    RmsNormGradient,
     Softmax,
     SoftmaxGradient,
 )
@@ -249,6 +251,7 @@ def test_gradients_of_rows_are_those_of_small_steps() -> None:
     x, dy, labels, scale = rows_of(2), rows_of(2)[::-1], abs(rows_of(2)), rows_of(1)
     norm, step = LayerNorm("n", 7, epsilon=0.5), 1e-4
     dx = made(LayerNormGradient("n", 7, epsilon=0.5), dy, x, scale)
+    of_rms = made(RmsNormGradient("n", 7, epsilon=0.5), dy, x, scale)
     of_loss = made(CrossEntropyGradient("c", 7), x, labels / labels.sum(axis=0))
     of_shares = made(SoftmaxGradient("s", 7), dy, made(Softmax("s", 7), x))
     for at in np.ndindex(x.shape):
@@ -257,6 +260,8 @@ def test_gradients_of_rows_are_those_of_small_steps() -> None:
         behind[at] -= step
         apart = made(norm, ahead, scale, scale) - made(norm, behind, scale, scale)
         np.testing.assert_allclose(dx[at], (dy * apart).sum() / (2 * step), atol=1e-6)
+        apart = made(RmsNorm("n", 7, epsilon=0.5), ahead, scale) - made(RmsNorm("n", 7, epsilon=0.5), behind, scale)
+        np.testing.assert_allclose(of_rms[at], (dy * apart).sum() / (2 * step), atol=1e-6)
         apart = made(Softmax("s", 7), ahead) - made(Softmax("s", 7), behind)
         np.testing.assert_allclose(of_shares[at], (dy * apart).sum() / (2 * step), atol=1e-7)
         loss = (made(CrossEntropy("c", 7), each, labels / labels.sum(axis=0)) for each in (ahead, behind))
@@ -274,6 +279,11 @@ def test_gradients_of_rows_are_those_of_torch() -> None:
     torch.nn.functional.layer_norm(leaf, (7,), by_rows(scale)[0], None, 0.5).backward(by_rows(dy))
     found = made(LayerNormGradient("n", 7, epsilon=0.5), dy, x, scale)
     np.testing.assert_allclose(found[:, 0, 0].T, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
+    if hasattr(torch.nn.functional, "rms_norm"):
+        leaf = by_rows(x).requires_grad_()
+        torch.nn.functional.rms_norm(leaf, (7,), by_rows(scale)[0], 0.5).backward(by_rows(dy))
+        found = made(RmsNormGradient("n", 7, epsilon=0.5), dy, x, scale)
+        np.testing.assert_allclose(found[:, 0, 0].T, leaf.grad.numpy(), rtol=1e-9, atol=1e-12)
     leaf = by_rows(x).requires_grad_()
     torch.softmax(leaf, 1).backward(by_rows(dy))
     found = made(SoftmaxGradient("s", 7), dy, made(Softmax("s", 7), x))

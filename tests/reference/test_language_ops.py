@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,17 @@ def test_a_pair_of_channels_turns_by_its_position() -> None:
     for c, t in np.ndindex(3, 5):
         turned = (x[c, :, t] + 1j * x[c + 3, :, t]) * np.exp(1j * (4 + t) * 50 ** (-2 * c / 6))
         np.testing.assert_allclose(made[c, :, t] + 1j * made[c + 3, :, t], turned, rtol=1e-6)
+
+
+def test_turning_back_is_the_gradient_of_turning() -> None:
+    """Its adjoint: products of both sides with anything agree; and it undoes the turn."""
+    layer, random = Rotary("r", 6, 2, 5, 3, base=50.0, start=4), np.random.default_rng(5)
+    x, dy = random.normal(size=(2, 6, 2, 5, 3))
+    ahead, back = ({name: made(1) for name, made in each.fixed.items()} for each in (layer, replace(layer, back=True)))
+    turned = reference.compute(layer, {"ifmap": x, **ahead})
+    dx = reference.compute(replace(layer, back=True), {"ifmap": dy, **back})
+    np.testing.assert_allclose((turned * dy).sum(), (x * dx).sum(), rtol=1e-6)
+    np.testing.assert_allclose(reference.compute(replace(layer, back=True), {"ifmap": turned, **back}), x, atol=1e-6)
 
 
 def test_scores_depend_on_how_far_tokens_are_apart() -> None:

@@ -65,6 +65,7 @@ def on_the_way(step: Workload) -> Workload:
     found.join_activations()
     found.change_as_it_goes()
     found.sum_up_as_it_goes()
+    found.sum_up_what_is_left()
     return found.workload()
 
 
@@ -238,21 +239,58 @@ class _StepFusion:
         for name, bearer in self.bearers.items():
             if bearer.layer.op not in _LEAVE:
                 continue
-            by_op = {
-                self.layers[reader].op: reader
-                for reader, at in readers.get(name, [])
-                if at == 0 and self.maker(reader, 0)
-            }
+            by_op = dict[str, list[str]]()
+            for reader, at in readers.get(name, []):
+                if at == 0 and self.maker(reader, 0):
+                    by_op.setdefault(self.layers[reader].op, []).append(reader)
             shape = bearer.layer.shapes(self.batch)[OFMAP]
             elements = shape[1] * shape[2] * shape[3]
             apart = Source((name,), direct=False)
             if {"channel_mean", "channel_variance"} <= {*by_op}:
-                mean, variance = by_op["channel_mean"], by_op["channel_variance"]
+                (mean,), (variance,) = by_op["channel_mean"], by_op["channel_variance"]
                 bearer.tallies = "sum", "squares"
                 self._small("mean_of_total", mean, shape, [apart], elements=elements)
                 self._small("variance_of_squares", variance, shape, [Source((mean,)), apart], elements=elements)
             elif {"channel_sum", "channel_products"} <= {*by_op}:
-                self._sum_products(bearer, by_op["channel_sum"], by_op["channel_products"], apart)
+                self._sum_products(bearer, by_op["channel_sum"][0], by_op["channel_products"], apart)
+
+    def sum_up_what_is_left(self) -> None:
+        """Take both sums of a gradient behind a relu in one pass, with its mask, if all others that read it mask it
+        themselves as it comes: it is not stored then.
+        """
+        for name in [each.name for each in self.layers.values() if each.op in _MASKS]:
+            readers = self.readers().get(name, [])
+            sums = {self.layers[reader].op: reader for reader, at in readers if at == 0 and reader not in self.bearers}
+            if {*sums} != {"channel_sum", "channel_products"} or self.maker(sums["channel_sum"], 0) is None:
+                continue
+            total, products = sums["channel_sum"], sums["channel_products"]
+            mask, _, mean = self._line(name), *self.edges[products][1:]
+            others = {reader for reader, _ in readers} - {total, products}
+            ways = [(self.bearers[each], at) for each in others for at in self._operands(each, name)]
+            if mask is None or mask[1].names != self.edges[products][1].names or not others <= {*self.bearers}:
+                continue
+            masked: Any = OPS["masked"]
+            for bearer, at in ways:
+                made = bearer.ahead[at]
+                bearer.ahead[at] = _Made((masked("masked", 1), *made.ops), (*mask, *made.reads[1:]))
+            self.layers[name] = _like(self.layers[name], "channel_masked_sums")
+            self.edges[name] = [*mask]
+            shape, apart = self.layers[name].shapes(self.batch)["ifmap"], Source((name,), direct=False)
+            self._small("mean_of_total", total, shape, [apart], elements=1)
+            self._small("centred_total", products, shape, [mean, Source((total,)), apart])
+
+    def _line(self, name: str) -> tuple[Source, ...] | None:
+        """A gradient, and the map, scale and shift of the normalisation whose relu masks it; None if it is another."""
+        gradient, *line = self.edges[name]
+        if self.layers[name].op == "relu_gradient":
+            relu = self.maker(name, 1, "scale_shift_relu")
+            line = self.edges[relu] if relu else []
+        return (gradient, *line) if line else None
+
+    def _operands(self, bearer: str, name: str) -> list[int]:
+        """The operands of a layer that are made of a gradient, which comes first."""
+        found = self.bearers[bearer].ahead if bearer in self.bearers else {}
+        return [at for at, made in found.items() if made.reads[0].names == (name,)]
 
     def _sum_up_once(self) -> None:
         """Keep the first of several sums of all of one gradient."""
@@ -262,18 +300,21 @@ class _StepFusion:
             if made and (first := known.setdefault(made, name)) != name:
                 self.drop(name, first)
 
-    def _sum_products(self, bearer: _Bearer, total: str, products: str, apart: Source) -> None:
-        """Sums of a gradient, and of its products with the map that was normalised."""
-        _, other, mean = self.edges[products]
-        if not (bearer.behind and bearer.behind[-1][1][0].names == other.names):
-            # Products are with the last map that comes beside results; this one changes nothing.
-            beside: Any = OPS["weighted_sum"]
-            bearer.behind.append((beside("beside", 1, factor=1.0, other_factor=0.0), (other,)))
-        bearer.tallies = "sum", "products"
-        shape = bearer.layer.shapes(self.batch)[OFMAP]
+    def _sum_products(self, bearer: _Bearer, total: str, products: Sequence[str], apart: Source) -> None:
+        """Sums of a gradient, and of its products with each map that was normalised."""
+        last = bearer.behind[-1][1][0].names if bearer.behind else ()
+        shape, bearer.tallies = bearer.layer.shapes(self.batch)[OFMAP], ("sum",)
         self._small("mean_of_total", total, shape, [apart], elements=1)
-        # The sum of products with what is left of the map without its mean.
-        self._small("centred_total", products, shape, [mean, Source((total,)), apart])
+        # Products are with the last maps that come beside results, in turn.
+        for number, name in enumerate(sorted(products, key=lambda each: self.edges[each][1].names != last)):
+            _, other, mean = self.edges[name]
+            if number or other.names != last:
+                # This map changes nothing.
+                beside: Any = OPS["weighted_sum"]
+                bearer.behind.append((beside("beside", 1, factor=1.0, other_factor=0.0), (other,)))
+            # The sum of products with what is left of the map without its mean.
+            self._small("centred_total", name, shape, [mean, Source((total,)), apart])
+            bearer.tallies = *bearer.tallies, "products"
 
     def _small(self, op: str, name: str, shape: Sequence[int], reads: list[Source], **more: Any) -> None:
         """Put an op on numbers of channels in the place of a layer."""

@@ -209,13 +209,20 @@ def _of_pooling(step: StepWriter, layer: Any, operands: Sequence[Value], gradien
 
 
 def _of_sum(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    if layer.other == "each":
-        return [gradient] * len(operands)
-    if layer.other == "channel" and operands[1].weights:
-        summed = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
-        step.update(operands[1].names[0], summed.shape, summed)
-        return [gradient]
-    raise InputError(_apart(layer))
+    """What is added from outside is weights: numbers of channels, or a table such as that of positions."""
+    for each in operands[1:]:
+        by_other = gradient
+        if layer.other == "map":
+            # Each element is a channel here, whose sum is over the images.
+            rows = prod(each.shape), 1, 1, gradient.shape[3]
+            by_other = step.map("channel_sum", f"{layer.name}.db", rows, gradient.turned).turned
+        elif layer.other == "channel":
+            by_other = step.map("channel_sum", f"{layer.name}.db", gradient.shape, gradient)
+        elif layer.other != "each":
+            raise InputError(_apart(layer))
+        if each.weights:
+            step.update(each.names[0], each.shape, by_other)
+    return [gradient] * (len(operands) if layer.other == "each" else 1)
 
 
 def _of_factors(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
@@ -236,20 +243,37 @@ def _apart(layer: Any) -> Problem:
 
 
 def _of_rows(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
-    """The gradients of a layer normalisation. That of the scale takes the normalised rows, which are made again, with a
-    scale of ones and a shift of zeros.
+    """The gradients of a normalisation of rows. That of the scale takes the normalised rows, which are made again, with
+    a scale of ones and a shift of zeros.
     """
-    rows, scale, shift = operands
+    rows, scale, *shift = operands
     name, shape, read, more = layer.name, rows.shape, step.operand(rows), {"epsilon": layer.epsilon}
-    plain = [Value((f"{name}.{each}",), scale.shape) for each in ("ones", "zeros")]
-    again = step.map("layer_norm", f"{name}.normalised", shape, read, *plain, **more)
+    plain = [Value((f"{name}.{each}",), scale.shape) for each in ("ones", *["zeros" for _ in shift])]
+    again = step.map(layer.op, f"{name}.normalised", shape, read, *plain, **more)
     by_scale = step.map("channel_products", f"{name}.dscale", shape, gradient, again)
-    by_shift = step.map("channel_sum", f"{name}.dshift", shape, gradient)
     step.update(scale.names[0], scale.shape, by_scale)
-    step.update(shift.names[0], shift.shape, by_shift)
+    for each in shift:
+        step.update(each.names[0], each.shape, step.map("channel_sum", f"{name}.dshift", shape, gradient))
     if not step.is_needed(rows):
         return [None]
-    return [step.map("layer_norm_gradient", f"{name}.dx", shape, gradient, read, scale, **more)]
+    return [step.map(f"{layer.op}_gradient", f"{name}.dx", shape, gradient, read, scale, **more)]
+
+
+def _of_gate(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    """The gradient of what a gate lets through passes it, too; that of the gate passes the slope of its function."""
+    (gate, other), shape, name = map(step.operand, operands), gradient.shape, layer.name
+    found: list[Value | None] = [None, None]
+    if step.is_needed(operands[0]):
+        slope, more = ("silu_gradient", {}) if layer.op == "swiglu" else ("gelu_gradient", {"approximate": "tanh"})
+        of_gate = step.map("mul", f"{name}.dgate", shape, gradient, other)
+        found[0] = step.map(slope, f"{name}.dx", shape, of_gate, gate, **more)
+    if step.is_needed(operands[1]):
+        found[1] = step.map(layer.op, f"{name}.dother", shape, gate, gradient)
+    return found
+
+
+def _of_rotation(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    return [step.add(replace(layer, name=f"{layer.name}.dx", back=not layer.back), gradient)]
 
 
 def _of_softmax(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
@@ -264,7 +288,8 @@ def _of_table(step: StepWriter, layer: Any, operands: Sequence[Value], gradient:
     (table,) = operands
     product = Gemm(f"{layer.name}.dw", m=layer.images, n=layer.channels, k=layer.rows)
     taken = Value((f"{layer.name}.taken",), (layer.rows, 1, 1, layer.images))
-    step.update(table.names[0], table.shape, step.add(product, taken, gradient.turned))
+    weights = step.add(product, taken, gradient.turned)
+    step.update(table.names[0], weights.shape, weights)
     return [None]
 
 
@@ -286,7 +311,9 @@ BACKWARD_OF: Mapping[str, Backward] = {
     "add": _of_sum,
     "mul": _of_factors,
     "copy": _same,
-    "layer_norm": _of_rows,
+    **dict.fromkeys(("layer_norm", "rms_norm"), _of_rows),
+    **dict.fromkeys(("swiglu", "geglu"), _of_gate),
+    "rotary": _of_rotation,
     "softmax": _of_softmax,
     "embedding": _of_table,
     "scale_shift": _of_norm,

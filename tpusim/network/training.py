@@ -13,9 +13,8 @@ from math import prod
 from string import digits
 from typing import Any
 
-from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.input.scalars import show
 from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Op, Shape
@@ -27,7 +26,7 @@ _AGAIN = ".again"
 ENDS = frozenset(
     (
         *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
-        *("dscale", "dshift", "normalised", "ones", "taken", "zeros"),
+        *("dgate", "dscale", "dshift", "normalised", "ones", "taken", "zeros"),
         *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
     )
 )
@@ -137,20 +136,11 @@ def _unknown(workload: Workload) -> Iterator[Problem]:
 
 
 def _unfit(workload: Workload, training: Training) -> Iterator[Problem]:
-    names = [layer.name for layer in workload.layers]
-    for name in {*names} & {"labels", "gradient"}:
+    for name in {layer.name for layer in workload.layers} & {"labels", "gradient"}:
         says = f"layer {name} has the name of an input of the training step; name the layer otherwise"
         yield Problem(says, f"network {workload.name}")
-    listed = training.keep if isinstance(training.keep, tuple) else ()
-    maps = [layer.name for layer in workload.layers if layer.unit == "array" and layer.spatial]
-    for key, patterns, known, what in (
-        ("batch_norm", training.batch_norm, maps, "layer of the array that makes maps"),
-        ("keep", listed, names, "layer"),
-    ):
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in known):
-                hint = did_you_mean(pattern, known) or ";"
-                yield Problem(f"no {what} is named {show(pattern)}{hint} name one of its layers", f"training.{key}")
+    for (key, _), says in training.misnamed(workload.layers):
+        yield Problem(says, f"training.{key}")
 
 
 class _StepWriter:
@@ -283,7 +273,7 @@ class _StepWriter:
                 # The loss has a softmax of its own.
                 (made,) = (self._side_by_side(each, self._made.__getitem__) for each in self._reads[name])
             shape = made.shape
-            if shape[1] * shape[2] > 1 or layer.op == "layer_norm":
+            if shape[1] * shape[2] > 1 or layer.op in ("layer_norm", "rms_norm"):
                 gradient = Value((f"{apart}gradient",), shape)
             else:
                 labels = Value((f"{apart}labels",), shape)

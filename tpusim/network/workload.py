@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
@@ -257,6 +258,21 @@ class Training:
         ]
         if problems:
             raise InputError(problems)
+
+    def misnamed(self, layers: Sequence[Op]) -> Iterator[tuple[tuple[str, int], str]]:
+        """Yield each name or pattern that fits none of the layers, by its field and its place in the list, with what is
+        wrong.
+        """
+        listed = self.keep if isinstance(self.keep, tuple) else ()
+        maps = [layer.name for layer in layers if layer.unit == "array" and layer.spatial]
+        for key, patterns, known, what in (
+            ("batch_norm", self.batch_norm, maps, "layer of the array that makes maps"),
+            ("keep", listed, [layer.name for layer in layers], "layer"),
+        ):
+            for at, pattern in enumerate(patterns):
+                if not any(fnmatchcase(name, pattern) for name in known):
+                    hint = did_you_mean(pattern, known) or ";"
+                    yield (key, at), f"no {what} is named {show(pattern)}{hint} name one of its layers"
 
 
 # ---- the workload

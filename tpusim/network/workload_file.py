@@ -107,7 +107,11 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
         if asked.phase is not None:
             raise InputError(Problem("only a workload file has phases; leave it out", f"--phase {asked.phase}"))
         return _stored_as(read(Path(name_or_path), asked), asked)
-    document = in_phase(open_document(name_or_path, "workloads"), asked.phase)
+    document = open_document(name_or_path, "workloads")
+    phases, phase = document.data.get(PHASES), asked.phase
+    if phase is None and asked.training is not None and isinstance(phases, Mapping) and TRAINING in phases:
+        phase = TRAINING
+    document = in_phase(document, phase)
     document = repeated(with_sizes(_stored_as(document, asked), asked.dims))
     layers, folder = document.data.get("layers"), Path(name_or_path).parent
     if not isinstance(layers, list):
@@ -130,6 +134,8 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
 # ---- phases, and blocks of layers that come several times
 
 PHASES = "phases"
+TRAINING = "training"
+"""The phase of a training step, where a file has one."""
 BLOCK = "block"
 _BLOCK_KEYS = BLOCK, "count", "layers"
 
@@ -268,6 +274,11 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     file = _FILE.read(document, context, _problems_together(document, names))
     places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
     layers, own, edges, biases = in_network_order(file.layers, places)
+    if file.training:
+        wrong = file.training.misnamed(layers)
+        problems = [document.problem(path_of((TRAINING, key, at)), says) for (key, at), says in wrong]
+        if problems:
+            raise InputError(problems)
     known = file.not_timed, file.not_known, file.sizes, edges
     found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
     return narrowed(replace(found, grows=file.grows), document).with_ops(ops or file.ops)

@@ -47,9 +47,11 @@ _PLACES = {
     "rotary": "maps.rotary",
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean")},
     **{op: f"rows.{op}" for op in ("sum_exp", "sum_squares", "flash_attention")},
-    **{f"{op}_gradient": f"rows.{op}_gradient" for op in ("layer_norm", "softmax", "cross_entropy")},
+    **{f"{op}_gradient": f"rows.{op}_gradient" for op in ("layer_norm", "rms_norm", "softmax", "cross_entropy")},
     "cross_entropy": "rows.cross_entropy",
-    **{f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products")},
+    **{
+        f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products", "masked_sums")
+    },
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "maps.move"),
 }
 ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)

@@ -9,10 +9,16 @@ import numpy as np
 from tpusim.reference import Box, Operands, Tensor, compute, number_of
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum
+    from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum
     from tpusim.network.ops.op import Op
 
-ROUNDINGS = {"channel_sum": 0, "channel_mean": 1, "channel_variance": 3, "channel_products": 1}
+ROUNDINGS = {
+    "channel_sum": 0,
+    "channel_mean": 1,
+    "channel_variance": 3,
+    "channel_products": 1,
+    "channel_masked_sums": 1,
+}
 """Roundings beyond those of the sum: of the mean's factor, of a difference that is squared, or of one in a product."""
 
 
@@ -28,8 +34,13 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:
     """
     if layer.op == "channel_variance":
         return abs(true)
-    about = {name: -each for name, each in operands.items() if name == "about"}
-    return compute(layer, {**operands, **about}, box)
+    # With a line of one everywhere all elements count; a difference is a sum.
+    factors = {"about": (-1, 0), "scale": (0, 0), "shift": (0, 1)}
+    given = dict(operands)
+    for name in factors.keys() & operands.keys():
+        by, plus = factors[name]
+        given[name] = operands[name] * by + plus
+    return compute(layer, given, box)
 
 
 def _of(operands: Operands, name: str, box: Box) -> Tensor:
@@ -60,3 +71,12 @@ def channel_products(layer: ChannelProducts, operands: Operands, box: Box) -> Te
     """Compute the sum of ifmap times other, less the channel's number where it is centred."""
     other = _of(operands, "other", box)
     return _summed(_of(operands, "ifmap", box) * (other - _of(operands, "about", box) if layer.centred else other))
+
+
+def channel_masked_sums(_: ChannelMaskedSums, operands: Operands, box: Box) -> Tensor:
+    """Compute the sums of the ifmap, and of ifmap times other, where a line of other is above zero."""
+    gradient, other = (_of(operands, name, box) for name in ("ifmap", "other"))
+    # In float32, as the machine rounds a line, so that both find the same sign.
+    line, by, plus = (_of(operands, name, box).astype(np.float32) for name in ("other", "scale", "shift"))
+    kept = gradient * (line * by + plus > 0)
+    return np.concatenate([_summed(kept), _summed(kept * other)], axis=1)[:, box[1].start : box[1].stop]

@@ -277,12 +277,14 @@ def tallied(
     rows, cols, images = map(range, points)
     whole = box[0], rows, cols, images
     results = sized(made(layer, operands, whole).astype(np.float64))
+    maps = [each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map]
     sums = []
     for number in box[1]:
         kind = layer.tallies[number]
         beside = results if kind == "squares" else np.float64(1)
         if kind == "products":
-            *_, name = (each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map)
+            # As many maps from the end as sums of products from here on.
+            name = maps[-layer.tallies[number:].count("products")]
             beside = sized(operands[name][box[0].start : box[0].stop].astype(np.float64))
         sums.append((results * beside).sum(axis=(1, 2, 3)))
     return np.stack(sums, axis=1)[:, :, None, None]

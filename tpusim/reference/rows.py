@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LayerNormGradient,
         Lrn,
         RmsNorm,
+        RmsNormGradient,
         RowOp,
         Softmax,
         TopK,
@@ -42,7 +43,7 @@ def roundings(layer: Op, batch: int) -> int:
     if layer.op == "lrn":
         # All summands are positive, so that the error of the sum is a share of the sum itself.
         return 2 * sums + LRN_ROUNDINGS
-    norms = dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm"), NORM_ROUNDINGS)
+    norms = dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm", "rms_norm_gradient"), NORM_ROUNDINGS)
     powers = dict.fromkeys(("softmax", "top_k", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
     if layer.op == "flash_attention":
         # Sums of scores and of shares, and for each block of keys both are scaled anew.
@@ -126,6 +127,36 @@ def rms_norm(layer: RmsNorm, operands: Operands, box: Box) -> Tensor:
     # By another way than the machine, which adds up squares and takes one over a root.
     size = np.linalg.norm(rows, axis=0, keepdims=True) / np.sqrt(layer.channels)
     return np.asarray(rows[part] / np.hypot(size, np.sqrt(layer.epsilon)) * scale[part])
+
+
+def rms_norm_gradient(layer: RmsNormGradient, operands: Operands, box: Box) -> Tensor:
+    """Compute the gradient by that of each normalized element, less what changes the root."""
+    mine = slice(box[0].start, box[0].stop)
+    of_normalized, rows, root = _of_root(layer, operands, box)
+    normalized = rows / root
+    along = np.einsum("cxyr,cxyr->xyr", of_normalized, normalized) / layer.channels
+    return np.asarray((of_normalized[mine] - normalized[mine] * along) / root)
+
+
+def _of_root(layer: Any, operands: Operands, box: Box) -> tuple[_Doubles, _Doubles, _Doubles]:
+    """Return the gradient of whole normalized rows, the rows, and the roots that they were divided by."""
+    rows = _rows(operands, box, "other")
+    root = np.hypot(np.linalg.norm(rows, axis=0, keepdims=True) / np.sqrt(layer.channels), np.sqrt(layer.epsilon))
+    return _rows(operands, box) * operands["scale"].astype(np.float64), rows, root
+
+
+def _of_rms_gradient(layer: Any, operands: Operands, box: Box, share: float) -> Tensor:
+    """Return the error of (g - x b / root^2) / root, where b is the mean of g x, over the `share`, which is the gamma
+    of all roundings.
+
+    A sum of squares is off by the share of itself, and so are its root and what is divided by it; while that is below
+    a quarter, 1 / root^3 is off by 4 shares. b is off by the mean of the sizes of g x. All is rounded once more in the
+    end.
+    """
+    g, rows, root = (abs(each) for each in _of_root(layer, operands, box))
+    of_b = (g * rows).mean(axis=0, keepdims=True)
+    unsure = (g * (3 + share) + rows * of_b * (6 + 5 * share) / root**2) / root
+    return np.where(4 * share < 1, unsure, np.inf)[box[0].start : box[0].stop]
 
 
 def layer_norm_gradient(layer: LayerNormGradient, operands: Operands, box: Box) -> Tensor:
@@ -265,6 +296,7 @@ _ERRORS: dict[str, Callable[[Any, Operands, Box, float], Tensor]] = {
     "flash_attention": _of_attention,
     "layer_norm": _of_norm,
     "layer_norm_gradient": _of_norm_gradient,
+    "rms_norm_gradient": _of_rms_gradient,
     "softmax_gradient": _of_softmax_gradient,
     "cross_entropy": _of_cross_entropy,
     "cross_entropy_gradient": _of_cross_entropy_gradient,

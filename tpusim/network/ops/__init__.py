@@ -33,8 +33,11 @@ _MODULES = {
     **dict.fromkeys(
         ("softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"
     ),
-    **dict.fromkeys(("layer_norm_gradient", "softmax_gradient", "cross_entropy", "cross_entropy_gradient"), "rows"),
-    **dict.fromkeys(("channel_sum", "channel_mean", "channel_variance", "channel_products"), "channels"),
+    **dict.fromkeys(
+        ("layer_norm_gradient", "rms_norm_gradient", "softmax_gradient", "cross_entropy", "cross_entropy_gradient"),
+        "rows",
+    ),
+    **{f"channel_{what}": "channels" for what in ("sum", "mean", "variance", "products", "masked_sums")},
     **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "moves"),
 }
 """The module of each class, by the op's name in files."""

@@ -24,13 +24,23 @@ class ChannelSum(MapOp):
 
     @property
     def operation(self) -> str:
-        """The operation that makes a number of elements of each map, and of the channel's number, if it has one."""
+        """The operation that makes a number of elements of the maps."""
         return "add"
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The sources beside the ifmap: maps, and last the channels' numbers."""
+        """The maps beside the ifmap."""
         return ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The sources of a number for each channel."""
+        return ()
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """By sum the operation that makes a number of elements of the maps and of the channel's numbers."""
+        return (self.operation,)
 
     @property
     def text(self) -> str:
@@ -42,10 +52,12 @@ class ChannelSum(MapOp):
         return "add", ()
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: the ofmap has a number for each channel."""
-        number = self.channels, 1, 1, 1
-        others = {name: number if name == ABOUT else self.map(batch) for name in self.others}
-        return {"ifmap": self.map(batch), **others, OFMAP: number}
+        """Return shapes: the ofmap has a number for each channel, or one of each sum."""
+        maps, numbers = (
+            dict.fromkeys(self.others, self.map(batch)),
+            dict.fromkeys(self.numbers, (self.channels, 1, 1, 1)),
+        )
+        return {"ifmap": self.map(batch), **maps, **numbers, OFMAP: (self.channels, len(self.sums), 1, 1)}
 
     def terms(self, batch: int) -> int:
         """Return the elements of a channel."""
@@ -75,7 +87,7 @@ class ChannelVariance(ChannelMean):
         return "squares_sum"
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def numbers(self) -> tuple[str, ...]:
         return (ABOUT,)
 
 
@@ -97,7 +109,11 @@ class ChannelProducts(ChannelSum):
 
     @property
     def others(self) -> tuple[str, ...]:
-        return ("other", ABOUT) if self.centred else ("other",)
+        return ("other",)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return (ABOUT,) if self.centred else ()
 
     @property
     def text(self) -> str:
@@ -107,3 +123,27 @@ class ChannelProducts(ChannelSum):
     def terms(self, batch: int) -> int:
         """Return the products: of each element with another, and with the channel's number."""
         return (1 + self.centred) * ChannelSum.terms(self, batch)
+
+
+@validated
+class ChannelMaskedSums(ChannelSum):
+    """Two sums of each channel: of the ifmap, and of its products with the other operand; both where the other operand
+    times `scale` plus `shift` is above zero.
+
+    The ifmap is the gradient of a relu behind a batch normalization, and the other operand what that has read: so its
+    bias and its weight get their gradients, and no map is stored between.
+    """
+
+    op: ClassVar[str] = "channel_masked_sums"
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return ("other",)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return "scale", "shift"
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        return "masked_sum", "masked_products"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Name, Real, validated, whole, written
+from tpusim.input.form import Choice, Name, Real, Truth, validated, whole, written
 from tpusim.network.ops.op import (
     MOST_CHANNELS,
     OFMAP,
@@ -349,14 +349,16 @@ class Rotary(MapOp):
         width: tokens, one behind another.
         base: number above zero whose powers are the wavelengths, over 2 pi tokens.
         start: position of the first token, such as the number of those that a decoder has written.
+        back: whether points turn back by as much: sines change their sign. That is the op's own gradient.
     """
 
     op: ClassVar[str] = "rotary"
-    grammar: ClassVar[str] = "rows x columns x channels, first position if not 0"
+    grammar: ClassVar[str] = "rows x columns x channels, first position if not 0, back if points turn back"
     exact: ClassVar[bool] = False
 
     base: Annotated[float, Real()] = 10000.0
     start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
+    back: Annotated[bool, Truth()] = False
 
     def __post_init__(self) -> None:
         check_above_zero(self.base, "base", 10000.0)
@@ -376,7 +378,7 @@ class Rotary(MapOp):
     @property
     def text(self) -> str:
         """The shape in short: "1x128x64 n12 from 512" of 128 tokens, the first at position 512."""
-        return self.map_text + (f" from {self.start}" if self.start else "")
+        return self.map_text + (f" from {self.start}" if self.start else "") + " back" * self.back
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes, with two tables of a number for each channel of a token."""
@@ -399,7 +401,8 @@ class Rotary(MapOp):
         # Angles in float64: at far positions float32 would be off by whole degrees.
         found = getattr(np, function)(np.outer(frequencies, self.start + np.arange(self.width)))
         # The sign of the turn is in the table, so that the machine only multiplies and adds.
-        both = np.concatenate([found if function == "cos" else -found, found])
+        first, second = (found, found) if function == "cos" else (found, -found) if self.back else (-found, found)
+        both = np.concatenate([first, second])
         return both.astype(np.float32).reshape(self.channels, 1, self.width, 1)
 
 

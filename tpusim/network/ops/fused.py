@@ -18,8 +18,8 @@ OTHER, BIAS = "other", "bias"
 TALLIES = "tallies"
 """The tensor of sums over all results of a channel: [channel, number of the tally, 1, 1]."""
 Tally: TypeAlias = Literal["sum", "squares", "products"]
-"""Terms of a sum over the results of a channel: the results, their squares, or their products with the last map that
-`behind` reads.
+"""Terms of a sum over the results of a channel: the results, their squares, or their products with a map that `behind`
+reads: several such sums take the last maps in turn.
 """
 GROWS = {
     **dict.fromkeys(("copy", "relu", "clip", "relu_gradient", "masked"), 1),
@@ -86,7 +86,7 @@ class Fused(ArrayOp):
                 raise ValueError(f"{each.op} {each.text} cannot be done on the way; it can be {', '.join(GROWS)}")
         if self.inner.turned_ifmap and getattr(self.inner, "groups", 1) > 1 and self.ahead:
             raise ValueError(f"the channels of {self.inner.name} are in groups, whose numbers would differ")
-        if "products" in self.tallies and not any(given.is_map for given in self.given(1, "behind")):
+        if self.tallies.count("products") > sum(given.is_map for given in self.given(1, "behind")):
             raise ValueError(f"{self.inner.name} has no other map to take products with")
 
     @property

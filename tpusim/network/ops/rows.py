@@ -248,11 +248,12 @@ class RmsNorm(RowOp):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
+        return self._root("ifmap"), Stage("mul", (0,), ("scale",))
+
+    def _root(self, rows: str) -> Stage:
+        """Return the stage that makes one over the root of the mean of each row's squares."""
         squares = (1 / self.channels, self.epsilon)
-        return (
-            Stage("squares", joins="add", ends="reciprocal_root", coefficients=squares),
-            Stage("mul", (0,), ("scale",)),
-        )
+        return Stage("squares", joins="add", ends="reciprocal_root", coefficients=squares, maps=(rows,))
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes, with a number a channel."""
@@ -278,6 +279,32 @@ class LayerNormGradient(LayerNorm):
             Stage("sum_of_products", (), ("scale",), **mean),
             Stage("centred_triples", (0,), ("scale",), **mean, maps=("ifmap", "other")),
             Stage("normalize_gradient", (0, 1, 2, 3), ("scale",), maps=("ifmap", "other")),
+        )
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes, with a number a channel."""
+        rows = self.rows(batch)
+        return {"ifmap": rows, "other": rows, "scale": (self.channels, 1, 1, 1), OFMAP: rows}
+
+
+@validated
+class RmsNormGradient(RmsNorm):
+    """The gradient of what `rms_norm` reads: of the ifmap, the gradient of its result; of the other operand, what it
+    has read; and of the channels' scale.
+
+    Of g, the ifmap times the scale, and the other operand x with r, one over the root, an element is
+    r (g - x r r mean(g x)).
+    """
+
+    op: ClassVar[str] = "rms_norm_gradient"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        both, part = ("ifmap", "other"), (1 / self.channels,)
+        return (
+            self._root("other"),
+            Stage("sum_of_triples", (), ("scale",), joins="add", ends="mean", coefficients=part, maps=both),
+            Stage("rms_gradient", (0, 1), ("scale",), maps=both),
         )
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:

@@ -42,7 +42,6 @@ from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
-    PRODUCTS,
     BankFill,
     Fill,
     Inbound,
@@ -281,10 +280,10 @@ class _Run:
             words = OPERATIONS[operation].values(operands, given, coefficients)
         if (there := inside(part, step.tensor.shape, words.shape[2])) is not None:
             words = np.where(there, words, words.dtype.type(0))
-        for operation, at in zip(work.tallies, tallies, strict=True):
+        for operation, factor, at in zip(work.tallies, work.factors, tallies, strict=True):
             tally = self._words(first, lanes, at, 1)
             before = np.zeros_like(tally) if work.begins[number] else tally
-            operands = [np.zeros_like(words), words, *(maps[-1:] if operation == PRODUCTS else ())]
+            operands = [np.zeros_like(words), words, *([maps[factor]] if factor >= 0 else ())]
             terms = OPERATIONS[operation].values(operands, np.empty((0, lanes), words.dtype), ())
             # Added word by word, as they come: sums are rounded in that order.
             tally[...] = np.cumsum(np.concatenate([before, terms], axis=1), axis=1)[:, -1:]

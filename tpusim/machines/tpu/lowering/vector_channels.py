@@ -2,7 +2,8 @@
 
 A lane has a channel, whose words it joins piece by piece to one: a sum for each element of a word. These change places
 by way of HBM, once for all channels, and are joined in their lane. Words have as many images as divide the batch, so
-that no element is padding. Few channels have several lanes each, with equal shares of their rows.
+that no element is padding. Few channels have several lanes each, with equal shares of their rows. Where tensors lie so
+that lanes are padded least, it may be the other way round: images in lanes, and channels in words.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import NamedTuple
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions, shifted
 from tpusim.machines.tpu.cut.tiling import delay_of, fitting
-from tpusim.machines.tpu.cut.traffic import Traffic
+from tpusim.machines.tpu.cut.traffic import Traffic, Turn
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
+from tpusim.machines.tpu.lowering.vector import IGNORED, IMAGES_IN_LANES, feed, in_turn, least_padded
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule import units as scheduled
 from tpusim.memory.layout import Box
-from tpusim.network.ops.channels import ABOUT, ChannelSum
+from tpusim.network.ops.channels import ChannelSum
 from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking
 
@@ -53,15 +54,17 @@ class PixelRun(NamedTuple):
 
 
 class ChannelUnits(scheduled.Units):
-    """A lane has a channel at a time, and words have images of a pixel.
+    """A lane has a channel at a time, and words have images of a pixel; or, turned, lanes have images, and a word some
+    channels of a pixel.
 
     Attributes:
         maps: sources that are summed up, element by element.
-        given: whether a number is given for each channel.
-        word_fill, groups: images of a word, and words of a pixel.
+        numbers: sources of a number for each channel; kinds: the sums.
+        word_fill, groups: elements of a word, and words of a pixel in a lane for the same channels.
         shares, high: lanes of a channel, and the rows of each; sums: numbers of a channel that change places.
-        portions, rounds: channels, as many at a time as there are lanes; and portions whose elements change places
-            together.
+        images: images in lanes; 0 unless turned.
+        portions, ends, rounds: channels that are summed up at a time; those that are told at a time, as many as there
+            are lanes; and ends whose elements change places together.
         pieces: blocks of a map, as few as leave room for the next one, but enough for loads to hide work.
 
     Raises:
@@ -74,23 +77,29 @@ class ChannelUnits(scheduled.Units):
         self.layer, self.hardware, self.traffic = layer, hardware, Traffic(hardware)
         self.ending, shapes = layer.ends(batch), layer.shapes(batch)
         channels, rows, self.wide, images = shapes["ifmap"]
-        most = min(hardware.vector_memory.word_elements, images)
-        self.word_fill = next(each for each in range(most, 0, -1) if images % each == 0)
-        self.groups, self.given = images // self.word_fill, ABOUT in layer.others
-        self.maps = tuple(name for name in ("ifmap", *layer.others) if name != ABOUT)
+        turn, elements = (
+            least_padded([Turn(), IMAGES_IN_LANES], shapes["ifmap"], hardware),
+            hardware.vector_memory.word_elements,
+        )
+        apart = _divisor(images, hardware.lanes) if turn == IMAGES_IN_LANES else 0
+        self.images = apart if apart > 1 else 0
+        self.word_fill = _divisor(channels if self.images else images, elements)
+        self.groups, self.kinds = images // (self.images or self.word_fill), layer.sums
+        self.maps, self.numbers = ("ifmap", *layer.others), layer.numbers
         # Elements that a step joins at most: one for each scalar of a lane, but at least two.
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
-        self.most, self.first = max(2, room), max(1, (room - self.given) // len(self.maps))
+        self.most, self.first = max(2, room), max(1, (room - len(self.numbers)) // len(self.maps))
         # Shares cost nothing where words have sums that change places anyway.
         lanes = min(hardware.lanes // channels, self.most // self.word_fill) if self.word_fill > 1 else 1
-        self.shares = next(each for each in range(max(1, lanes), 0, -1) if rows % each == 0)
-        self.high, self.sums = rows // self.shares, self.shares * self.word_fill
-        self.portions = portions(channels, hardware.lanes)
-        self.rounds = portions(len(self.portions), MOST_TOGETHER)
+        self.shares = 1 if self.images else _divisor(rows, max(1, lanes))
+        self.high, self.sums = rows // self.shares, self.images or self.shares * self.word_fill
+        self.ends = portions(channels, hardware.lanes)
+        self.portions = portions(channels, self.word_fill) if self.images else self.ends
+        self.rounds = portions(len(self.ends), MOST_TOGETHER)
         self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
         if self.sums > 1:
-            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, 1, 1, self.sums), on_the_way=True)
-            self.intermediates = channels * self.sums
+            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, len(self.kinds), 1, self.sums), on_the_way=True)
+            self.intermediates = channels * len(self.kinds) * self.sums
         self.tensors = (*self.named.values(),)
         fits = [*fitting(self._sizes(), lambda size: self._words(prod(size)), hardware)]
         enough = (size for size in fits if len(self._pieces(size)) * len(self.portions) >= ENOUGH_PIECES)
@@ -98,7 +107,9 @@ class ChannelUnits(scheduled.Units):
 
     def _tensor(self, name: str, shape: tuple[int, int, int, int]) -> Tensor:
         wide = self.hardware.hbm.channel_multiple if name in self.maps else 1
-        return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
+        channels, rows, cols, images = shape
+        tiles = (channels, padded(images, wide)) if self.images else (padded(channels, wide), images)
+        return Tensor(name, shape, converted=True, padded=(tiles[0], rows, cols, tiles[1]))
 
     # ---- pieces, and their places
 
@@ -116,9 +127,15 @@ class ChannelUnits(scheduled.Units):
         """Numbers of words, step by step: those that pieces are joined to, until a step joins all with the sum so
         far.
         """
-        found = [-(-words // self.first)]
-        while found[-1] >= self.most:
-            found.append(-(-found[-1] // self.most))
+        first = -(-words // self.first)
+        return [first, *self._joined_to(first, self.most - 1)]
+
+    def _joined_to(self, words: int, most: int) -> list[int]:
+        """Numbers of words that some words are joined to, step by step, until there are `most` at most."""
+        found = list[int]()
+        while words > most:
+            words = -(-words // self.most)
+            found.append(words)
         return found
 
     def _words(self, size: int) -> int:
@@ -132,47 +149,65 @@ class ChannelUnits(scheduled.Units):
         return self._areas(max(piece.words for piece in self.pieces))
 
     def _areas(self, size: int) -> tuple[scheduled.Area, ...]:
-        lanes, twice = len(self.portions[0]) * self.shares, min(2, len(self.portions))
+        twice, ends = min(2, len(self.portions)), (min(2, len(self.ends)), len(self.ends[0]))
+        lanes = self.images or ends[1] * self.shares
+        joined = max(sum(self._levels(size)), sum(self._joined_to(self.sums, self.most)))
 
         def ready(of: PixelRun) -> int:
             return delay_of(self.pieces[of.piece].words * len(self.maps), self.hardware)
 
-        maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given)
-        exchanged = self.sums * len(self.rounds[0]) if self.sums > 1 else 0
+        kinds, numbers = len(self.kinds), len(self.numbers)
+        maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given, max(1, numbers))
+        exchanged = kinds * self.sums * len(self.rounds[0]) if self.sums > 1 else 0
         return (
             scheduled.Area("maps", "ifmap", size * len(self.maps), 2, lanes, maps, ready),
-            scheduled.Area("joined", OFMAP, sum(self._levels(size)), 1, lanes),
+            scheduled.Area("joined", OFMAP, joined, 1, max(lanes, ends[1])),
             scheduled.Area(
-                "given", OFMAP, int(self.given), twice * self.given, lanes, given, gaps=scheduled.with_the_one_ahead
+                "given", OFMAP, numbers, twice * (numbers > 0), lanes, given, gaps=scheduled.with_the_one_ahead
             ),
-            scheduled.Area("sums", OFMAP, 1, twice, lanes),
+            scheduled.Area("sums", OFMAP, kinds, twice, lanes),
             scheduled.Area(
-                "exchanged", OFMAP, exchanged, int(exchanged > 0), lanes, self._exchanged, gaps=scheduled.when_needed
+                "exchanged", OFMAP, exchanged, int(exchanged > 0), ends[1], self._exchanged, gaps=scheduled.when_needed
             ),
-            scheduled.Area("results", OFMAP, 1, twice, lanes),
+            scheduled.Area("results", OFMAP, kinds, *ends),
         )
 
     def units(self) -> Iterator[scheduled.Unit]:
-        alone, last = self.sums == 1, len(self.pieces) - 1
+        alone, last, kinds = self.sums == 1, len(self.pieces) - 1, len(self.kinds)
+        after = kinds * (2 * len(self._joined_to(self.sums, self.most)) + 1)
         for part in self.rounds:
-            for u, p in product(part, range(last + 1)):
+            channels = self._of_ends(part)
+            begun = (u for u, portion in enumerate(self.portions) if portion.start in channels)
+            for u, p in product(begun, range(last + 1)):
                 of = PixelRun(u, p)
                 needs = [scheduled.SlotNeed("joined", 0), scheduled.SlotNeed("sums", u), scheduled.SlotNeed("maps", of)]
-                needs += [scheduled.SlotNeed("given", u)] if self.given else []
+                needs += [scheduled.SlotNeed("given", u)] if self.numbers else []
                 needs += [scheduled.SlotNeed("results", u)] if alone and p == last else []
-                steps, leaves = 2 * len(self._levels(self.pieces[p].words)) + 2, len(needs) - 1 if alone else 1
+                steps, leaves = (
+                    1 + kinds * (2 * len(self._levels(self.pieces[p].words)) + 2),
+                    len(needs) - 1 if alone else 1,
+                )
                 makes = None if alone or p < last else u
                 yield scheduled.Unit(
                     tuple(needs), None, of, steps=steps, leaves=leaves if p == last else -1, makes=makes
                 )
             for u in () if alone else part:
-                needs = [scheduled.SlotNeed("exchanged", part.start), scheduled.SlotNeed("results", u)]
-                yield scheduled.Unit(tuple(needs), None, PixelRun(u), steps=1, leaves=1)
+                wanted = ("exchanged", part.start), ("results", u), ("joined", 0)
+                needs = [scheduled.SlotNeed(*each) for each in wanted]
+                yield scheduled.Unit(tuple(needs), None, PixelRun(u), steps=after, leaves=1)
+
+    def _of_ends(self, part: range) -> range:
+        """Channels of some ends."""
+        return range(self.ends[part.start].start, self.ends[part.stop - 1].stop)
 
     # ---- loads
 
     def _lane(self, portion: range, axis: int, apart: int) -> tuple[Along, ...]:
-        """Counters of the channel of each lane, and of its share, which are `apart` along an axis; share by share."""
+        """Counters of the image of each lane; or of its channel, and its share, which are `apart` along an axis; share
+        by share.
+        """
+        if self.images:
+            return (Along(IMAGE, range(self.images)),)
         if self.shares == 1:
             return (Along(CHANNEL, portion),)
         shares = tuple([share * apart for share in range(self.shares) for _ in portion])
@@ -180,13 +215,10 @@ class ChannelUnits(scheduled.Units):
 
     def _brought(self, of: PixelRun, base: int) -> Iterator[scheduled.Moves]:
         portion, piece, fill = self.portions[of.portion], self.pieces[of.piece], self.word_fill
-        images = range(piece.groups.start * fill, piece.groups.stop * fill)
-        items = (
-            Along(ROW, piece.rows),
-            Along(COL, piece.cols),
-            Along(IMAGE, images[::fill]),
-            Along(IMAGE, range(fill)),
-        )
+        each = self.images or fill
+        images = range(piece.groups.start * each, piece.groups.stop * each)
+        pixels = Along(ROW, piece.rows), Along(COL, piece.cols), Along(IMAGE, images[::each])
+        items = *pixels, Along(CHANNEL, portion) if self.images else Along(IMAGE, range(fill))
         rows = (shifted(piece.rows, share * self.high) for share in range(self.shares))
         boxes = [Box(portion, each, piece.cols, images) for each in rows]
         for at, name in enumerate(self.maps):
@@ -195,48 +227,70 @@ class ChannelUnits(scheduled.Units):
 
     def _numbers(self, name: str, portion: range, part: Part) -> scheduled.Moves:
         """Moves of all numbers of each channel of a portion."""
-        box = Box(portion, range(1), range(1), range(self.named[name].shape[IMAGE]))
+        _, rows, _, images = self.named[name].shape
+        box = Box(portion, range(rows), range(1), range(images))
         return self.traffic.moves(self.named[name], (part,), (box,))
 
     def _given(self, u: int, base: int) -> Iterator[scheduled.Moves]:
-        """Moves of the number of each channel to every element of a word, in all of its lanes."""
-        portion, items = self.portions[u], Along(IMAGE, (0,) * self.word_fill)
+        """Moves of the numbers of each channel to every element of a word, in all of its lanes."""
+        portion, fill = self.portions[u], self.word_fill
         copies = tuple(share * len(portion) for share in range(self.shares))
-        yield self._numbers(ABOUT, portion, Part(base, copies, (Along(CHANNEL, portion),), (items,), self.word_fill))
+        for word, name in enumerate(self.numbers, base):
+            part = Part(word, copies, (Along(CHANNEL, portion),), (Along(IMAGE, (0,) * fill),), fill)
+            if self.images:
+                every = (Along(IMAGE, (0,) * self.images),)
+                part = Part(word, (0,), every, (Along(CHANNEL, portion),), fill)
+            yield self._numbers(name, portion, part)
 
     def _exchanged(self, first: int, gaps: int, grows: bool) -> list[scheduled.Piece]:
-        """A piece with the sums of a round of portions, one to a word."""
+        """A piece with the sums of a round of ends, one to a word."""
         part = next(each for each in self.rounds if each.start == first)
 
         def moves(base: int) -> Iterator[scheduled.Moves]:
             for u in part:
-                lane, items = (Along(CHANNEL, self.portions[u]),), (Along(IMAGE, range(self.sums)),)
-                yield self._numbers(ON_THE_WAY, self.portions[u], Part(base + self._apart(u), (0,), lane, items, 1))
+                lane, items = (Along(CHANNEL, self.ends[u]),), (*self._of_kinds, Along(IMAGE, range(self.sums)))
+                yield self._numbers(ON_THE_WAY, self.ends[u], Part(base + self._apart(u), (0,), lane, items, 1))
 
-        return [scheduled.Piece(0, (0,), moves, tuple(scheduled.SlotNeed("", u) for u in part), steps=len(part))]
+        channels = self._of_ends(part)
+        made = (u for u, each in enumerate(self.portions) if each.start < channels.stop and channels.start < each.stop)
+        return [scheduled.Piece(0, (0,), moves, tuple(scheduled.SlotNeed("", u) for u in made), steps=len(part))]
 
     def _apart(self, u: int) -> int:
-        """Words of the portions ahead in a round."""
-        return u % MOST_TOGETHER * self.sums
+        """Words of the ends ahead in a round."""
+        return u % MOST_TOGETHER * len(self.kinds) * self.sums
+
+    @property
+    def _of_kinds(self) -> tuple[Along, ...]:
+        """The counter of the sums, where there are several."""
+        return (Along(ROW, range(len(self.kinds))),) if len(self.kinds) > 1 else ()
 
     # ---- work and results
 
     def acts(self, unit: scheduled.Unit, bases: Sequence[int]) -> Iterator[scheduled.VectorWork]:
         place = {need.area: at for at, need in enumerate(unit.needs)}
         base, of = {area: bases[at] for area, at in place.items()}, unit.about
-        lanes = len(self.portions[of.portion])
         if of.piece < 0:
-            first = base["exchanged"] + self._apart(of.portion)
-            step = self._ended(lanes, range(first, first + self.sums), base["results"])
-            yield scheduled.VectorWork((step,), (scheduled.Touch(place["exchanged"]),), place["results"], True)
+            steps = [*self._told(len(self.ends[of.portion]), base["exchanged"] + self._apart(of.portion), base)]
+            yield scheduled.VectorWork(steps, (scheduled.Touch(place["exchanged"]),), place["results"], True)
             return
-        reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.given else [])]
-        yield scheduled.VectorWork(
-            [*self._joined(of, lanes * self.shares, base)], tuple(reads), place["sums"], of.piece == 0
-        )
+        lanes = self.images or len(self.portions[of.portion]) * self.shares
+        reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.numbers else [])]
+        yield scheduled.VectorWork([*self._joined(of, lanes, base)], tuple(reads), place["sums"], of.piece == 0)
         if "results" in place:
-            step = self._ended(lanes, range(base["sums"], base["sums"] + 1), base["results"])
-            yield scheduled.VectorWork((step,), (scheduled.Touch(place["sums"], ()),), place["results"], True)
+            steps = [
+                self._ended(lanes, range(base["sums"] + kind, base["sums"] + kind + 1), base["results"] + kind)
+                for kind in range(len(self.kinds))
+            ]
+            yield scheduled.VectorWork(steps, (scheduled.Touch(place["sums"], ()),), place["results"], True)
+
+    def _told(self, lanes: int, first: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
+        """Steps that make a channel's number of its sums, which stand from a word on."""
+        for kind in range(len(self.kinds)):
+            at, words, to = first + kind * self.sums, self.sums, base["joined"]
+            for made in self._joined_to(words, self.most):
+                yield from self._level("add", lanes, [at], words, self.most, to, [])
+                at, words, to = to, made, to + made
+            yield self._ended(lanes, range(at, at + words), base["results"] + kind)
 
     def _ended(self, lanes: int, words: range, to: int) -> scheduled.Compute:
         """The step that makes a channel's number of the last words of its sum."""
@@ -246,18 +300,19 @@ class ChannelUnits(scheduled.Units):
 
     def _joined(self, of: PixelRun, lanes: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
         """Steps that join the words of a piece, as many at a time as a step takes, and then add them to the sum."""
-        words, to = self.pieces[of.piece].words, base["joined"]
+        words = self.pieces[of.piece].words
         firsts = [base["maps"] + at * words for at in range(len(self.maps))]
-        known = [base["given"]] if self.given else []
-        yield from self._level(self.layer.operation, lanes, firsts, words, self.first, to, known)
-        levels = self._levels(words)
-        for count, made in pairwise(levels):
-            yield from self._level("add", lanes, [to], count, self.most, to + count, [])
-            to += count
-            assert made < count
-        so_far = [base["sums"]] if of.piece else []
-        operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
-        yield scheduled.Compute("add", operands, feed(lanes, in_turn(base["sums"], 1)), 1)
+        known = [base["given"] + at for at in range(len(self.numbers))]
+        for kind, operation in enumerate(self.kinds, base["sums"]):
+            to, levels = base["joined"], self._levels(words)
+            yield from self._level(operation, lanes, firsts, words, self.first, to, known)
+            for count, made in pairwise(levels):
+                yield from self._level("add", lanes, [to], count, self.most, to + count, [])
+                to += count
+                assert made < count
+            so_far = [kind] if of.piece else []
+            operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
+            yield scheduled.Compute("add", operands, feed(lanes, in_turn(kind, 1)), 1)
 
     def _level(
         self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int]
@@ -273,12 +328,19 @@ class ChannelUnits(scheduled.Units):
                 to += words
 
     def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:
-        portion = self.portions[unit.about.portion]
         if unit.makes is None:
-            part = Part(base, (0,), (Along(CHANNEL, portion),), (Along(IMAGE, range(1)),), 1)
+            portion = self.ends[unit.about.portion]
+            part = Part(base, (0,), (Along(CHANNEL, portion),), (*self._of_kinds, Along(IMAGE, range(1))), 1)
             return self._numbers(OFMAP, portion, part)
-        lane, fill = self._lane(portion, IMAGE, self.word_fill), self.word_fill
-        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (Along(IMAGE, range(fill)),), fill))
+        portion, fill = self.portions[unit.about.portion], self.word_fill
+        lane = self._lane(portion, IMAGE, fill)
+        items = Along(CHANNEL, portion) if self.images else Along(IMAGE, range(fill))
+        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (*self._of_kinds, items), fill))
+
+
+def _divisor(size: int, most: int) -> int:
+    """The largest number up to `most` that divides a size."""
+    return next(each for each in range(min(size, most), 0, -1) if size % each == 0)
 
 
 # ---- in words
@@ -289,7 +351,7 @@ def _explained(work: ChannelUnits) -> Explanation:
     rows, cols, groups = size.sizes
     pieces = len(work.pieces) * len(work.portions)
     blocking = Blocking(
-        rows=rows, cols=cols, images=groups * work.word_fill, blocks=pieces, row_folds=1, col_folds=1,
+        rows=rows, cols=cols, images=groups * (work.images or work.word_fill), blocks=pieces, row_folds=1, col_folds=1,
         loop_order="block_major", word_fill=work.word_fill, strips=1,
     )  # fmt: skip
     maps, joined, given, sums, exchanged, results = ((each.words * each.count, 0) for each in work.areas)
@@ -297,13 +359,17 @@ def _explained(work: ChannelUnits) -> Explanation:
     word = counted(work.hardware.vector_memory.word_elements, "element")
     turned = "; its elements meet by way of HBM" if work.sums > 1 else ""
     shares = f", in {work.shares} shares of {counted(work.high, 'row')}" if work.shares > 1 else ""
-    channels = f"{counted(len(work.portions), 'portion')} of at most {work.hardware.lanes} channels"
+    most = work.word_fill if work.images else work.hardware.lanes
+    channels = f"{counted(len(work.portions), 'portion')} of at most {most} channels"
+    lanes = "an image a lane" if work.images else f"one a lane{shares}"
+    held = "channels as divide all" if work.images else "images as divide the batch"
+    operations = " and ".join(work.kinds)
     aspects = {
-        "folds": f"{channels}, one a lane{shares}",
-        "passes": f"none: the vector unit joins the words of a channel to one, by {work.layer.operation}{turned}",
+        "folds": f"{channels}, {lanes}",
+        "passes": f"none: the vector unit joins the words of a channel to one, by {operations}{turned}",
         "block": f"{rows} x {cols} pixels of {counted(blocking.images, 'image')}; {counted(pieces, 'piece')} in all",
         "order": "portion by portion, in each all pieces",
-        "words": f"{work.word_fill} of {word} used: as many images as divide the batch",
+        "words": f"{work.word_fill} of {word} used: as many {held}",
         "memory": memory_of(areas.items(), work.hardware),
     }
     return Explanation(1, blocking, {"loop_order": "block_major"}, aspects)

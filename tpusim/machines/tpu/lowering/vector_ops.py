@@ -16,7 +16,7 @@ from math import prod
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, padded, portions
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
-from tpusim.machines.tpu.cut.tiling import Tiling
+from tpusim.machines.tpu.cut.tiling import Tiling, delay_of
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pool_gradient
@@ -170,10 +170,29 @@ class _PointByPoint(VectorUnits):
         """Bytes of a block and portion; of a move those of the first block, as its runs depend on both maps."""
         if not self.moved:
             return super().bytes_of(tiling)
-        first = Portion(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
+        first = self._first(tiling)
         return [each.bytes for each in self.brought(first, 0)], self.left(first, 0).bytes
 
+    def readied(self, tiling: Tiling[int]) -> int:
+        return self._came(self._first(tiling)) if self.moved else super().readied(tiling)
+
+    def _first(self, tiling: Tiling[int]) -> Portion:
+        return Portion(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
+
     # ---- as units
+
+    def delay(self, of: Portion) -> int:
+        return delay_of(self._came(of), self.hardware, of.begins) if self.moved else super().delay(of)
+
+    def _came(self, of: Portion) -> int:
+        """Words of a moved map that come: zeros between its elements, or around them, do not."""
+        words = 0
+        for moves in self.brought(of, 0):
+            sizes = moves.tensor.shape
+            for part in moves.parts:
+                there = (sum(0 <= at < sizes[each.axis] for at in each.coordinates) for each in part.items)
+                words += -(-prod(there) // part.per_word)
+        return words
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
         """Moves of the numbers that lanes keep, each to a word of its own."""

@@ -224,7 +224,7 @@ def _unwieldy(step: LaneTransfer, work: Work) -> Iterator[str]:
         yield f"names other words beside its parts than the {wanted} of each"
     if any(work.turns) and (len(work.around) != len(step.parts) or min(work.around) < 1):
         yield "does not say after how many words those that are met in turn come again"
-    if PRODUCTS in work.tallies and not work.maps:
+    if work.tallies.count(PRODUCTS) > work.maps:
         yield "tallies products with a map that it does not have"
     if work.tallies and not isinstance(step, Spill):
         yield "tallies words that come; only those that go are tallied"

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
-from math import erf, erfc, pi, sqrt
+from math import erf, erfc, pi, prod, sqrt
 from operator import add, mul
 from typing import Any, NamedTuple, TypeAlias
 
@@ -131,6 +131,28 @@ def _masked(operands: _Operands, held: _Values, _: Coefficients) -> _Values:
     x, other = operands
     above = other * held[0][:, None, None] + held[-1][:, None, None] > 0
     return np.where(above, x, x.dtype.type(0))
+
+
+def _of_masked(multiplies: bool) -> Operation:
+    """A sum over pairs of operands: of the first, or of both multiplied, where a line of the second is above zero. The
+    line's slope and shift are the last two operands.
+    """
+
+    def values(operands: _Operands, _: _Values, __: Coefficients) -> _Values:
+        *words, slope, shift = operands
+        pairs = [*zip(words[::2], words[1::2], strict=True)]
+        return _sum(_chosen(y * slope + shift > 0, x * y if multiplies else x) for x, y in pairs)
+
+    def work(counts: Arity, _: Coefficients) -> AluWork:
+        pairs = counts.operands // 2 - 1
+        # A line, a comparison, a choice, and the sum.
+        return AluWork((1 + multiplies) * pairs, 4 * pairs - 1)
+
+    return Operation(
+        values,
+        work,
+        lambda counts: counts.operands > 2 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
+    )
 
 
 def _clip(x: _Values, low: float, high: float) -> _Values:
@@ -531,6 +553,8 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts, _: AluWork(counts.operands // 2, counts.operands - 2),
         lambda counts: counts.operands > 2 and counts.operands % 2 == 1 and not counts.scalars + counts.coefficients,
     ),
+    "masked_sum": _of_masked(multiplies=False),
+    "masked_products": _of_masked(multiplies=True),
     # For rows on the way back: of three operands each, the second less the last of all, their products, and their sum.
     "centred_triples": Operation(
         _rounded_once(
@@ -540,6 +564,14 @@ OPERATIONS: dict[str, Operation] = {
         ),
         lambda counts, _: AluWork(2 * (counts.operands // 3), 2 * (counts.operands // 3) - 1),
         lambda counts: counts.operands > 3 and counts.operands % 3 == 1 and not counts.scalars + counts.coefficients,
+    ),
+    "sum_of_triples": Operation(
+        _rounded_once(lambda *terms: sum(map(prod, zip(terms[::3], terms[1::3], terms[2::3], strict=True)))),
+        lambda counts, _: AluWork(2 * (counts.operands // 3), counts.operands // 3 - 1),
+        lambda counts: counts.operands > 0 and counts.operands % 3 == 0 and not counts.scalars + counts.coefficients,
+    ),
+    "rms_gradient": _of_functions(
+        lambda dy, x, root, gx, scale: root * (dy * scale - x * root * root * gx), 5, 1, operands=5
     ),
     "normalize_gradient": _of_functions(
         lambda dy, x, mean, root, g, gx, scale: root * (dy * scale - g - (x - mean) * root * root * gx),

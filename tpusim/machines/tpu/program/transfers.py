@@ -271,8 +271,17 @@ class Work(NamedTuple):
         """Words of numbers, read once for each part."""
         return sum(each.numbers for each in self.chain)
 
+    @property
+    def factors(self) -> list[int]:
+        """For each tally the map whose words it multiplies by; -1 for none. Several take the last maps in turn."""
+        left, found = self.tallies.count(PRODUCTS), list[int]()
+        for each in self.tallies:
+            found.append(self.maps - left if each == PRODUCTS else -1)
+            left -= each == PRODUCTS
+        return found
+
     def tally_arity(self, operation: str) -> Arity:
-        """Numbers of operands, scalars and coefficients of a tally: itself, the moved word, and the last map if it
+        """Numbers of operands, scalars and coefficients of a tally: itself, the moved word, and a map's word if it
         takes products.
         """
         return Arity(3 if operation == PRODUCTS else 2, 0, 0)
@@ -291,7 +300,7 @@ class Work(NamedTuple):
 
 
 PRODUCTS = "products_more"
-"""The tally that adds the product of a moved word and of the last map beside it."""
+"""The tally that adds the product of a moved word and of a map's word beside it."""
 
 
 class Access(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import PRODUCTS, Fill, LaneTransfer
+from tpusim.machines.tpu.program.transfers import Fill, LaneTransfer
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.wires import Counts, Floats
 
@@ -60,9 +60,9 @@ class WorkRegisters:
         values = np.where(self.hbm.inside[places][:, None], values, values.dtype.type(0))
         word = (places - self.hbm.first[index]) % step.words
         begins = np.isin(word, [*self._begin[index]])
-        for at, operation in enumerate(work.tallies, numbers):
+        for at, (operation, factor) in enumerate(zip(work.tallies, work.factors, strict=True), numbers):
             tally = np.where(begins[:, None], 0, registers[:, at]).astype(values.dtype)[:, None]
-            operands = [tally, values, *(maps[-1:] if operation == PRODUCTS else ())]
+            operands = [tally, values, *([maps[factor]] if factor >= 0 else ())]
             self.words[lanes, at] = OPERATIONS[operation].values(operands, np.empty((0, len(lanes))), ())[:, 0]
         done: Floats = values[:, 0]
         return done
