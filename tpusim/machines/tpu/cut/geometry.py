@@ -339,6 +339,10 @@ def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
     shape = shape_with(conv, images, (row, col), layer.tensors(batch), hardware)
+    if layer.turned_ifmap and hardware.mapping.strips == "one_image":
+        # Few channels stand in the place of images, and columns of the filter fill words beside them.
+        across = min(col.outputs, max(1, hardware.vector_memory.word_elements // images))
+        shape = replace(shape, row=row, col=replace(col, strips=across))
     return replace(shape, packed=packed_as(layer.filter_stored, hardware))
 
 
