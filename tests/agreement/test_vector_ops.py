@@ -48,7 +48,7 @@ from tpusim.network.ops.elementwise import (
     SoftCap,
     Sub,
 )
-from tpusim.network.ops.moves import ChannelShuffle, Embedding, Move, Pad, Slice, Transpose, Upsample
+from tpusim.network.ops.moves import ChannelShuffle, Embedding, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.training import AdamStep, BatchNormGradient, BatchNormOffset, GeluGradient, WeightedSum
@@ -233,6 +233,17 @@ def test_a_corrupted_gradient_is_caught(step: Callable[[Vector], Vector]) -> Non
     assert check_layer(BACK, 4, program, TIGHT, seed=0).mismatched == 0
     at = next(at for at, each in enumerate(program.vectors) if len(each.operands) == 8)
     assert check_layer(BACK, 4, change(program, Vector, step, at), TIGHT, seed=0).mismatched > 0
+
+
+def test_zeros_between_elements_are_not_made_ready() -> None:
+    """A ninth of a map in threes: four cycles for each word that comes, and for each of a whole one."""
+    hardware = machine(4, 4, word_elements=2, ready_cycles=4)
+    spread = Spread("s", 4, 3, 3, step=(3, 3), out_height=9, out_width=9)
+    delays = []
+    for layer in (spread, Slice("c", 4, 9, 9, axis="height", stop=9)):
+        program, _ = lowered(layer, 2, hardware, LOWERING)
+        delays.append(sum(step.delay for step in program.vectors))
+    assert delays == [4 * 9, 4 * 81]
 
 
 ROTARY = Rotary("r", 12, 2, 3, 9, start=7)

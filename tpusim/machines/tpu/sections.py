@@ -507,7 +507,7 @@ class MappingPolicy(FileSection):
         layout: how tensors lie in tiles: as they are (`plain`), or whichever way round pads less (`least_padding`).
         strips: which strips of the map fill words that a small batch leaves half empty. `balanced`: those that take
             fewest cycles of the array, or others where a convolution waits for ports. `one_image`: strips of columns,
-            for a batch of one image alone.
+            for a batch of one image alone; and beside few channels of a gradient by a filter, if that is faster.
         row_windows: taps a side from which kernels whose channels do not fill the array are held a filter row at a
             time; 0: never.
         transposed_channels: channels up to which a layer is packed by transposing words, in

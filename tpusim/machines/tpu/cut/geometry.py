@@ -271,6 +271,8 @@ class ConvShape(InStrips):
     """Whether the filter is that of the convolution whose gradient by the input this is, as it lies in memory."""
     packed: Packed | None = None
     """How the filter lies in HBM, if narrower than the machine's elements."""
+    beside: int = 1
+    """Strips of columns that fill words where the map has several images, too."""
 
     @property
     def filter(self) -> Tensor:
@@ -339,7 +341,10 @@ def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
         for i, size in enumerate((conv.in_height, conv.in_width))
     )
     shape = shape_with(conv, images, (row, col), layer.tensors(batch), hardware)
-    return replace(shape, packed=packed_as(layer.filter_stored, hardware))
+    # Few channels stand in the place of images, and columns of the filter may fill words beside them.
+    room = hardware.vector_memory.word_elements // images if layer.turned_ifmap else 1
+    beside = min(col.outputs, max(1, room))
+    return replace(shape, beside=beside, packed=packed_as(layer.filter_stored, hardware))
 
 
 def packed_as(stored: Stored, hardware: Hardware) -> Packed | None:
@@ -398,7 +403,10 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
     room for fewer images in a word: five images take fewer words in eight strips, one by one.
     """
     rows, cols, elements = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements
+    own = shape.row.strips, shape.col.strips
     if hardware.mapping.strips == "one_image":
+        if shape.beside > 1 and own == (1, 1):
+            yield replace(shape, col=replace(shape.col, strips=shape.beside)), -(-cols // shape.beside) / cols
         return
 
     def cost(r: int, c: int) -> tuple[int, int]:
@@ -406,7 +414,6 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
         words = groups * -(-rows // r) * -(-cols // c)
         return words, words * max(share * r * c, LEAST_FRAME)
 
-    own = shape.row.strips, shape.col.strips
     # Among equal costs, the fewest strips are taken, and rows before columns.
     costs = sorted((*cost(*cut), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
     least = costs[0][1] + 1, 0
