@@ -130,8 +130,8 @@ class ChannelMaskedSums(ChannelSum):
     """Two sums of each channel: of the ifmap, and of its products with the other operand; both where the other operand
     times `scale` plus `shift` is above zero.
 
-    The ifmap is the gradient of a relu behind a batch normalization, and the other operand what that has read: so its
-    bias and its weight get their gradients, and no map is stored between.
+    The ifmap is the gradient of a relu behind a batch normalization, and the other operand is the map that the
+    normalization has read. The sums give the gradients of its bias and its weight, and no map is stored between.
     """
 
     op: ClassVar[str] = "channel_masked_sums"

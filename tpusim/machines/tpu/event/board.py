@@ -34,7 +34,7 @@ class Board:
     """
 
     def __init__(self, program: Program, env: simpy.Environment, limit: int = NEVER) -> None:
-        self.env, self._limit, self.limited = env, limit, limit < NEVER
+        self.env, self._limit = env, limit
         self.end = 0
         self.done: list[int | None] = [None] * len(program.steps)
         self._program = program
@@ -58,6 +58,11 @@ class Board:
         self.end = max(self.end, last)
         for step in {*self._waiting}.intersection(steps) if self._waiting else ():
             self._waiting.pop(step).succeed()
+
+    @property
+    def limited(self) -> bool:
+        """Whether the run has a limit, so that units are to tell when it ends at the earliest."""
+        return self._limit < NEVER
 
     def expect(self, end: int) -> None:
         """The run ends in cycle `end` at the earliest. Raises Overdue where that is the limit or later."""

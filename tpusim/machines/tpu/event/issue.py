@@ -32,7 +32,7 @@ from tpusim.machines.tpu.program.steps import Finish, Preload, Step, Stream, Vec
 _LONGEST = 4
 """Most passes between two equal states that are recognized as a repetition."""
 
-Kind: TypeAlias = tuple[int, bool, tuple[Finish, ...], bool, PointerTable | None, int]
+PassKind: TypeAlias = tuple[int, bool, tuple[Finish, ...], bool, PointerTable | None, int]
 """What the time of a pass depends on, beside when it begins: words, whether it adds to sums, how it finishes them,
 whether it loads no bias, its table of pointers, and the identity of its frame.
 """
@@ -101,7 +101,7 @@ class IssueUnit:
                 self._stream(index, step)
                 if self._board.limited:
                     self._board.expect(self._issued + self._to_come[place])
-                place += self._repeat(place, step, issued) if self._alone else 0
+                place += self._repeat(place, issued) if self._alone else 0
             else:
                 yield from self._board.wait((index,))
             place += 1
@@ -198,12 +198,12 @@ class IssueUnit:
     # ---- passes that only repeat those before
 
     @cached_property
-    def _kinds(self) -> list[Kind | None]:
+    def _kinds(self) -> list[PassKind | None]:
         """Kinds of passes, at the places of their preloads; equal kinds are one object. None elsewhere, and where a
         preload begins late or its stream does not follow it.
         """
-        known: dict[Kind, Kind] = {}
-        kinds: list[Kind | None] = [None] * len(self._order)
+        known: dict[PassKind, PassKind] = {}
+        kinds: list[PassKind | None] = [None] * len(self._order)
         for place, (index, behind) in enumerate(pairwise(self._order)):
             preload, stream = self._steps[index], self._steps[behind]
             if isinstance(preload, Preload) and isinstance(stream, Stream) and stream.preload == index:
@@ -214,7 +214,7 @@ class IssueUnit:
                 kinds[place] = None if preload.delay else known.setdefault(kind, kind)
         return kinds
 
-    def _repeat(self, place: int, step: Stream, issued: int) -> int:
+    def _repeat(self, place: int, issued: int) -> int:
         """Take at once all passes after `place` that must repeat the last few; return the number of places taken.
 
         The next pass depends on nothing but the state after the last one. If that state equals the state some passes
@@ -288,9 +288,9 @@ def vector_steps(
 
     By then no result is on its way from an array, and no weight on its way to one. A step owns its slots of the port.
     """
-    ahead: dict[tuple[int, type[Step]], int] = {}
     if not program.vectors:
         return
+    ahead: dict[tuple[int, type[Step]], int] = {}
     for index, step in enumerate(program.steps):
         if isinstance(step, Preload | Stream):
             ahead[program.arrays[index], type(step)] = index

@@ -235,7 +235,7 @@ class Program:
     @cached_property
     def queues(self) -> int:
         """Number of arrays with weights of their own, up to the last that has passes."""
-        return 1 + max(0, *self.arrays) if self.steps else 1
+        return max(1, 1 + max(self.arrays, default=0))
 
     @cached_property
     def finishing(self) -> int:

@@ -1,4 +1,4 @@
-"""Primitives of JAX as layers: sizes of the layer, and how it views its operands, from the shapes of these.
+"""Primitives of JAX as layers: sizes of the layer, and its views of the operands, from their shapes.
 
 The axes of a value may stand in any order. A layer views them as they lie, so a transposition takes no layer. Behind a
 convolution or a product it is known which axis is the channels, and primitives that keep the shape hand this on.

@@ -26,7 +26,7 @@ _BY_CHANNEL = 21
 """The opset from which on a GroupNormalization has numbers for each channel, no longer for each group."""
 _GROUPS = "GroupNormalization"
 _OF_GROUPS = 3
-"""The operands of that."""
+"""Number of operands of a GroupNormalization."""
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _PICKING = ("Gather", "GatherElements")
 _MOST_OPERANDS = 8
