@@ -22,6 +22,7 @@ from tpusim.machines.lowered import Taker
 from tpusim.machines.tpu.datapath.memories import (
     HbmTensor,
     ReadWindow,
+    Values,
     Walk,
     collected,
     followed,
@@ -52,8 +53,6 @@ from tpusim.machines.tpu.program.transfers import (
     Tensor,
 )
 from tpusim.memory.layout import Addresses
-
-Values = NDArray[np.floating[Any]]
 
 OPERAND_ELEMENTS = 1 << 20
 """Elements of streamed operands that are gathered before they are multiplied: enough for BLAS, few enough for the
