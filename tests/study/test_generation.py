@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,18 @@ def test_a_folder_gets_the_generation_and_its_picture(path: Path, tmp_path: Path
     assert all(f">{words}<" in drawn for words in ("12", "13", "14", "bytes at the bandwidth of HBM"))
     assert "sampling: the product that tells the next token" in drawn
     assert "simulated tokens, by part" in (tmp_path / "made" / "captions.txt").read_text()
+
+
+def test_a_folder_gets_a_page_with_all_that_the_command_says(path: Path, tmp_path: Path) -> None:
+    asked = ["run", str(path), "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "3", "--batch", "1"]
+    done = CliRunner().invoke(cli.app, [*asked, "--out", str(tmp_path / "made")])
+    page = (tmp_path / "made" / "report.html").read_text()
+    assert "<script" not in page
+    assert (page.count("<table>"), page.count("data:image/svg+xml")) == (2, 1)
+    shown = " ".join(unescape(re.sub(r"<style.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL)).split())
+    told, _, _ = done.stdout.partition(str(tmp_path))
+    # Lines are folded and columns padded differently; every word and every figure stands in both.
+    assert {*told.replace("-", " ").split()} <= {*shown.replace("-", " ").split()}
 
 
 def test_one_token_is_one_bar(path: Path) -> None:

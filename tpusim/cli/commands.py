@@ -126,8 +126,8 @@ def run(
         Path | None,
         Option(
             metavar="DIR",
-            help=f"Write DIR/{names.RESULT_FILE}, for tpusim plot DIR; with --tokens DIR/{names.GENERATION_FILE} and "
-            "its picture.",
+            help=f"Write DIR/{names.RESULT_FILE}, for tpusim plot DIR; with --tokens DIR/{names.GENERATION_FILE}, "
+            "its picture and its page.",
         ),
     ] = None,
 ) -> None:

@@ -11,6 +11,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.names import PAGE_FILE
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.need import check_hbm
@@ -18,6 +19,7 @@ from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
 from tpusim.network.workload import Workload, with_sizes
 from tpusim.network.workload_file import images_of, open_workload, workload_of
+from tpusim.report.page.assemble import told_page
 from tpusim.report.plots import FORMATS
 from tpusim.report.tables.generation import GENERATION_FILE, generated
 from tpusim.study.generation import CHECKED, generate
@@ -27,7 +29,7 @@ def generate_and_report(
     workload: str, hardware: str, batch: int, changes: Sequence[str] | None, asked: ModelOptions, tokens: int,
     lowering: str | None, json: str | None, out: Path | None,
 ) -> None:  # fmt: skip
-    """Time `tokens` tokens of each of `batch` sequences, as a table and as JSON, and as a picture into `out`.
+    """Time `tokens` tokens of each of `batch` sequences: a table, JSON, and in `out` a picture and a page.
 
     Raises InputError: the workload names no size that grows, or what a run raises.
     """
@@ -58,8 +60,11 @@ def generate_and_report(
         # Imported here, because matplotlib takes a second to import.
         from tpusim.report.plots.generation import time_of_tokens
 
-        for path in write_pictures(folder, [time_of_tokens(made, sizes)], FORMATS):
+        picture = time_of_tokens(made, sizes)
+        for path in write_pictures(folder, [picture], FORMATS):
             say(output.words_to, str(path))
+        write(folder / PAGE_FILE, told_page(f"{made.workload} on {made.hardware}", shown.paragraphs, [picture]))
+        say(output.words_to, str(folder / PAGE_FILE))
 
     output.deliver(shown, *([partial(to_folder, out)] if out is not None else []))
     if asked.phase is None:

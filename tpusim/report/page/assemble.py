@@ -1,6 +1,6 @@
 """The page itself: template, style and script in one file, under a policy that forbids everything else; its columns.
 
-And what the page of a sweep shows, as plain data.
+Then the page of a report without a script, and what the page of a sweep shows, as plain data.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
+from tpusim.base.version import __version__
+from tpusim.report.shown import Content, Legend, Paragraphs, Sentences, Table, text_of
 from tpusim.report.style import tones
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, quantity, scale, three_digits
 from tpusim.result.vocabulary.figures import TIMES, Figure, column_of
+
+if TYPE_CHECKING:
+    from tpusim.report.plots.figure import Picture
 
 _ASSETS = files("tpusim.report.page") / "assets"
 _COMMON = ("dom", "format", "scale", "selection", "figure", "axis", "states", "table")
@@ -49,15 +54,15 @@ def page(kind: str, data: Mapping[str, Any]) -> bytes:
     sentences = [data["verdict"]["text"], *(plain(sentence, data.get("layers", ())) for sentence in data["sentences"])]
     said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     allowed = f"script-src '{_digest(script)}'; style-src '{{}}'; img-src data:"
-    return filled("page", allowed, title=escape(data["title"]), plain=said, data=told, script=script)
+    return filled("page", "page", allowed, title=escape(data["title"]), plain=said, data=told, script=script)
 
 
-def filled(stem: str, allowed: str, **parts: str) -> bytes:
-    """Return the bytes of a page: its template and style by their `stem`, with `parts` where the template names them.
+def filled(stem: str, look: str, allowed: str, **parts: str) -> bytes:
+    """Return the bytes of a page: the template of this `stem`, with `parts` where it names them, in the style `look`.
 
     Its policy forbids everything but `allowed`, in which {} stands for the digest of the style.
     """
-    style = Template(_asset(f"{stem}.css")).substitute(tones())
+    style = Template(_asset(f"{look}.css")).substitute(tones())
     policy = f"default-src 'none'; {allowed.format(_digest(style))}; base-uri 'none'; form-action 'none'"
     text = Template(_asset(f"{stem}.html")).substitute(parts, policy=policy, style=style)
     # A name from a JSON file may hold half of a surrogate pair.
@@ -98,6 +103,51 @@ def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["",
 def text_column(key: str, label: str, title: str = "") -> PageColumn:
     """Make a column of words, as they are."""
     return {"key": key, "label": label, "style": "text", "title": title}
+
+
+# ---- a report as a page: its sentences, its tables, its pictures, and no script
+
+NO_SCRIPT = "img-src data:; style-src '{}'"
+"""What the policy of such a page allows."""
+
+
+def told_page(title: str, paragraphs: Paragraphs, pictures: Sequence[Picture] = ()) -> bytes:
+    """Return the bytes of the page of a report: `pictures` with their captions behind what it tells."""
+    told = [_block(block) for paragraph in paragraphs for block in paragraph]
+    for picture in pictures:
+        image = b64encode(picture.contents("svg")).decode()
+        caption = escape(picture.caption)
+        told.append(
+            f'<figure><img src="data:image/svg+xml;base64,{image}" alt=""><figcaption>{caption}</figcaption></figure>'
+        )
+    return filled("told", "document", NO_SCRIPT, title=escape(title), version=escape(__version__), told="\n".join(told))
+
+
+def _block(block: Content) -> str:
+    if isinstance(block, Table):
+        heads = [column.header.replace("\n", " ") for column in block.columns]
+        sides = [column.justify == "right" for column in block.columns]
+        rows = [[column.text(row, None) for column in block.columns] for row in block.rows]
+        return html_table(heads, rows, numbers=sides)
+    if isinstance(block, Legend):
+        block = block.sentences(None)
+    lines = block.lines if isinstance(block, Sentences) else text_of(block).splitlines()
+    return "\n".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def html_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", numbers: Sequence[bool] = ()
+) -> str:
+    """Return a table; columns of `numbers` stand at the right."""
+    sides = [' class="number"' * side for side in numbers or [False] * len(heads)]
+
+    def line(cells: Sequence[str], kind: str) -> str:
+        return "".join(f"<{kind}{side}>{escape(cell)}</{kind}>" for cell, side in zip(cells, sides, strict=True))
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    head = f"<thead><tr>{line(heads, 'th')}</tr></thead>"
+    return f'<div class="scroller"><table>{caption}{head}<tbody>{body}</tbody></table></div>'
 
 
 # ---- a sweep as plain data

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from tpusim.base.version import __version__
-from tpusim.report.page.assemble import filled
+from tpusim.report.page.assemble import NO_SCRIPT, filled, html_table
 from tpusim.report.tables.paper import ClaimRow, agreeing, rows_of, summary
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
@@ -20,7 +20,8 @@ def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Se
     """Return the page's bytes; `images` are PNGs by the stem of their exhibit, `sources` sentences on sources."""
     return filled(
         "paper",
-        "img-src data:; style-src '{}'",
+        "document",
+        NO_SCRIPT,
         title=TITLE,
         version=escape(__version__),
         summary=escape(summary(made, 10_000)),
@@ -56,16 +57,9 @@ def _section(exhibit: Exhibit, image: bytes | None) -> str:
     if image:
         data = b64encode(image).decode()
         parts.append(f'<img src="data:image/png;base64,{data}" alt="{title}">')
-    parts += [_table(each.head, each.rows, each.title) for each in exhibit.tables]
+    parts += [html_table(each.head, each.rows, each.title) for each in exhibit.tables]
     parts += [_claim(each) for each in exhibit.claims]
     return "\n".join([*parts, "</section>"])
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> str:
-    head = "".join(f"<th>{escape(each)}</th>" for each in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    caption = f"<caption>{escape(title)}</caption>" if title else ""
-    return f'<div class="scroller"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _claim(claim: Claim) -> str:
@@ -74,7 +68,7 @@ def _claim(claim: Claim) -> str:
         ("yes" if each in claim.kept else "no", claim.written(each.value), each.when, each.word)
         for each in claim.findings
     ]
-    shown = _table(("agrees", "ours", "when", "how it is known"), rows) if rows else ""
+    shown = html_table(("agrees", "ours", "when", "how it is known"), rows) if rows else ""
     said = f"<q>{escape(claim.sentence)}</q>" if claim.section else escape(claim.sentence)
     where = f"Section {escape(claim.section)}, stated" if claim.section else "Asked for"
     stated = f"{where}: {escape(claim.stated)}{escape(rule)}."
