@@ -325,6 +325,32 @@ def test_a_block_that_is_given_may_bound_a_layer() -> None:
     assert "an ifmap whose words are ready" in {each.relaxation.name for each in found.gains}
 
 
+def test_a_tiling_has_a_rank_among_all_that_fit() -> None:
+    """A block that is given is held against those that a search might take; what it names as the first is faster."""
+    layer = of_resnet50("layer3.0.conv2")
+    given = explained(layer, 8, "mapping.block.rows=1", "mapping.block.cols=1")
+    rank = given.standing
+    first = [f"mapping.block.{name}={getattr(rank.first, name)}" for name in ("rows", "cols")]
+    assert 0 < rank.faster < rank.tilings
+    assert rank.least < rank.estimate
+    assert cycles(layer, 8, *first) < given.layer.cycles
+    # Whatever block is given, all that fit are the same.
+    free = explained(layer, 8)
+    assert (free.standing.tilings, free.standing.least) == (rank.tilings, rank.least)
+    assert free.standing.faster < rank.faster
+    assert free.standing.estimate == pytest.approx(free.layer.cycles, rel=0.05)
+
+
+def test_the_rank_is_told_in_words() -> None:
+    done = tpusim(
+        "resnet50", "--layer", "layer3.0.conv2", "--batch", "8", "--set", "mapping.block.rows=1", "--json", "-"
+    )
+    assert done.exit_code == 0, done.output
+    rank, words = json.loads(done.stdout)["rank"], " ".join(done.stderr.split())
+    assert f"of {rank['tilings']:,} tilings that fit, {rank['faster']:,} are expected to be faster" in words
+    assert f"in blocks of {rank['first']['rows']} x {rank['first']['cols']} outputs" in words
+
+
 def test_what_stacked_words_take_may_bound_a_layer() -> None:
     """Half of a fraction is another."""
     found = explained(
@@ -352,6 +378,8 @@ def test_a_layer_of_the_vector_unit_is_bound_by_it() -> None:
     layer = conv(128, 14, 128, 3, padding=1, groups=128)
     found = find_bottleneck(Setup(layer, 8, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
     assert (found.limit, found.main_state, found.agrees) == ("vector_unit", "vector_work", True)
+    # No reduction is cut, so there is no search to rank it in.
+    assert found.standing is None
     assert found.phases.first_fill > 0
     assert sum(asdict(found.phases).values()) == found.layer.cycles
     words = said(explain.verdict(found))

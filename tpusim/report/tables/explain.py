@@ -82,7 +82,10 @@ def explained(
                 _overlap(between),
                 Sentences([energy_sentence(layer)]),
             ],
-            [Sentences([_lowered(layer, setup.lowering) + whose * own]), Listed(found.explanation.aspects)],
+            [
+                Sentences([_lowered(layer, setup.lowering) + whose * own]),
+                Listed(found.explanation.aspects | _rank(found)),
+            ],
             *(_by_lowering(fit, unfit, layer.lowering) if len(fit) + len(unfit) > 1 else ()),
         ),
         _data(found, work, between, fit, unfit),
@@ -105,6 +108,7 @@ def _data(
         "read_by": read_by,
         "phases": asdict(found.phases),
         "tiling": dict(found.explanation.choices),
+        "rank": {**found.standing._asdict(), "first": vars(found.standing.first)} if found.standing else None,
         "overlapping": asdict(between) if between else None,
         "bound_by": found.limit,
         "main_state": found.main_state,
@@ -138,6 +142,19 @@ def _data(
             *({"lowering": each.name, "unfit": each.reason} for each in unfit),
         ],
     }
+
+
+def _rank(found: Bottleneck) -> dict[str, str]:
+    """Say how the tiling stands among all that fit; empty where its lowering does not tell."""
+    if (rank := found.standing) is None:
+        return {}
+    told = f"of {counted(rank.tilings, 'tiling')} that fit, "
+    if not rank.faster:
+        return {"rank": f"{told}none is expected to be faster than this one, of {rank.estimate:,.0f} cycles"}
+    first, less = rank.first, f"{rank.least:,.0f} ({rank.least / rank.estimate - 1:+.1%})"
+    told += f"{rank.faster:,} {'is' if rank.faster == 1 else 'are'} expected to be faster than this one, of "
+    told += f"{rank.estimate:,.0f} cycles; the first of them takes {less}, in blocks of {first.rows} x {first.cols} "
+    return {"rank": f"{told}outputs and {counted(first.groups, 'word')} of images"}
 
 
 def _figures(layer: LayerResult, *keys: str) -> dict[str, float | None]:

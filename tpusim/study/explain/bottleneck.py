@@ -98,11 +98,15 @@ class Explained:
 
 @dataclass(frozen=True)
 class Bottleneck(Explained):
-    """An explained layer of a machine with lanes, with its Program and explanation."""
+    """An explained layer of a machine with lanes, with its Program and explanation.
+
+    `standing` is that of its tiling among all that fit, or None where its lowering does not tell.
+    """
 
     program: Any
     explanation: Any
     phases: Phases
+    standing: Any
 
     @property
     def most(self) -> Gain | None:
@@ -172,7 +176,8 @@ def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
             most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
         gains = (most, *others)
     ready, phases = setup.ready, setup.ready.phases(found.layer.units["systolic_array"])
-    return Bottleneck(setup, found.layer, gains, found.untried, ready.program, ready.explanation, phases)
+    own = ready.program, ready.explanation, phases, ready.standing
+    return Bottleneck(setup, found.layer, gains, found.untried, *own)
 
 
 def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:

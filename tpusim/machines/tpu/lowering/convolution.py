@@ -46,7 +46,8 @@ from tpusim.machines.tpu.schedule.units import (
     beside,
     one_ahead_if_free,
 )
-from tpusim.machines.tpu.search.search import CLOSE, NEAR, Ranked, tilings_of
+from tpusim.machines.tpu.search.search import CLOSE, NEAR, Ranked, Standing, candidates_of, standing, tilings_of
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import ArrayOp
 
 IFMAP, WEIGHTS, SUMS = range(3)
@@ -260,7 +261,16 @@ def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) 
     if layer.long_sums:
         # All of a long sum fits only beside few outputs, for which its weights would come again and again.
         hardware = hardware.having("mapping", chunks="auto")
-    return [draft_of(plan, layer, rank) for plan, rank in plans_of(cutting, layer, batch, hardware)]
+    return [
+        replace(draft_of(plan, layer, rank), standing=partial(_standing, cutting, plan, rank))
+        for plan, rank in plans_of(cutting, layer, batch, hardware)
+    ]
+
+
+def _standing(cutting: Cutting, plan: Plan, rank: Ranked) -> Standing:
+    """The standing of a plan's tiling among all of its shape, whatever block is given."""
+    free = plan.hardware.having("mapping", block=BlockSizes(), block_m="auto")
+    return standing(candidates_of(free)(cutting(plan.shape, free), free), rank.estimate())
 
 
 def draft_of(

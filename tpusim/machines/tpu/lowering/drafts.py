@@ -22,6 +22,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import ExplainedProgram, Explanation, Program, StepCounts
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.machines.tpu.schedule.units import Units
+from tpusim.machines.tpu.search.search import Standing
 from tpusim.machines.tpu.sections import Arrangement, MappingPolicy
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import Op, Shape
@@ -43,6 +44,8 @@ class Draft:
         estimate: gives the cycles that the lowering expects, for convolutions and vector steps.
         around: gives a context for these calls, which may add the layer's name to errors.
         arrangement: how the arrays are used; None: as the machine has them.
+        standing: gives the standing of its tiling among all that fit, whatever block is given; None where a lowering
+            does not tell.
     """
 
     make: Callable[[], Units]
@@ -52,6 +55,7 @@ class Draft:
     estimate: Callable[[], float] = float
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     arrangement: Arrangement | None = None
+    standing: Callable[[], Standing | None] = lambda: None
 
     @cached_property
     def units(self) -> Units:

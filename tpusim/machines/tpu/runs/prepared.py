@@ -25,7 +25,7 @@ from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.transfers import HBM, Inbound, Spill, Transfer
-from tpusim.machines.tpu.search.search import CLOSE, TRUSTED
+from tpusim.machines.tpu.search.search import CLOSE, TRUSTED, Standing
 from tpusim.memory.timing import Clocks
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
@@ -89,6 +89,11 @@ class Prepared(ReadyLayer):
     def _counted(self) -> list[Any]:
         """The timing of the last account, and the account."""
         return []
+
+    @property
+    def standing(self) -> Standing | None:
+        """The standing of its tiling among all that fit, by their estimates; None where a lowering does not tell."""
+        return self.draft.standing() if self.draft else None
 
     def with_program(self, program: Program) -> Prepared:
         """Return the layer with another Program, whose time is not known yet."""

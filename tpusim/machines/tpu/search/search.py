@@ -182,6 +182,34 @@ def every(candidates: Candidates) -> tuple[Ranked, ...]:
     return tuple(_distinct(candidates, (), None))
 
 
+class Standing(NamedTuple):
+    """The standing of a tiling among all that fit the machine, by their estimates.
+
+    Attributes:
+        estimate: cycles that are expected of it.
+        faster: number of tilings that are expected to take fewer.
+        tilings: number of all that fit.
+        first: the tiling that is expected to be fastest.
+        least: cycles that are expected of that one.
+    """
+
+    estimate: float
+    faster: int
+    tilings: int
+    first: Tiling[int]
+    least: float
+
+
+def standing(candidates: Candidates, estimate: float) -> Standing:
+    """The standing of a tiling with some `estimate` among the candidates, of which there is at least one."""
+    all_that_fit = every(candidates)
+    costs = np.array([each.estimate() for each in all_that_fit])
+    first = int(costs.argmin())
+    # What is not less by half a cycle is the same, worked out in another order.
+    faster = int((costs < estimate - 0.5).sum())
+    return Standing(estimate, faster, len(costs), all_that_fit[first].tiling, float(costs[first]))
+
+
 def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
     """Tilings of at most `most` blocks, one for each set of equal ones; fields in `but` do not count as a
     difference.
