@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -44,7 +44,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     one_ahead_if_free,
 )
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, Ranked
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op, Shape
@@ -213,13 +213,14 @@ class VectorUnits(Units):
         every = (self._tiling(*each) for each in sizes)
         costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
         most = min(cost for cost, _ in costs) * (1 + self.close)
-        chosen = max((each for each in costs if each[0] <= most), key=lambda each: each[1].psum_words)
+        _, chosen = max((each for each in costs if each[0] <= most), key=lambda each: each[1].psum_words)
         # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
-        costs.sort(key=lambda each: (each is not chosen, each[0]))
+        costs.sort(key=lambda each: (each[1] is not chosen, each[0]))
         if self.hardware.mapping.search != "simulate":
             return (Ranked(costs[0][1], 0.0, partial(float, costs[0][0])),)
-        least = self.least
-        return tuple([Ranked(each, least, partial(float, cost), expected=cost) for cost, each in costs[:FEW_TIMED]])
+        least, most = self.least, max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // len(self.portions))
+        few = islice(((cost, each) for cost, each in costs if each.blocks <= most), FEW_TIMED)
+        return tuple([Ranked(each, least, partial(float, cost), expected=cost) for cost, each in few])
 
     @property
     def least(self) -> float:
