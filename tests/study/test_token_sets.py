@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_every_product_is_held_against_an_op_of_its_own() -> None:
 
 def test_every_set_has_a_column_in_the_table_over_generations() -> None:
     assert {each.part for each in token_sets().values()} <= {*PARTS}
+
+
+def test_a_block_is_compared_behind_another() -> None:
+    """Weights of the first product come while the block ahead ends, as in all blocks of a network but one."""
+    (case,) = token_sets()["llm_v7x_decode_block"].cases
+    assert case.network is not None
+    assert {re.search(r"_(\d+)", each.name)[1] for each in case.network.layers} == {"1", "2"}
+    assert [*case.layers] == [each for each in case.network.layers if re.search(r"_2($|\.)", each.name)]
 
 
 def test_a_token_is_held_against_the_longer_of_code_and_bytes() -> None:

@@ -33,6 +33,8 @@ LLM = "llm"
 """The name of all these sets together."""
 _MODEL, _PRODUCTS = "llama3_8b", ("query", "key", "value", "projection", "gate", "up", "down")
 _TOTAL = "TOTAL"
+_MEASURED = 2
+"""The block of a network that is compared: weights of its first product come while the block ahead ends."""
 _CHANGES = (*CODE_LEAVES_OUT, "sequencer.between_layers=overlap")
 _TIMED = {
     "tpu_v5_lite": ("v5e", "tpu_v5e"), "tpu_v5": ("v5p", "tpu_v5p"), "tpu_v6_lite": ("v6e", "tpu_v6e"),
@@ -172,10 +174,9 @@ def _sets() -> Iterator[NumberSet]:
             if row["gen"] == generation.name:
                 found.setdefault((row["phase"], int(row["batch"]), int(row["seq"])), []).append(row)
         for (phase, batch, context), some in found.items():
-            block = _block(phase, batch, context)
             named = f"{LLM}_{generation.name}_{phase}" + (f"_batch_{batch}" if batch > 1 else "")
-            block, products = _block(phase, batch, context), "token products"
-            cases, left = _products(some, block, phase, a_byte)
+            blocks, products = _blocks(phase, batch, context), "token products"
+            cases, left = _products(some, blocks, phase, a_byte)
             about = f"products of a {phase} block on TPU {generation.name}, the longer of code and bytes of weights"
             made = partial(NumberSet, status="scheduled", hardware=generation.core, changes=_CHANGES,
                            generation=generation.name, group=LLM)  # fmt: skip
@@ -183,20 +184,25 @@ def _sets() -> Iterator[NumberSet]:
             total = next((row for row in some if row["category"] == _TOTAL), None)
             if phase == "decode" and total:
                 moved, whole = float(total["hbm_read_bytes"]) * a_byte, "token blocks"
-                case = Case(f"a block, batch {batch}", block.layers, batch, moved, network=block)
+                layers = tuple(each for each in blocks.layers if _of_block(each, _MEASURED))
+                case = Case(f"a block, batch {batch}", layers, batch, moved, network=blocks)
                 about = f"a block that makes a token on TPU {generation.name}, against the bytes that its code reads"
                 yield made(f"{named}_block", kind=whole, about=about, cases=(case,), part=whole)
 
 
 @cached
-def _block(phase: str, batch: int, context: int) -> Workload:
-    """The first block of the network."""
+def _blocks(phase: str, batch: int, context: int) -> Workload:
+    """The first blocks of the network, up to the one that is measured: it follows on another, as all but one do."""
     work = workload_of(open_workload(_MODEL, ModelOptions({"context": context}, phase=phase)), batch)
-    return work.with_layers(lambda layer: re.search(r"_1($|\.)", layer.name) is not None)
+    return work.with_layers(lambda layer: any(_of_block(layer, number + 1) for number in range(_MEASURED)))
+
+
+def _of_block(layer: Op, number: int) -> bool:
+    return re.search(rf"_{number}($|\.)", layer.name) is not None
 
 
 def _products(
-    some: Sequence[Row], block: Workload, phase: str, a_byte: float
+    some: Sequence[Row], blocks: Workload, phase: str, a_byte: float
 ) -> tuple[tuple[Case, ...], tuple[LeftOut, ...]]:
     """The products with weights, each by the first row that multiplies as many weights; and rows of the array that are
     none.
@@ -204,8 +210,8 @@ def _products(
     wanted: Mapping[str, Gemm] = {
         name: layer
         for name in _PRODUCTS
-        for layer in block.layers
-        if layer.name == f"{name}_1" and isinstance(layer, Gemm)
+        for layer in blocks.layers
+        if layer.name == f"{name}_{_MEASURED}" and isinstance(layer, Gemm)
     }
     left = dict(wanted)
     cases: list[Case] = []
@@ -223,7 +229,7 @@ def _products(
         # A weight has two bytes, whether or not the code brings it ahead of the op.
         theirs = max(code, 2 * layer.k * layer.n * a_byte) if phase == "decode" else code
         price = float(row["estimated_cycles"]) if row["estimated_cycles"] else None
-        cases.append(Case(f"{name} {layer.text}", (layer,), block.batch, theirs, price, code, network=block))
+        cases.append(Case(f"{name} {layer.text}", (layer,), blocks.batch, theirs, price, code, network=blocks))
     return tuple(cases), tuple(others)
 
 
