@@ -142,8 +142,10 @@ class Told:
 
 
 def told_fields(step: Step) -> list[str]:
-    """The goldens are older than arrays with weights of their own, registers that words share, and work on the way."""
-    return [each for each in _fields_of(type(step)) if each != "work" or step.work]  # type: ignore[attr-defined]
+    """The goldens are older than arrays with weights of their own, registers that words share, work on the way, and
+    words that hold fewer images than others.
+    """
+    return [each for each in _fields_of(type(step)) if each not in ("work", "fill") or getattr(step, each)]
 
 
 @cache

@@ -119,22 +119,25 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware, p
     if use and device:
         hbm_bytes = sum((*use.reads, *use.writes)) * device.organisation.burst_bytes
         row_bytes = device.organisation.columns * device.organisation.burst_bytes
-    # Elements added to partial sums, and operations of vector steps on each element of a result.
-    products = sum(step.words * step.cols * step.finishing[0] for step in program.streams if step.finish)
-    sums = sum(step.words * step.cols * (step.accumulate + step.finishing[1]) for step in program.streams)
+    # Elements that pass PEs and are added to partial sums, and operations of vector steps on each element of a result.
+    passing = products = sums = 0
+    for stream in program.streams:
+        elements = stream.words * stream.cols * (stream.fill or program.word_fill)
+        passing += elements * stream.rows
+        products += elements * stream.finishing[0] * bool(stream.finish)
+        sums += elements * (stream.accumulate + stream.finishing[1])
+    worked = [each.worked(hardware) for each in program.steps if isinstance(each, LaneTransfer) and each.work]
     for step in program.vectors:
         multiplied, others = step.operations(hardware)
-        products += multiplied * step.writes.accesses
-        sums += others * step.writes.accesses
-    for transfer in (each for each in program.steps if isinstance(each, LaneTransfer) and each.work):
-        multiplied, others = transfer.worked(hardware)
-        products, sums = products + multiplied, sums + others
+        worked.append((multiplied * step.writes.accesses, others * step.writes.accesses))
+    products += program.word_fill * sum(multiplied for multiplied, _ in worked)
+    sums += program.word_fill * sum(others for _, others in worked)
     preloads = [step for step in program.steps if isinstance(step, Preload)]
     counts = {
-        "pe_operations": program.use.pe_words * program.word_fill,
+        "pe_operations": passing,
         "weights_loaded": sum(step.rows * step.cols for step in preloads) * hardware.array.together,
-        "vector_products": products * program.word_fill,
-        "vector_sums": sums * program.word_fill,
+        "vector_products": products,
+        "vector_sums": sums,
     }
     # A weight for row r moves r + 1 times: the first row's once, the last row's through all rows.
     moves = sum(step.cols * step.rows * (step.rows + 1) // 2 for step in preloads) * hardware.array.together

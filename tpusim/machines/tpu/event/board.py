@@ -216,7 +216,7 @@ class ChannelSpan(NamedTuple):
 class Log:
     """The log of a run.
 
-    It has the layer's `cycles`, the port's frame in each of several layers (`frames`), and the records of each unit in
+    It has the layer's `cycles`, the port's frame at each of several paces (`frames`), and the records of each unit in
     order: `moves` are the transfers on the bus of HBM, `scratch` on that of the scratch memory, `queue` those of both
     that go to lanes or banks. `hbm` tells what the DRAM did, and `spans` which channels each transfer used, if that was
     kept.
@@ -235,18 +235,15 @@ class Log:
 
     def by_frame(self, program: Program) -> Iterator[tuple[Frame, Log]]:
         """Each frame with the loads and passes that have it."""
-        groups: dict[int, tuple[Frame, list[Loads], list[Passes]]]
-        groups = {id(frame): (frame, [], []) for frame in self.frames}
-        # Layers of one pace share the frame object, so equal frames are one group.
-        if len(groups) == 1:
+        if len(self.frames) == 1:
             yield self.frames[0], self
             return
-        of_layer = [groups[id(frame)] for frame in self.frames]
+        groups: list[tuple[Frame, list[Loads], list[Passes]]] = [(frame, [], []) for frame in self.frames]
         for load in self.loads:
-            of_layer[program.layer_of(load.steps[0])][1].append(load)
+            groups[program.number_of_pace(load.steps[0])][1].append(load)
         for each in self.passes:
-            of_layer[program.layer_of(each.steps[0])][2].append(each)
-        for frame, loads, passes in groups.values():
+            groups[program.number_of_pace(each.steps[0])][2].append(each)
+        for frame, loads, passes in groups:
             yield frame, replace(self, loads=tuple(loads), passes=tuple(passes))
 
     def of_arrays(self, program: Program, hardware: Hardware) -> Iterator[tuple[int, Log]]:

@@ -47,9 +47,10 @@ class IssueUnit:
         self.works: list[StandBy] = []
         self._hardware, self._board, self._port = hardware, board, port
         self._preload_words, self._buffers = hardware.preload_words, hardware.array.weight_buffers
-        self._array, self._frames, self._layer_of = array, program.frames(hardware), program.layer_of
+        self._array, self._frames, self._number_of_pace = array, program.frames(hardware), program.number_of_pace
         self._states: deque[tuple[int, tuple[object, ...]]] = deque(maxlen=_LONGEST)
         self._take(self._frames[0])
+        self._anew = False
         self._steps = program.steps
         whose = program.arrays
         self._order = [i for i, s in enumerate(program.steps) if whose[i] == array or isinstance(s, Vector)]
@@ -72,6 +73,7 @@ class IssueUnit:
         self._conflicts = ConflictCounter(self._hardware, frame.period)
         self._psum_delay, self._result_delay = frame.psum_delay, frame.result_delay
         self._states.clear()
+        self._anew = True
 
     def process(self) -> Process:
         """Issue every step as soon as what it waits for is known."""
@@ -118,7 +120,7 @@ class IssueUnit:
         return [*accumulate(lasting)][::-1]
 
     def _frame_of(self, index: int) -> Frame:
-        return self._frames[self._layer_of(index)]
+        return self._frames[self._number_of_pace(index)]
 
     def _stream(self, index: int, step: Stream) -> None:
         """Issue a pass: find its first ifmap read on the frame grid, and reserve all its slots of the port."""
@@ -176,6 +178,8 @@ class IssueUnit:
         if step.reads.table:
             # Pointers are read only when everything else that the pass waits for is in memory.
             there = max(fills, self._filled.get(step.preload, 0), spilled, self.ended + 1 - self.frame.period)
+            # Another frame begins when its first weights are there.
+            there = max(there, loaded) if self._anew else there
             self._told = self._next_frame(there)
             pointed = self._told + self.frame.period - 1
         if filled > self.ended:
@@ -187,6 +191,7 @@ class IssueUnit:
                 self._cause = name
         # Reads stay on the frame's grid: slots are fixed by cycle modulo the period (docs/timing.md).
         start = self._next_frame(max(cleared, pointed) + 1)
+        self._anew = False
         self.passes.append(Passes((index,), 0, self.ended, filled, loaded, cleared, start, self._cause, conflicts))
         return start
 

@@ -123,7 +123,8 @@ class Program:
         buffers: words of the vector memories that are in use.
         banked: words of banks that are in use, each area as if it lay in one lane.
         steps: steps in an order that is valid when they are executed one at a time.
-        word_fill: elements of a word that a pass streams, and that its results fill; of several layers, the most.
+        word_fill: elements of a word that a pass streams, and that its results fill; of several layers or passes, the
+            most.
         constants: tensors that come with the Program.
         word_cycles: cycles that the vector unit takes to make a word ready that a pass streams.
         derived: tensors that are made of the layer's operands.
@@ -218,19 +219,32 @@ class Program:
         return self.pace.frame(hardware)
 
     def frames(self, hardware: Hardware) -> tuple[Frame, ...]:
-        """The port's period while each layer runs; layers of one pace have the same object."""
-        paces = self.paces or (self.pace,) * (1 + max(self.layers, default=0))
-        # One object for each pace, because logs tell frames apart by identity.
-        known = {pace: pace.frame(hardware) for pace in {*paces}}
-        return tuple(known[pace] for pace in paces)
+        """The port's period at each pace, that of the first layer first."""
+        return tuple(pace.frame(hardware) for pace in self._paced[0])
 
-    def layer_of(self, index: int) -> int:
-        """Number of the layer that a step belongs to."""
-        return self.layers[index] if self.layers else 0
+    def number_of_pace(self, index: int) -> int:
+        """Number of the pace of a step among those of `frames`: a preload has that of its passes."""
+        return self._paced[1][index]
+
+    def pace_of(self, index: int) -> Pace:
+        """Pace of a step."""
+        return self._paced[0][self._paced[1][index]]
 
     def fill_of(self, index: int) -> int:
-        """Elements of a word in use in the layer of a step."""
-        return self.paces[self.layers[index]].word_fill if self.paces else self.word_fill
+        """Elements of a word in use at the pace of a step."""
+        return self.pace_of(index).word_fill
+
+    @cached_property
+    def _paced(self) -> tuple[tuple[Pace, ...], Sequence[int]]:
+        """Different paces, and the number of each step's."""
+        of_layers = self.paces or (self.pace,)
+        known = {pace: number for number, pace in enumerate(dict.fromkeys(of_layers))}
+        numbers = [known[of_layers[layer]] for layer in self.layers] if self.paces else [0] * len(self.steps)
+        for index, step in enumerate(self.steps):
+            if isinstance(step, Stream) and step.fill:
+                own = of_layers[self.layers[index] if self.paces else 0]
+                numbers[index] = numbers[step.preload] = known.setdefault(replace(own, word_fill=step.fill), len(known))
+        return (*known,), numbers
 
     @cached_property
     def queues(self) -> int:

@@ -162,6 +162,7 @@ class Stream(Step):
         rows, cols: the PEs in use.
         accumulate: whether results are added, by the vector unit, to the words already at `result_base`.
         finish: operations on the finished sums, one after another.
+        fill: elements of a word in use, where they are fewer than the layer's; 0: as many.
     """
 
     cause = "blocked"
@@ -175,6 +176,7 @@ class Stream(Step):
     cols: int
     accumulate: bool
     finish: tuple[Finish, ...] = ()
+    fill: int = 0
 
     @property
     def finishing(self) -> tuple[int, int]:
@@ -186,7 +188,15 @@ class Stream(Step):
     def facts(self) -> Mapping[str, int | str]:
         accumulate = "yes" if self.accumulate else "no"
         finish = {"finish": ", ".join(each.operation for each in self.finish)} if self.finish else {}
-        return {"rows": self.rows, "cols": self.cols, "words": self.words, "accumulate": accumulate, **finish}
+        elements = {"elements": self.fill} if self.fill else {}
+        return {
+            "rows": self.rows,
+            "cols": self.cols,
+            "words": self.words,
+            "accumulate": accumulate,
+            **finish,
+            **elements,
+        }
 
     @property
     def use(self) -> Use:

@@ -269,15 +269,15 @@ def _book(own: Streams, board: BoardRegisters, queue: int) -> None:
 
 @part
 def _tell(own: Streams, board: BoardRegisters, queue: int, now: int) -> None:
-    """Tell the pointer reader of the next pass, once the pass ahead is in its last frame or over and all data is in
-    memory.
+    """Tell the pointer reader of the next pass, once the pass ahead is in its last frame or over, all data is in
+    memory, and frames are those of the pass.
     """
     unit = own.units[queue]
     period = own.frames[unit["frame"]]["period"]
     if now % period or now <= unit["over_at"] - period or unit["next"] == unit["past"]:
         return
     at = own.issues[unit["next"]]
-    if at["vector"] or not at["table"] or unit["pointer_step"] == unit["next"]:
+    if at["vector"] or not at["table"] or unit["pointer_step"] == unit["next"] or at["frame"] != unit["frame"]:
         return
     if waiting(board.done, board.waits, at["data"], at["weights"], now):
         return

@@ -66,17 +66,14 @@ def streams_of(
 
     Of vector steps, a lane has `registers` for results of a turn, and `slots` beyond the first for accesses.
     """
-    own, array = program.frames(hardware), hardware.array
-    known = [*{id(frame): frame for frame in own}.values()]
-    number = {id(frame): at for at, frame in enumerate(known)}
-    frame_of = [number[id(frame)] for frame in own]
+    array = hardware.array
     issues, reads, units = list[dict[str, int]](), list[Records](), list[dict[str, int]]()
     ends, words = list[list[int]](), [0] * array.count
     for queue in range(array.queues):
         first = len(issues)
-        issues += _issues(program, settings, hardware, waits, reads, frame_of, queue)
+        issues += _issues(program, settings, hardware, waits, reads, queue)
         arrays = range(queue, queue + array.together)
-        fresh = {"pointer_step": -1, "pointers_at": -1, "cause": STARVED, "frame": frame_of[0], "current": -1}
+        fresh = {"pointer_step": -1, "pointers_at": -1, "cause": STARVED, "current": -1}
         units.append({"next": first, "past": len(issues), "first": arrays.start, "arrays": len(arrays), **fresh})
         taken = [each["step"] for each in issues[first:]]
         ends.append([sum(step <= last for step in taken) for last in program.last_passes[:-1]])
@@ -85,7 +82,7 @@ def streams_of(
             words[each] = streamed
     through = np.array(ends, np.int64).T.reshape(-1, array.queues)
     return Streams(
-        frames(known), records(ISSUE, issues),
+        frames(program.frames(hardware)), records(ISSUE, issues),
         np.concatenate([*reads, IDLE]).astype(ORDER), records(STREAM, units),
         np.tile(IDLE, array.queues).astype(ORDER), np.zeros((array.count, max(words)), WORD),
         np.zeros(array.count, QUEUE), np.arange(array.queues), np.ascontiguousarray(through), registers, slots,
@@ -110,9 +107,8 @@ def frames(known: Sequence[Frame]) -> Records:
 
 
 def _issues(
-    program: Program, settings: Settings, hardware: Hardware, waits: WaitTable, reads: list[Records],
-    frame_of: list[int], array: int,
-) -> list[dict[str, int]]:  # fmt: skip
+    program: Program, settings: Settings, hardware: Hardware, waits: WaitTable, reads: list[Records], array: int
+) -> list[dict[str, int]]:
     """Passes of an array and all vector steps, in order.
 
     A pass also waits for the last vector step ahead of it. A vector step also waits for the last preload and stream of
@@ -146,7 +142,7 @@ def _issues(
                 }  # fmt: skip
                 issue(
                     data, (step.preload,), (*others, *worked), words=step.words, lanes=step.cols,
-                    frame=frame_of[program.layer_of(index)], elements=program.fill_of(index),
+                    frame=program.number_of_pace(index), elements=program.fill_of(index),
                     generator=number[step.reads], buffer=buffer[step.preload], base=step.result_base,
                     accumulate=step.accumulate, finishes=bool(step.finish), **pointers,
                 )  # fmt: skip
@@ -196,16 +192,15 @@ def preloads_of(program: Program, hardware: Hardware, waits: WaitTable) -> Prelo
     rows, units, left = list[dict[str, int]](), list[dict[str, int]](), list[int]()
     for queue in range(array.queues):
         first, ahead = len(rows), 0
-        places: dict[int, tuple[int, int]] = {}
+        places = list[tuple[int, int]]()
         for frame in frames:
-            if id(frame) not in places:
-                places[id(frame)] = len(left), frame.period
-                left += frame.weight_waits(queue)
+            places.append((len(left), frame.period))
+            left += frame.weight_waits(queue)
         for index, step in enumerate(program.steps):
             if isinstance(step, Preload) and step.array == queue:
                 wait, past_wait = waits.add(step.after)
                 fill, past_fill = waits.add(other for other in step.after if waits.starves[other])
-                place, period = places[id(frames[program.layer_of(index)])]
+                place, period = places[program.number_of_pace(index)]
                 rows.append({
                     "step": index, "base": step.base, "rows": step.rows, "cols": step.cols, "delay": step.delay,
                     "bias": NOWHERE if step.bias is None else step.bias, "wait": wait, "past_wait": past_wait,

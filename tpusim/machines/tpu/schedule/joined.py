@@ -104,6 +104,7 @@ class Waits:
         self._layers: list[int] = []
         self._order: list[int] = []
         self._before: JoinedLayer | None = None
+        self._fill = 0
         self._users: defaultdict[Kind, NDArray[np.int64]]
         self._users = defaultdict(lambda: np.full(hardware.capacity_words, _NONE))
         self._waited: defaultdict[tuple[Kind, Kind], int] = defaultdict(lambda: _NONE)
@@ -118,7 +119,9 @@ class Waits:
             self._waiting(step, kind, anew=at < begins)
             for at, (step, kind) in enumerate(zip(steps, kinds, strict=True))
         ]
-        if self._before and (self._together or self._hardware.sequencer.between_blocks == "drain"):
+        changes = bool(program.streams) and program.streams[0].fill != self._fill
+        self._fill = program.streams[-1].fill if program.streams else self._fill
+        if self._before and (self._together or changes or self._hardware.sequencer.between_blocks == "drain"):
             loads = {kind: at for at, kind in reversed([*enumerate(kinds)]) if kind[0] is Preload}
             for at in loads.values():
                 waiting[at] |= self._before.ends
@@ -131,7 +134,7 @@ class Waits:
         elif self._before:
             order, early = self._before.with_ahead(free)
             self._order += order
-        self._paces += [program.pace] * len(steps)
+        self._paces += map(program.pace_of, range(len(steps)))
         self._arrays += [array for _, array in kinds]
         self._waits |= dict(enumerate(waiting, first))
         self._steps += steps

@@ -206,10 +206,13 @@ class Schedule:
         self._body: Key = None
         self._computed: dict[int, int] = {}
         """The last step that computed, by array; vector steps count as the first array's."""
-        self._step: tuple[int, ...] = ()
-        """Steps that the body waits for, where it is a step of a pipeline."""
+        self._fill = 0
+        self._held: tuple[int, ...] = ()
+        """Steps that the first preload of every array waits for: those ahead of a step of a pipeline, or of words with
+        other elements in use.
+        """
         self._started = set[int]()
-        """Arrays that have begun with the body."""
+        """Arrays that have had this preload."""
         self._begun: tuple[int, ...] = ()
         """Steps that must end before any slot is used."""
 
@@ -364,23 +367,27 @@ class Schedule:
             behind = takewhile(lambda other: self.gaps[other] == gap, range(at, len(self.units)))
             held = (each for other in behind for each in self.tenancies[other] if not each.area.late)
             whole = tuple({step for each in held for step in each.there.values()})
-            self._step = (*drained, *whole) if policy.pipelined else ()
+        # All arrays are through with words of one kind before any of them begins with others.
+        changes = unit.passes > 0 and unit.fill != self._fill
+        self._fill = unit.fill if changes else self._fill
+        if changes or (begins and policy.pipelined):
+            self._held = (*(last if changes else drained), *(whole if policy.pipelined else ()))
             self._started.clear()
-        if policy.pipelined and array not in self._started:
-            # A step of a pipeline holds back the first preload of every array.
-            drained = (*drained, *self._step)
+        if unit.passes and array not in self._started:
+            drained = (*drained, *self._held)
             self._started.add(array)
         for act in acts:
             if isinstance(act, Pass):
-                self._pass(act, mine, array, delay, drained, (*whole, *serial))
+                self._pass(act, mine, array, unit.fill, delay, drained, (*whole, *serial))
                 drained = whole = ()
             else:
                 self._vector(act, mine, delay)
             delay = 0
 
     def _pass(
-        self, act: Pass, mine: list[Tenancy], array: int, delay: int, drained: tuple[int, ...], others: tuple[int, ...]
-    ) -> None:
+        self, act: Pass, mine: list[Tenancy], array: int, fill: int, delay: int, drained: tuple[int, ...],
+        others: tuple[int, ...],
+    ) -> None:  # fmt: skip
         weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words, finish, bias = act
         steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
         at = len(steps)
@@ -396,7 +403,7 @@ class Schedule:
         if begins and into.there:
             # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
-        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish))
+        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish, fill))
         into.written = self._computed[array] = at + 1
 
     def _vector(self, act: VectorWork, mine: list[Tenancy], delay: int) -> None:

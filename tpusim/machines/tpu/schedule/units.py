@@ -137,6 +137,7 @@ class Unit(NamedTuple):
         beside: places of needs with words beside those that the spill of its result moves: of the work on these.
         tallies: the one of these places whose words the spill writes; -1 for none.
         array: array with weights of its own that takes the passes; -1: the one whose turn it is by its sums.
+        fill: elements in use in each word that the passes stream, where they are fewer than in other units; 0: as many.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -150,6 +151,7 @@ class Unit(NamedTuple):
     beside: tuple[int, ...] = ()
     tallies: int = -1
     array: int = -1
+    fill: int = 0
 
 
 class Touch(NamedTuple):
