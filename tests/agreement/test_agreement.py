@@ -135,6 +135,27 @@ def with_capacity(hardware: Hardware, capacity_bytes: int) -> Hardware:
     return hardware.model_copy(update={"vector_memory": memory})
 
 
+@pytest.mark.parametrize("arrays", [(1, "shared"), (2, "shared"), (2, "own")])
+@pytest.mark.parametrize("name", ["channel_first", "explicit", "channel_last", "indirect"])
+def test_the_last_words_of_pixels_have_a_frame_of_their_own(name: str, arrays: tuple[int, str]) -> None:
+    """Fifteen images in words of eight and seven: all passes at one frame end before those at the other begin."""
+    hardware = machine(word_elements=8, array_count=arrays[0], array_weights=arrays[1], capacity_words=1024, alus=64)
+    layer = conv(5, 6, 6, 3, padding=1)
+    program, _ = LOWERINGS[name].lower(layer, 15, hardware)
+    whole, last = program.frames(hardware)
+    assert {step.fill for step in program.streams} == {0, 7}
+    assert (program.word_fill, whole.period - last.period) == (8, 1)
+    operands = operands_of(layer, 15, seed=3)
+    timing = event.run(program, hardware)
+    clocked, written = register.run(program, hardware, operands)
+    assert clocked == timing
+    assert verdict_of(layer, operands, written).mismatched == 0
+    assert check_layer(layer, 15, program, hardware, seed=3).mismatched == 0
+    if hardware.array.count == 1:
+        busy = sum(step.words * (step.fill or 8) for step in program.streams)
+        assert timing.units["systolic_array"]["busy"] == busy
+
+
 class Level:
     """What every level must do; `outputs` computes a layer's ofmap [c_out, h, w, n]."""
 

@@ -118,6 +118,22 @@ def three(reading: bool = True) -> Program:
     return linked(placed(layers, TIGHT), TIGHT)
 
 
+def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -> None:
+    """Words of six images, then of five, in each of two layers: weights of the second wait for the first's passes."""
+    hardware = machine(word_elements=8, capacity_words=1024, alus=64)
+    chain = row(conv(5, 6, 5, 3, padding=1), 11, hardware)
+    program = chain.program
+    assert len(program.frames(hardware)) == 2
+    steps = zip(program.layers, program.steps, strict=True)
+    fills = dict.fromkeys((layer, step.fill) for layer, step in steps if isinstance(step, Stream))
+    assert [*fills] == [(0, 0), (0, 5), (1, 0), (1, 5)]
+    values = Values.of(chain, program)
+    clocked, registers = register.run(values.program, hardware, values.given)
+    assert clocked == event.run(program, hardware)
+    for each in values.computed(registers):
+        assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
+
+
 def without(program: Program, kind: type[Step]) -> Program:
     """Steps of a kind no longer wait for those of other layers."""
     steps = (

@@ -173,6 +173,13 @@ class InStrips:
         groups, share = word_groups(self.images, word_elements // self.strips)
         return groups, share * self.strips
 
+    def last_word(self, word_elements: int) -> int:
+        """Elements used of the last word of a pixel: images that fill words unevenly leave more of it empty, but strips
+        of fewer images would lie apart in it.
+        """
+        groups, fill = self.word_groups(word_elements)
+        return fill if self.strips > 1 else self.images - (groups - 1) * fill
+
     @property
     def ifmap_apart(self) -> tuple[int, int]:
         """Rows and columns of the ifmap from one strip to the next."""
@@ -409,10 +416,14 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
             yield replace(shape, col=replace(shape.col, strips=shape.beside)), -(-cols // shape.beside) / cols
         return
 
+    def in_strips_by(r: int, c: int) -> ConvShape:
+        return replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
+
     def cost(r: int, c: int) -> tuple[int, int]:
-        groups, share = word_groups(shape.images, elements // (r * c))
-        words = groups * -(-rows // r) * -(-cols // c)
-        return words, words * max(share * r * c, LEAST_FRAME)
+        each = in_strips_by(r, c)
+        (groups, fill), last = each.word_groups(elements), each.last_word(elements)
+        points = -(-rows // r) * -(-cols // c)
+        return groups * points, points * ((groups - 1) * max(fill, LEAST_FRAME) + max(last, LEAST_FRAME))
 
     # Among equal costs, the fewest strips are taken, and rows before columns.
     costs = sorted((*cost(*cut), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
@@ -421,8 +432,7 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
         if (cycles, strips) < least:
             least = cycles, strips
             if (r, c) != own:
-                other = replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
-                yield other, cycles / cost(*own)[1]
+                yield in_strips_by(r, c), cycles / cost(*own)[1]
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:

@@ -20,7 +20,15 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
-from tpusim.machines.tpu.definition import beat_of, issue_cycles, ready_delay
+from tpusim.machines.tpu.definition import (
+    Frame,
+    beat_of,
+    frame_of,
+    issue_cycles,
+    ready_delay,
+    stream_clients,
+    word_cycles,
+)
 from tpusim.machines.tpu.description import Hardware
 
 Counts = NDArray[np.int64]
@@ -219,6 +227,19 @@ def step(
     # Where words are written beside reads, the port is charged for the whole turn: too much where the work is longer.
     port = turns * beat.period if beat.beside else words * (operands + 1)
     return Demand(cycles=turns * beat.period + beat.result_delay, port=port)
+
+
+def frames_of(cut: Cut, adds: bool, hardware: Hardware) -> tuple[Frame, Frame]:
+    """The port's period while passes stream, of which some may add to sums; and while they stream but the last word of
+    each pixel, which may hold fewer images.
+    """
+    word = hardware.vector_memory.word_elements
+    groups, fill = cut.shape.word_groups(word)
+    ready = word_cycles(groups, cut.transposed, hardware)
+    whole, last = (
+        frame_of(hardware, each, stream_clients(adds), word_cycles=ready) for each in (fill, cut.shape.last_word(word))
+    )
+    return whole, last
 
 
 def delay_of(words: int, hardware: Hardware, begins: bool = True) -> int:

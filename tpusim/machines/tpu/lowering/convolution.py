@@ -139,7 +139,8 @@ class Convolution(Units):
             body = group, block, fold // kept, section.chunk
             # What a step of a pipeline moves is moved ahead of the step, or behind it.
             gap = not self._pipelined or body != ahead
-            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap)
+            fill = plan.fill_of(plan.blocks[block])
+            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap, fill=fill)
             ahead = body
 
     def counted(self) -> StepCounts | None:

@@ -341,7 +341,9 @@ def words_of(plan: Plan, layer: Op) -> str:
     relaid = plan.hardware.mapping.entry == "relaid"
     free = "" if plan.hardware.vector_unit.relayout_cycles else " in no time (relayout_cycles)"
     how = f"; the ifmap arrives in another layout, and is laid out anew{free}" if relaid else ""
-    return used_of(plan.word_fill, plan.shape, layer, plan.hardware) + how
+    last = plan.fill_of(plan.blocks[-1])
+    fewer = f", and {counted(last, layer.counted_by)} in the last word of each pixel" if last else ""
+    return used_of(plan.word_fill, plan.shape, layer, plan.hardware) + fewer + how
 
 
 def used_of(fill: int, shape: InStrips, layer: Op, hardware: Hardware) -> str:

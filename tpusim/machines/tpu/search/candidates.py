@@ -25,6 +25,7 @@ from tpusim.machines.tpu.cut.tiling import (
     Demand,
     Tiling,
     col_folds,
+    frames_of,
     given_outputs,
     patch,
     preparing,
@@ -33,7 +34,7 @@ from tpusim.machines.tpu.cut.tiling import (
     too_small,
     weight_words,
 )
-from tpusim.machines.tpu.definition import Frame, frame_of, issue_cycles, stream_clients, word_cycles, word_latency
+from tpusim.machines.tpu.definition import Frame, issue_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 
 MOST_CHUNKS = 1 << 9
@@ -303,51 +304,65 @@ class Candidates:
 
     # ---- what a tiling demands
 
-    @cached_property
+    @property
     def frame(self) -> Frame:
         """The port's period while passes stream."""
-        return self._frame(self.hardware)
+        return self.frames[0]
 
     @cached_property
-    def least_of_a_word(self) -> float:
-        """The fewest cycles of a streamed word, over all numbers of arrays with passes: some may be left
-        without any.
+    def frames(self) -> tuple[Frame, Frame]:
+        """The port's period while passes stream, and while they stream but the last word of each pixel."""
+        return frames_of(self.cut, self.passes > 1, self.hardware)
+
+    @cached_property
+    def least_of_a_word(self) -> tuple[float, float]:
+        """The fewest cycles of a streamed word, and of the last word of a pixel alone, over all numbers of arrays with
+        passes: some may be left without any.
         """
         arrays = self.hardware.array
-        if arrays.queues == 1:
-            return self.frame.period / self.frame.arrays
-        return min(
-            self._frame(self.hardware.having("array", count=few)).period / few for few in range(1, arrays.queues + 1)
-        )
+        every = [self.frames]
+        if arrays.queues > 1:
+            fewer = (self.hardware.having("array", count=few) for few in range(1, arrays.queues + 1))
+            every = [frames_of(self.cut, self.passes > 1, each) for each in fewer]
+        word, last = (min(frame.period / frame.arrays for frame in each) for each in zip(*every, strict=True))
+        return word, last
 
-    def _frame(self, hardware: Hardware) -> Frame:
-        ready = word_cycles(self.groups, self.cut.transposed, hardware)
-        return frame_of(hardware, self.word_fill, stream_clients(self.passes > 1), word_cycles=ready)
+    @property
+    def least_streamed(self) -> float:
+        """The fewest cycles of the array for all words of the outputs, once."""
+        (rows, cols, groups), (word, last) = self.extents, self.least_of_a_word
+        return rows * cols * ((groups - 1) * word + last)
 
-    def stream(self, words: Counts) -> Counts:
-        """Cycles in which a pass streams the words of a block."""
-        return np.asarray(-(-words // self.frame.arrays) * self.frame.period)
+    def stream(self, words: Counts, last: bool = False) -> Counts:
+        """Cycles in which a pass streams the words of a block, or of one that has but the `last` of each pixel."""
+        frame = self.frames[last]
+        return np.asarray(-(-words // frame.arrays) * frame.period)
+
+    def parted(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
+        """A mask of the tilings that have blocks of the last words of pixels alone, which take a shorter frame."""
+        whole, last = self.frames
+        return np.asarray((tilings.groups == 1) & (tilings.span == 0) & (last.period < whole.period))
 
     def turn(self, tilings: Tiling[Counts]) -> Counts:
-        """Cycles from pass to pass over a block: the longer of its stream and the next preload, or their sum."""
-        stream, preload = self.stream(tilings.psum_words), self.hardware.preload_cycles
+        """Cycles from pass to pass over a block, on the mean."""
+        whole, last = (self._turn(tilings.psum_words, frame) for frame in self.frames)
+        return np.where(self.parted(tilings), whole - (whole - last) / self.groups, whole)
+
+    def _turn(self, words: Counts, frame: Frame) -> Counts:
+        """Cycles from pass to pass over some words: the longer of their stream and the next preload, or the sum."""
+        stream, hardware = -(-words // frame.arrays) * frame.period, self.hardware
         # A full frame leaves the preload no slot until the stream is over; with one weight buffer, there is no place
         # for the weights until then.
-        full = self.frame.period == self.frame.slots and self.hardware.vector_memory.ports == "shared"
-        if full or self.hardware.array.weight_buffers == 1:
-            return stream + preload
-        return np.asarray(np.maximum(stream, preload + self._out_of_turn))
-
-    @cached_property
-    def _out_of_turn(self) -> int:
-        """Cycles that a preload loses whose words would fall into slots of sums or results: passes begin a frame later.
-
-        A preload asks for its words in the cycle ahead of a frame, and for one in as many cycles as a frame has.
-        """
-        frame, hardware = self.frame, self.hardware
-        own = hardware.vector_memory.ports == "separate" or hardware.weight_word_cycles % frame.period
-        slots = () if own else (frame.psum_slot, frame.result_slot)
-        return frame.period * any(slot is not None and slot + frame.arrays == frame.period for slot in slots)
+        shared = hardware.vector_memory.ports == "shared"
+        if (shared and frame.period == frame.slots) or hardware.array.weight_buffers == 1:
+            return np.asarray(stream + hardware.preload_cycles)
+        # A preload loses a frame if its words would fall into slots of sums or results: it asks for its words in the
+        # cycle ahead of a frame, and for one in as many cycles as a frame has.
+        slots = (
+            (frame.psum_slot, frame.result_slot) if shared and not hardware.weight_word_cycles % frame.period else ()
+        )
+        lost = frame.period * any(slot is not None and slot + frame.arrays == frame.period for slot in slots)
+        return np.asarray(np.maximum(stream, hardware.preload_cycles + lost))
 
     @cached_property
     def _beside_streams(self) -> float:
@@ -365,7 +380,7 @@ class Candidates:
         # The first pass of an outcome adds to no partial sum, so it reads one word less for each result.
         frame = self.frame
         reads = self.passes * frame.slots - frame.arrays * (self.passes > 1)
-        return self.stream(tilings.psum_words) / frame.period * reads + self._weight_words
+        return -(-tilings.psum_words // frame.arrays) * reads + self._weight_words
 
     @cached_property
     def _weight_words(self) -> int:
@@ -442,9 +457,9 @@ class Candidates:
         """Cycles that no tiling can beat, whether array or HBM sets the pace, by the share of its streams that the
         array takes.
         """
-        streamed, word = prod(self.extents) * self.shape.groups * self.columns * self.passes, self.least_of_a_word
+        streamed = self.least_streamed * self.shape.groups * self.columns * self.passes
         moved = self._all_once
-        return lambda share: max(share * streamed * word, moved)
+        return lambda share: max(share * streamed, moved)
 
     @property
     def _all_once(self) -> float:
@@ -492,7 +507,7 @@ class Candidates:
         loaded, turns = groups * (tilings.blocks * again), groups * tilings.blocks * held
         ahead = turns * self.hardware.sequencer.block_cycles + loaded * (tilings.ifmap_words * self.ready_cycles)
         exposed = turns * self._drain_cycles + self._exposed(ahead, turns, costs)
-        array = results * self.passes * costs.per_pass + exposed
+        array = results * self.passes * costs.per_pass + exposed + self._changes(tilings)
         filled = groups * self.columns * self._filter_loads(tilings)
         sections = _ceil(self.passes, tilings.section_passes)
         kept = np.where((tilings.loop_order == "block_major") | (tilings.blocks == 1), self.columns, tilings.kept_folds)
@@ -541,7 +556,14 @@ class Candidates:
         beside = np.maximum(self._crossing(tilings) * self._beside_streams, costs.load) + freed
         late = np.where(tilings.ifmap_buffers > 2, 0, np.maximum(beside / tilings.kept_folds - over, 0))
         end = np.maximum(array + late, np.maximum(bus + costs.spill + self._turnaround, port + tilings.psum_words))
-        return np.asarray(costs.results * ((chunks - 1) * np.maximum(pace, bus) + end) + costs.last)
+        each = (chunks - 1) * np.maximum(pace, bus) + end
+        return np.asarray(costs.results * each + costs.last + self._changes(tilings))
+
+    def _changes(self, tilings: Tiling[Counts]) -> Cycles:
+        """Cycles in which the array ends passes of one frame before it loads weights for another."""
+        turns = np.where(tilings.loop_order == "block_major", 1, _ceil(self.columns, tilings.kept_folds))
+        ends = self.frame.result_delay + self.hardware.preload_cycles
+        return np.where(self.parted(tilings), (2 * self.shape.groups * turns - 1) * ends, 0)
 
     def _crossing(self, tilings: Tiling[Counts]) -> Counts:
         """Words of a load that cross the port beside passes; none where the ifmap goes to banks."""

@@ -22,7 +22,7 @@ from tpusim.machines.tpu.cut.blocks import padded
 from tpusim.machines.tpu.cut.geometry import MapAxis, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, summed, together
-from tpusim.machines.tpu.definition import finish_cycles, word_latency
+from tpusim.machines.tpu.definition import Frame, finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.windows import Windows
@@ -359,7 +359,7 @@ class Bound:
 
     def _of_pipelines(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of steps of a pipeline: those of all streams, or of the filter and the results on the bus."""
-        streams = prod(self.of.extents) * self.shape.groups * self.of.columns * self.passes * self.of.least_of_a_word
+        streams = self.of.least_streamed * self.shape.groups * self.of.columns * self.passes
         filters, results = (prod(each) for each in (self.shape.tensors.filter, self.shape.tensors.ofmap))
         moved = filters * self._weight_cycles + results * self._result_cycles
         least = self.hardware.sequencer.launch_cycles + max(streams, moved)
@@ -419,8 +419,8 @@ class Bound:
         smallest: Cycles = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
         words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
         sizes = self._sizes(tilings)
-        for count, size, prepared in sizes:
-            stream = size * self.of.least_of_a_word if self._apart else self.of.stream(size)
+        for count, size, prepared, last in sizes:
+            stream = size * self.of.least_of_a_word[last] if self._apart else self.of.stream(size, last)
             turn, late = self._turn(stream), np.where(chunks == 1, prepared, 0)
             issued = issued + count * columns * self.passes * turn
             extra = self._after + weights + stream - turn if drains else self._turn(stream, delay) - turn
@@ -439,10 +439,14 @@ class Bound:
     @cached_property
     def _after(self) -> int:
         """Cycles from the last frame of a pass until its results are written, if their slot is the next."""
-        hardware = self.hardware.having("array", count=1) if self._apart else self.hardware
-        latency = word_latency(self.of.word_fill, hardware)
-        written = latency - 1 + finish_cycles(self.of.word_fill, 1, hardware) if self.passes > 1 else latency
-        return written + 2 - self.of.frame.period
+        hardware, shape = self.hardware.having("array", count=1) if self._apart else self.hardware, self.shape
+        fills = self.of.word_fill, shape.last_word(hardware.vector_memory.word_elements)
+
+        def after(fill: int, frame: Frame) -> int:
+            latency = word_latency(fill, hardware)
+            return (latency - 1 + finish_cycles(fill, 1, hardware) if self.passes > 1 else latency) + 2 - frame.period
+
+        return min(map(after, fills, self.of.frames))
 
     def _turn(self, stream: Cycles, delay: int = 0) -> Cycles:
         """Cycles from pass to pass: the stream, or the preload ahead of the next pass, whichever takes longer."""
@@ -451,12 +455,22 @@ class Bound:
         weights = self.hardware.preload_cycles + delay
         return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
 
-    def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles]]:
-        """(number of blocks, words of each, rotation cycles of each) by size of block, full ones first."""
+    def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles, bool]]:
+        """(number of blocks, words of each, rotation cycles of each, whether they have but the last word of each pixel)
+        by size of block, full ones first.
+        """
         if tilings.span.any():
-            return [(count, size, 0) for count, size in _portions(prod(self.of.extents), tilings.span)]
+            return [(count, size, 0, False) for count, size in _portions(prod(self.of.extents), tilings.span)]
         rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
-        return [(a * b * c, x * y * z, self.of.rotated(x, y, z)) for a, x in rows for b, y in cols for c, z in groups]
+        # Of the blocks with the last word groups, those with one of them.
+        alone = [np.where(size == 1, np.minimum(count, 1), 0) for count, size in groups]
+        alone[0] = np.where(groups[1][0] > 0, 0, alone[0])
+        kinds = [(count - one, size, False) for (count, size), one in zip(groups, alone, strict=True)]
+        kinds.append((alone[0] + alone[1], np.ones_like(tilings.groups), True))
+        return [
+            (a * b * c, x * y * z, self.of.rotated(x, y, z), last)
+            for a, x in rows for b, y in cols for c, z, last in kinds
+        ]  # fmt: skip
 
     # ---- the bus: transfers by their bytes and by their conversion
 
