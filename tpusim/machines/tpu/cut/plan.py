@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
 from tpusim.machines.tpu.cut.geometry import ConvShape, padded_map, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap
-from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, frames_of, weight_words
+from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, parted, weight_words
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
@@ -178,14 +178,13 @@ class Plan:
 
     @cached_property
     def last_fill(self) -> int:
-        """Elements in use that passes stream of the last word of each pixel alone, where that saves cycles; else 0."""
-        whole, last = frames_of(self.cut, len(self.passes) > 1, self.hardware)
-        return self.shape.last_word(self.hardware.vector_memory.word_elements) if last.period < whole.period else 0
+        """Elements of the last word of each pixel, if that streams by a frame of its own; else 0."""
+        own = parted(self.tiling, self.cut, self.hardware)
+        return self.shape.last_word(self.hardware.vector_memory.word_elements) if own else 0
 
     def fill_of(self, block: Block) -> int:
         """Elements of a word that passes over a block stream, where they are fewer than `word_fill`; else 0."""
-        alone = block.span is None and block.groups.start == self._word_groups[0] - 1
-        return self.last_fill if alone else 0
+        return self.last_fill if block.groups.start == self._word_groups[0] - 1 else 0
 
     @property
     def word_cycles(self) -> int:

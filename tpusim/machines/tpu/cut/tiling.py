@@ -242,6 +242,28 @@ def frames_of(cut: Cut, adds: bool, hardware: Hardware) -> tuple[Frame, Frame]:
     return whole, last
 
 
+def parted(tilings: Tiling[Any], cut: Cut, hardware: Hardware) -> NDArray[np.bool_]:
+    """A mask of the tilings whose last words of pixels stream by a frame of their own: where blocks have no others, and
+    passes over these save more than it costs to end all passes before frames change, twice.
+    """
+    shape, sums = cut.shape, cut.whole.sums
+    passes, columns = max(map(len, sums)), len(sums) * len(col_folds(shape.out_channels, hardware))
+    whole, last = frames_of(cut, passes > 1, hardware)
+    (groups, _), words = (
+        shape.word_groups(hardware.vector_memory.word_elements),
+        tilings.rows * tilings.cols * shape.cell,
+    )
+    # A pass over few words takes as long as the weights of the next.
+    taken, less = (
+        np.maximum(-(-words // each.arrays) * each.period, hardware.preload_cycles) for each in (whole, last)
+    )
+    blocks = -(-shape.row.extent // tilings.rows) * -(-shape.col.extent // tilings.cols)
+    folds = np.where(tilings.loop_order == "block_major", columns, np.minimum(tilings.kept_folds, columns))
+    saved = blocks * passes * folds * (taken - less)
+    alone = (tilings.span == 0) & ((groups - 1) % tilings.groups == 0)
+    return np.asarray(alone & (saved > 2 * (whole.result_delay + hardware.preload_cycles)))
+
+
 def delay_of(words: int, hardware: Hardware, begins: bool = True) -> int:
     """Cycles before a block of the vector unit: the body that it `begins`, and the time to make its words ready."""
     return hardware.sequencer.block_cycles * begins + ready_delay(words, hardware)

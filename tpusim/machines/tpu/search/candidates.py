@@ -27,6 +27,7 @@ from tpusim.machines.tpu.cut.tiling import (
     col_folds,
     frames_of,
     given_outputs,
+    parted,
     patch,
     preparing,
     rotating,
@@ -338,15 +339,11 @@ class Candidates:
         frame = self.frames[last]
         return np.asarray(-(-words // frame.arrays) * frame.period)
 
-    def parted(self, tilings: Tiling[Counts]) -> NDArray[np.bool_]:
-        """A mask of the tilings that have blocks of the last words of pixels alone, which take a shorter frame."""
-        whole, last = self.frames
-        return np.asarray((tilings.groups == 1) & (tilings.span == 0) & (last.period < whole.period))
-
     def turn(self, tilings: Tiling[Counts]) -> Counts:
         """Cycles from pass to pass over a block, on the mean."""
         whole, last = (self._turn(tilings.psum_words, frame) for frame in self.frames)
-        return np.where(self.parted(tilings), whole - (whole - last) / self.groups, whole)
+        own = (tilings.groups == 1) & parted(tilings, self.cut, self.hardware)
+        return np.where(own, whole - (whole - last) / self.groups, whole)
 
     def _turn(self, words: Counts, frame: Frame) -> Counts:
         """Cycles from pass to pass over some words: the longer of their stream and the next preload, or the sum."""
@@ -563,7 +560,7 @@ class Candidates:
         """Cycles in which the array ends passes of one frame before it loads weights for another."""
         turns = np.where(tilings.loop_order == "block_major", 1, _ceil(self.columns, tilings.kept_folds))
         ends = self.frame.result_delay + self.hardware.preload_cycles
-        return np.where(self.parted(tilings), (2 * self.shape.groups * turns - 1) * ends, 0)
+        return np.where(parted(tilings, self.cut, self.hardware), (2 * self.shape.groups * turns - 1) * ends, 0)
 
     def _crossing(self, tilings: Tiling[Counts]) -> Counts:
         """Words of a load that cross the port beside passes; none where the ifmap goes to banks."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.cut.blocks import padded
 from tpusim.machines.tpu.cut.geometry import MapAxis, stored_ifmap
 from tpusim.machines.tpu.cut.reduction import Cut
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, summed, together
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, parted, summed, together
 from tpusim.machines.tpu.definition import Frame, finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.search.candidates import Candidates
@@ -462,11 +462,9 @@ class Bound:
         if tilings.span.any():
             return [(count, size, 0, False) for count, size in _portions(prod(self.of.extents), tilings.span)]
         rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
-        # Of the blocks with the last word groups, those with one of them.
-        alone = [np.where(size == 1, np.minimum(count, 1), 0) for count, size in groups]
-        alone[0] = np.where(groups[1][0] > 0, 0, alone[0])
-        kinds = [(count - one, size, False) for (count, size), one in zip(groups, alone, strict=True)]
-        kinds.append((alone[0] + alone[1], np.ones_like(tilings.groups), True))
+        own = np.where(parted(tilings, self.of.cut, self.hardware), 1, 0)
+        (full, size), (rest, left) = groups
+        kinds = (full - own * (1 - rest), size, False), (rest * (1 - own), left, False), (own, np.ones_like(size), True)
         return [
             (a * b * c, x * y * z, self.of.rotated(x, y, z), last)
             for a, x in rows for b, y in cols for c, z, last in kinds
