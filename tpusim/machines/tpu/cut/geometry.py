@@ -416,14 +416,10 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
             yield replace(shape, col=replace(shape.col, strips=shape.beside)), -(-cols // shape.beside) / cols
         return
 
-    def in_strips_by(r: int, c: int) -> ConvShape:
-        return replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
-
     def cost(r: int, c: int) -> tuple[int, int]:
-        each = in_strips_by(r, c)
-        (groups, fill), last = each.word_groups(elements), each.last_word(elements)
-        points = -(-rows // r) * -(-cols // c)
-        return groups * points, points * ((groups - 1) * max(fill, LEAST_FRAME) + max(last, LEAST_FRAME))
+        groups, share = word_groups(shape.images, elements // (r * c))
+        words = groups * -(-rows // r) * -(-cols // c)
+        return words, words * max(share * r * c, LEAST_FRAME)
 
     # Among equal costs, the fewest strips are taken, and rows before columns.
     costs = sorted((*cost(*cut), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
@@ -432,7 +428,8 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
         if (cycles, strips) < least:
             least = cycles, strips
             if (r, c) != own:
-                yield in_strips_by(r, c), cycles / cost(*own)[1]
+                other = replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
+                yield other, cycles / cost(*own)[1]
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:

@@ -328,12 +328,6 @@ class Candidates:
         word, last = (min(frame.period / frame.arrays for frame in each) for each in zip(*every, strict=True))
         return word, last
 
-    @property
-    def least_streamed(self) -> float:
-        """The fewest cycles of the array for all words of the outputs, once."""
-        (rows, cols, groups), (word, last) = self.extents, self.least_of_a_word
-        return rows * cols * ((groups - 1) * word + last)
-
     def stream(self, words: Counts, last: bool = False) -> Counts:
         """Cycles in which a pass streams the words of a block, or of one that has but the `last` of each pixel."""
         frame = self.frames[last]
@@ -454,7 +448,7 @@ class Candidates:
         """Cycles that no tiling can beat, whether array or HBM sets the pace, by the share of its streams that the
         array takes.
         """
-        streamed = self.least_streamed * self.shape.groups * self.columns * self.passes
+        streamed = prod(self.extents) * self.shape.groups * self.columns * self.passes * self.least_of_a_word[False]
         moved = self._all_once
         return lambda share: max(share * streamed, moved)
 

@@ -359,7 +359,9 @@ class Bound:
 
     def _of_pipelines(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of steps of a pipeline: those of all streams, or of the filter and the results on the bus."""
-        streams = self.of.least_streamed * self.shape.groups * self.of.columns * self.passes
+        streams = (
+            prod(self.of.extents) * self.shape.groups * self.of.columns * self.passes * min(self.of.least_of_a_word)
+        )
         filters, results = (prod(each) for each in (self.shape.tensors.filter, self.shape.tensors.ofmap))
         moved = filters * self._weight_cycles + results * self._result_cycles
         least = self.hardware.sequencer.launch_cycles + max(streams, moved)
