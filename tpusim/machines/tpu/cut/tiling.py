@@ -236,10 +236,9 @@ def frames_of(cut: Cut, adds: bool, hardware: Hardware) -> tuple[Frame, Frame]:
     word = hardware.vector_memory.word_elements
     groups, fill = cut.shape.word_groups(word)
     ready = word_cycles(groups, cut.transposed, hardware)
-    whole, last = (
-        frame_of(hardware, each, stream_clients(adds), word_cycles=ready) for each in (fill, cut.shape.last_word(word))
-    )
-    return whole, last
+    fills = {fill: None, cut.shape.last_word(word): None}
+    whole, *last = (frame_of(hardware, each, stream_clients(adds), word_cycles=ready) for each in fills)
+    return whole, last[0] if last else whole
 
 
 def parted(tilings: Tiling[Any], cut: Cut, hardware: Hardware) -> NDArray[np.bool_]:
@@ -249,10 +248,10 @@ def parted(tilings: Tiling[Any], cut: Cut, hardware: Hardware) -> NDArray[np.boo
     shape, sums = cut.shape, cut.whole.sums
     passes, columns = max(map(len, sums)), len(sums) * len(col_folds(shape.out_channels, hardware))
     whole, last = frames_of(cut, passes > 1, hardware)
-    (groups, _), words = (
-        shape.word_groups(hardware.vector_memory.word_elements),
-        tilings.rows * tilings.cols * shape.cell,
-    )
+    if whole is last:
+        return np.zeros(np.shape(tilings.groups), dtype=bool)
+    groups, _ = shape.word_groups(hardware.vector_memory.word_elements)
+    words = tilings.rows * tilings.cols * shape.cell
     # A pass over few words takes as long as the weights of the next.
     taken, less = (
         np.maximum(-(-words // each.arrays) * each.period, hardware.preload_cycles) for each in (whole, last)

@@ -335,7 +335,10 @@ class Candidates:
 
     def turn(self, tilings: Tiling[Counts]) -> Counts:
         """Cycles from pass to pass over a block, on the mean."""
-        whole, last = (self._turn(tilings.psum_words, frame) for frame in self.frames)
+        whole = self._turn(tilings.psum_words, self.frame)
+        if self.frames[1] is self.frame:
+            return whole
+        last = self._turn(tilings.psum_words, self.frames[1])
         own = (tilings.groups == 1) & parted(tilings, self.cut, self.hardware)
         return np.where(own, whole - (whole - last) / self.groups, whole)
 

@@ -466,7 +466,8 @@ class Bound:
         rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
         own = np.where(parted(tilings, self.of.cut, self.hardware), 1, 0)
         (full, size), (rest, left) = groups
-        kinds = (full - own * (1 - rest), size, False), (rest * (1 - own), left, False), (own, np.ones_like(size), True)
+        kinds = [(full - own * (1 - rest), size, False), (rest * (1 - own), left, False)]
+        kinds += [(own, np.ones_like(size), True)] if own.any() else []
         return [
             (a * b * c, x * y * z, self.of.rotated(x, y, z), last)
             for a, x in rows for b, y in cols for c, z, last in kinds
