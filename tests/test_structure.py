@@ -9,6 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -32,11 +33,35 @@ def level(room: str, floors: list[list[str]]) -> int:
     return next(index for index, names in enumerate(floors) if room in names)
 
 
+class Seen(NamedTuple):
+    """What the tests look for in a module, found in one walk through it."""
+
+    imports: set[str]
+    ways_out: set[str]
+    riddles: list[str]
+    types: list[str]
+
+
 @cache
+def seen(path: Path) -> Seen:
+    tree = ast.parse(path.read_text())
+    nodes = [*ast.walk(tree)]
+    types = [each.name for each in tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
+    return Seen(_imports(nodes), ways_out(nodes), riddles(nodes), types)
+
+
+def nodes_of(source: str) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(source))]
+
+
 def imports(path: Path) -> set[str]:
     """The modules of the package that a file imports, without the leading `tpusim.`."""
+    return seen(path).imports
+
+
+def _imports(nodes: list[ast.AST]) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {name.name for name in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -63,25 +88,31 @@ FAMILIES = sorted(
 
 
 NAMED = [".".join(module.parts) for module in MODULES if str(module) not in TOP]
-IN_ROOMS = [(own, inside) for inside in ("", *FAMILIES) for own in NAMED
-            if own.startswith(f"{inside}." if inside else "") and own != f"{inside}.__init__"]  # fmt: skip
-"""Modules of the package, and of each family."""
+"""Modules of the package."""
 
 
-@pytest.mark.parametrize(("own", "inside"), IN_ROOMS)
-def test_imports_run_downward(own: str, inside: str) -> None:
-    prefix = f"{inside}." if inside else ""
-    floors, room = rooms(inside), own.removeprefix(prefix).split(".")[0]
-    for other in imports((PACKAGE / own.replace(".", "/")).with_suffix(".py")):
-        if other.startswith(prefix) and (below := other.removeprefix(prefix).split(".")[0]):
-            assert room == below or level(below, floors) > level(room, floors), f"{own} imports {other}"
+def imported(own: str) -> set[str]:
+    return imports((PACKAGE / own.replace(".", "/")).with_suffix(".py"))
 
 
-@pytest.mark.parametrize("module", [each for each in MODULES if each.parts[0] == "machines"], ids=str)
-def test_families_never_import_one_another(module: Path) -> None:
-    own = ".".join(module.parts[:2])
-    others = tuple(f"{family}." for family in FAMILIES if family != own)
-    assert not [name for name in imports(PACKAGE / module.with_suffix(".py")) if f"{name}.".startswith(others)]
+@pytest.mark.parametrize("inside", ["", *FAMILIES])
+def test_imports_run_downward(inside: str) -> None:
+    """In the package, and in each family."""
+    prefix, floors = f"{inside}." if inside else "", rooms(inside)
+    modules = [own for own in NAMED if own.startswith(prefix) and own != f"{inside}.__init__"]
+    assert modules
+    for own in modules:
+        room = own.removeprefix(prefix).split(".")[0]
+        for other in imported(own):
+            if other.startswith(prefix) and (below := other.removeprefix(prefix).split(".")[0]):
+                assert room == below or level(below, floors) > level(room, floors), f"{own} imports {other}"
+
+
+def test_families_never_import_one_another() -> None:
+    for own in (each for each in NAMED if each.startswith("machines.")):
+        family = ".".join(own.split(".")[:2])
+        others = tuple(f"{each}." for each in FAMILIES if each != family)
+        assert not [name for name in imported(own) if f"{name}.".startswith(others)], own
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -121,10 +152,10 @@ DRAWN = {"rich.table", "rich.text", "rich.box", "rich.cells"}
 """Of Rich, what makes something to print without printing it."""
 
 
-def ways_out(source: str) -> set[str]:
+def ways_out(nodes: list[ast.AST]) -> set[str]:
     """What in a module could print: `print` itself, the streams, and whatever of others does it."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) if name in {"print", *STREAMS}:
                 found.add(name)
@@ -141,10 +172,10 @@ def _prints(module: str) -> bool:
     return module.split(".")[0] in {"typer", "click", "rich", "pprint"} and module not in DRAWN
 
 
-@pytest.mark.parametrize("module", [each for each in MODULES if each.parts[0] != "cli"], ids=str)
-def test_nothing_prints_past_the_terminal(module: Path) -> None:
+def test_nothing_prints_past_the_terminal() -> None:
     """Everything that does is for cli/ alone."""
-    assert not ways_out((PACKAGE / module.with_suffix(".py")).read_text())
+    quiet = (PACKAGE / each.with_suffix(".py") for each in MODULES if each.parts[0] != "cli")
+    assert not {str(path): ways for path in quiet if (ways := seen(path).ways_out)}
 
 
 @pytest.mark.parametrize(
@@ -154,12 +185,12 @@ def test_nothing_prints_past_the_terminal(module: Path) -> None:
      "import builtins\nbuiltins.print(1)", "from pprint import pprint"],
 )  # fmt: skip
 def test_every_way_to_print_is_seen(source: str) -> None:
-    assert ways_out(source)
+    assert ways_out(nodes_of(source))
 
 
 @pytest.mark.parametrize("source", ["from rich.table import Table", "import sys\nsys.exit(1)", "'print'", "import re"])
 def test_what_does_not_print_may_be_there(source: str) -> None:
-    assert not ways_out(source)
+    assert not ways_out(nodes_of(source))
 
 
 # ---- docstrings and comments
@@ -177,9 +208,9 @@ LEAST_COMMENTS = 0.02
 """Of the package's lines: fewer leave places without the reason that a reader stops for."""
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
+def docstrings(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring, those of constants and attributes included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         body = getattr(node, "body", None)
         for each in body if isinstance(body, list) else ():
             if (
@@ -190,18 +221,18 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                 yield each.lineno, each.value.value
 
 
-def riddles(source: str) -> list[str]:
+def riddles(nodes: list[ast.AST]) -> list[str]:
     return [
         f"{line}: {text.strip().splitlines()[0]}"
-        for line, text in docstrings(source)
+        for line, text in docstrings(nodes)
         if RIDDLES.match(text.strip()) or "so many" in text
     ]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_docstrings_name_their_subject(module: Path) -> None:
+def test_docstrings_name_their_subject() -> None:
     """A docstring says what the thing is: it does not open with a pronoun or without a subject."""
-    assert not riddles((PACKAGE / module.with_suffix(".py")).read_text())
+    paths = (PACKAGE / each.with_suffix(".py") for each in MODULES)
+    assert not {str(path): found for path in paths if (found := seen(path).riddles)}
 
 
 @pytest.mark.parametrize(
@@ -216,12 +247,12 @@ def test_riddles_are_seen(text: str) -> None:
         f'A = 1\n"""{text}"""',
         f'class A:\n    """{text}"""',
     ):
-        assert len(riddles(source)) == 1
+        assert len(riddles(nodes_of(source))) == 1
 
 
 @pytest.mark.parametrize("text", ["Return its sizes.", "One block of outputs.", "The samest.", "Items.", "Offsets."])
 def test_a_subject_is_no_riddle(text: str) -> None:
-    assert not riddles(f'"""{text}"""')
+    assert not riddles(nodes_of(f'"""{text}"""'))
 
 
 def test_comments_say_why() -> None:
@@ -239,8 +270,6 @@ def test_a_type_has_a_name_of_its_own() -> None:
     """A name that two rooms give to different types makes a reader look up which one is meant."""
     where: dict[str, list[str]] = {}
     for module in MODULES:
-        path = (PACKAGE / module).with_suffix(".py")
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                where.setdefault(node.name, []).append(str(module))
+        for name in seen((PACKAGE / module).with_suffix(".py")).types:
+            where.setdefault(name, []).append(str(module))
     assert not {name: modules for name, modules in where.items() if len(modules) > 1}
