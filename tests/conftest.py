@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -66,6 +66,22 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_nothing(monkeypatch)
+
+
+def draw_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Files of pictures hold their captions: drawing takes longer than a small sweep, and is held in tests/report."""
+    # Imported here, because Matplotlib takes longer to import than most single tests take.
+    from tpusim.report.plots.figure import FORMATS, Picture
+
+    def files(picture: Picture, kinds: Sequence[str] = FORMATS) -> Iterator[tuple[str, bytes]]:
+        return ((f"{picture.name}.{kind}", f"{kind}: {picture.caption}".encode()) for kind in kinds)
+
+    patch.setattr(Picture, "files", files)
+
+
 @pytest.fixture(scope="session")
 def comparisons() -> dict[str, Comparison]:
     """Every set of numbers compared with us, once: what uses it is long, and marked to run in one process."""
@@ -85,7 +101,7 @@ QUICK_SETS = (
 def quick_comparisons() -> dict[str, Comparison]:
     """The quick sets compared with us, and the smallest products: what uses them is marked to run in one process."""
     sets = number_sets()
-    products = replace(sets["gemm"], cases=tuple(sorted(sets["gemm"].cases, key=macs_of)[:40]))
+    products = replace(sets["gemm"], cases=tuple(sorted(sets["gemm"].cases, key=macs_of)[:15]))
     return compared([products, *(sets[name] for name in QUICK_SETS)])
 
 

@@ -102,7 +102,7 @@ def waited_for(file: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with one network and one spec."""
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(NET)
@@ -165,6 +165,7 @@ def test_a_cluster_gives_the_rows_of_this_computer_also_when_a_worker_is_killed(
     assert stored("killed") == stored("here")
 
 
+@pytest.mark.long
 @needs_dask
 def test_ctrl_c_keeps_what_is_finished(scheduler: Scheduler) -> None:
     address, _ = scheduler

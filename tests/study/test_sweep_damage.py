@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.study.conftest import draw_nothing
+from tests.conftest import draw_nothing
 from tests.study.small_sweep import NET, QUICK, SPEC
 from tpusim.cli import app as cli
 from tpusim.result.vocabulary.figures import FIGURES
@@ -98,7 +98,7 @@ def assert_right(shown: Result, whole: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))])
 def test_any_file_of_a_sweep_damaged_at_random(seed: int, whole: Path, desk: Path) -> None:
-    """Every way on a file at random, the store most often: the sweep goes on or is refused, and so are its readers."""
+    """Every way on a file at random, the store most often: the sweep goes on or is refused, and so is a reader."""
     some = random.Random(seed)
     names = sorted(path.name for path in (whole / "sweep").iterdir())
     for kind, damage in DAMAGES.items():
@@ -106,10 +106,10 @@ def test_any_file_of_a_sweep_damaged_at_random(seed: int, whole: Path, desk: Pat
         shutil.copytree(whole / "sweep", "sweep")
         file = Path("sweep", some.choice([FILE, FILE, "points.csv", *names]))
         file.write_bytes(damage(some, file.read_bytes()))
-        for arguments in (("report", "sweep", "-o", "page.html"), ("plot", "sweep"), ("compare", "sweep", "sweep")):
-            shown = tpusim(*arguments)
-            if shown.exit_code:
-                assert "sweep" in told(shown), (kind, file)
+        reader = some.choice([("report", "sweep", "-o", "page.html"), ("plot", "sweep"), ("compare", "sweep", "sweep")])
+        shown = tpusim(*reader)
+        if shown.exit_code:
+            assert "sweep" in told(shown), (kind, file)
         shown = swept()
         if shown.exit_code:
             assert f"sweep/{FILE}" in told(shown), (kind, file)
@@ -117,7 +117,7 @@ def test_any_file_of_a_sweep_damaged_at_random(seed: int, whole: Path, desk: Pat
             Path("sweep", FILE).unlink()
             shown = swept()
         assert_right(shown, whole)
-        assert tpusim("report", "sweep", "-o", "page.html").exit_code == 0
+    assert tpusim("report", "sweep", "-o", "page.html").exit_code == 0
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
@@ -141,7 +141,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from places(value[key])
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 14)) for seed in range(40)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 6)) for seed in range(40)])
 def test_a_run_with_another_value_or_without_one(seed: int, desk: Path) -> None:
     some, file = random.Random(seed), Path("run/run.json")
     result = json.loads(file.read_text())
@@ -201,16 +201,24 @@ def test_every_column_of_the_store_with_other_values(table: str, first: int, who
 @pytest.mark.parametrize(
     "statement",
     [
-        *(f"DROP TABLE {table}" for table in ("points", "layers", "files")),
-        *(f"ALTER TABLE {table} RENAME COLUMN seal TO other" for table in ("points", "layers")),
+        "DROP TABLE points",
+        "ALTER TABLE layers RENAME COLUMN seal TO other",
         "DROP INDEX finished",
-        "DELETE FROM points WHERE rowid = 3",
         "DELETE FROM layers WHERE rowid = 3",
-        "DELETE FROM files",
-        "UPDATE files SET name = x'ff00' WHERE rowid = 1",
         "UPDATE files SET name = '../' || name",
-        "UPDATE files SET stamp = x'00ff'",
         "CREATE TRIGGER t BEFORE INSERT ON points BEGIN SELECT RAISE(ABORT, 'no'); END",
+        *(
+            pytest.param(statement, marks=pytest.mark.long)
+            for statement in (
+                "DROP TABLE layers",
+                "DROP TABLE files",
+                "ALTER TABLE points RENAME COLUMN seal TO other",
+                "DELETE FROM points WHERE rowid = 3",
+                "DELETE FROM files",
+                "UPDATE files SET name = x'ff00' WHERE rowid = 1",
+                "UPDATE files SET stamp = x'00ff'",
+            )
+        ),
     ],
 )
 def test_a_database_of_another_form(statement: str, whole: Path, desk: Path) -> None:

@@ -24,7 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
-from tests.study.conftest import draw_nothing
+from tests.conftest import draw_nothing
 from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
@@ -93,10 +93,11 @@ def wait_for(points: int, folder: str, running: subprocess.Popen[str]) -> None:
     time.sleep(random.Random(points).uniform(0, 0.02))
 
 
-def test_killed_again_and_again_nothing_is_lost_or_twice(whole: Path) -> None:
+@pytest.mark.parametrize("moments", [(8,), pytest.param((1, 20), marks=pytest.mark.long)], ids=["once", "twice"])
+def test_killed_again_and_again_nothing_is_lost_or_twice(moments: tuple[int, ...], whole: Path) -> None:
     """kill -9 early and late, of all its processes; then the same rows as an uninterrupted run."""
     counts = []
-    for points in (1, 20):
+    for points in moments:
         running = started("long.yaml", "--workers", "2", "--out", "killed")
         wait_for(points, "killed", running)
         os.killpg(running.pid, signal.SIGKILL)
