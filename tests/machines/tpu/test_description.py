@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests import ROOT
+from tests.strategies import LETTERS
 from tpusim import load_hardware
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
@@ -25,7 +26,7 @@ CONFIGS = ROOT / "configs"
 def machines(draw):
     memory = {"word_elements": draw(st.integers(1, 64)), "element_bytes": draw(st.integers(1, 8))}
     return Hardware(
-        name=draw(st.text(min_size=1, max_size=200).filter(lambda text: text.strip() and text.isprintable())),
+        name=draw(st.text(LETTERS, min_size=1, max_size=200).filter(lambda text: text.strip() and text.isprintable())),
         clock_hz=draw(st.integers(1, 10**11)),
         array=Array(
             rows=draw(st.integers(1, 65536)),
