@@ -58,7 +58,7 @@ def kept(folder: Path) -> list[Path]:
 
 def test_a_constant_that_changes_elsewhere_is_seen(run: Callable[..., tuple[int, int]], tmp_path: Path) -> None:
     """Compiled code lies where its sources are named."""
-    assert [run(10), run(10), run(20), run(10)] == [(11, 0), (11, 1), (21, 0), (11, 1)]
+    assert [run(10), run(20), run(10)] == [(11, 0), (21, 0), (11, 1)]
     folders = [path.relative_to(tmp_path).parts[:2] for path in kept(tmp_path)]
     assert len(folders) == 2 * len(set(folders)) == 4
     assert all(cache == "cache" and re.fullmatch("tpusim-[0-9a-f]{16}", name) for cache, name in folders)

@@ -99,6 +99,7 @@ def test_word_size_of_vgg16(layers: tuple[str, ...]) -> None:
     assert runs[8].total.stall_cycles["port_stall"] < 0.001 * runs[8].total.cycles
 
 
+@pytest.mark.long
 def test_array_size_of_vgg16() -> None:
     """Fig. 16a: TFLOPS rise and utilisation falls with the array, by about half from 128 to 256."""
     runs = [timed("vgg16", f"array.size={size}").total for size in (64, 128, 256)]

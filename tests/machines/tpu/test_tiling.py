@@ -125,7 +125,7 @@ def sample() -> list[Op]:
     ("base", "changes"),
     [
         ("tpu_v2", []),
-        ("tpu_v3_core", []),
+        pytest.param("tpu_v3_core", [], marks=pytest.mark.long),
         pytest.param(TWO_ARRAYS, [], marks=pytest.mark.long),
         pytest.param("tpu_v2", ["array.size=64"], marks=pytest.mark.long),
     ],

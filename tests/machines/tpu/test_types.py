@@ -91,6 +91,7 @@ def test_converted_activations_delay_every_body() -> None:
 def test_windows_hold_converted_operands_beside_those_that_come() -> None:
     """The same window has room for fewer elements, so there are more steps."""
     changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.window=1KiB"]
+    changes.append("mapping.search=estimate")
     steps = []
     for kept in (0, 4):
         types = ["types.int8.bytes=4", "types.int8.convert_cycles=1", f"types.int8.convert_bytes={kept}"]
