@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,15 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("then", "code", "message"),
     [
         ("raise CheckFailed('x')", 1, "Error: x"),
-        ("raise MemoryError", 2, "Error: this computer has too little memory for it; ask for less at a time"),
-        ("raise RuntimeError('a mistake in here')", 1, "RuntimeError: a mistake in here"),
+        pytest.param(
+            "raise MemoryError",
+            2,
+            "Error: this computer has too little memory for it; ask for less at a time",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "raise RuntimeError('a mistake in here')", 1, "RuntimeError: a mistake in here", marks=pytest.mark.long
+        ),
         ("raise KeyboardInterrupt", 130, "Interrupted after 0 of 3 layers; no file was written."),
         (WRONG.strip(), 1, "Error: the check failed: layer fig10: 1 of 72 outputs are wrong"),
     ],
@@ -78,11 +86,13 @@ def full_pipe() -> Iterator[int]:
     os.close(writing)
 
 
-@pytest.mark.parametrize("json", [(), ("--json", "-"), ("--json", "fifo")], ids=str)
+@pytest.mark.parametrize(
+    "json", [(), pytest.param(("--json", "-"), marks=pytest.mark.long), ("--json", "fifo")], ids=str
+)
 def test_ctrl_c_ends_what_waits_for_a_reader(json: tuple[str, ...], full_pipe: int) -> None:
     os.mkfifo("fifo")
     words = [sys.executable, "-m", "tpusim", *TINY, "--out", "deep", *json]
-    with subprocess.Popen(words, stdout=full_pipe, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, stdout=full_pipe, stderr=subprocess.PIPE, text=True) as process, ended(process):
         until(Path("deep/run.json").exists)
         process.send_signal(signal.SIGINT)
         _, messages = process.communicate(timeout=30)
@@ -92,14 +102,25 @@ def test_ctrl_c_ends_what_waits_for_a_reader(json: tuple[str, ...], full_pipe: i
 
 
 def test_a_second_ctrl_c_ends_what_cannot_even_say_so(full_pipe: int) -> None:
-    words = [sys.executable, "-m", "tpusim", *TINY, "--out", "deep"]
-    with subprocess.Popen(words, stdout=full_pipe, stderr=full_pipe) as process:
+    # On a busy computer progress would be told, and wait for a reader before anything is written.
+    code = "from tpusim.cli import app, progress\nprogress.FIRST_SECONDS = progress.QUIET_SECONDS = 999\napp.main()"
+    words = [sys.executable, "-c", code, *TINY, "--out", "deep"]
+    with subprocess.Popen(words, stdout=full_pipe, stderr=full_pipe) as process, ended(process):
         until(Path("deep/run.json").exists)
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=1)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
+
+
+@contextmanager
+def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Whatever fails, nobody waits for the process for ever."""
+    try:
+        yield
+    finally:
+        process.kill()
 
 
 def until(there: Any) -> None:

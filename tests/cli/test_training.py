@@ -22,6 +22,10 @@ layers:
 """
 
 
+TINY = ("--hardware", "tiny_4x4", "--set", "mapping.search=estimate")
+"""Blocks that simulation chooses take most of the time, and have no say in what is told of a step."""
+
+
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     in_this_process(monkeypatch)
@@ -41,7 +45,7 @@ def run(*words: object) -> tuple[int, str, str]:
 
 def test_a_step_is_run_and_told_phase_by_phase(network: Path, tmp_path: Path) -> None:
     made = tmp_path / "run.json"
-    code, out, err = run("run", network, "--hardware", "tiny_4x4", "--batch", 2, "--training", "--json", made)
+    code, out, err = run("run", network, *TINY, "--batch", 2, "--training", "--json", made)
     assert code == 0
     assert "net_training, batch 2, on tiny_4x4" in out
     assert "for weights and what their updates keep" in err
@@ -52,7 +56,7 @@ def test_a_step_is_run_and_told_phase_by_phase(network: Path, tmp_path: Path) ->
 
 
 def test_what_is_kept_and_the_optimizer_are_choices(network: Path) -> None:
-    asked = ("run", network, "--hardware", "tiny_4x4", "--batch", 2, "--training", "--no-check")
+    asked = ("run", network, *TINY, "--batch", 2, "--training", "--no-check")
     assert "conv.again" not in run(*asked)[1]
     assert "conv.again" in run(*asked, "--keep", "none")[1]
     assert "conv.again" not in run(*asked, "--keep", "conv", "--keep", "relu")[1]
@@ -68,12 +72,12 @@ def test_what_is_kept_and_the_optimizer_are_choices(network: Path) -> None:
     (["--training", "--ops", "array"], "--training: a training step takes the ops of the vector unit, too"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused(network: Path, words: list[str], says: str) -> None:
-    code, _, err = run("run", network, "--hardware", "tiny_4x4", *words)
+    code, _, err = run("run", network, *TINY, *words)
     assert code == 2
     assert says in " ".join(err.split())
 
 
 def test_a_layer_of_a_step_is_explained(network: Path) -> None:
-    code, out, _ = run("explain", network, "--hardware", "tiny_4x4", "--batch", 2, "--training", "--layer", "conv.dw")
+    code, out, _ = run("explain", network, *TINY, "--batch", 2, "--training", "--layer", "conv.dw")
     assert code == 0
     assert "conv.dw" in out
