@@ -140,6 +140,7 @@ def test_a_plan_of_a_poorer_machine_is_one_of_the_richer() -> None:
     assert cycles[1] <= cycles[0]
 
 
+@pytest.mark.long
 def test_a_search_is_not_spent_on_what_is_known_or_hopeless() -> None:
     """Two weights a cycle took 11,201 cycles, one 10,432: one plan was timed twice, and others that took twice that."""
     layer = Conv2d("conv", 7, 17, 29, 61, (11, 11), (3, 3), (5, 5))
@@ -147,6 +148,7 @@ def test_a_search_is_not_spent_on_what_is_known_or_hopeless() -> None:
     assert two <= one
 
 
+@pytest.mark.long
 def test_an_estimate_that_is_too_high_misleads_as_well() -> None:
     """35,659 cycles were estimated to be 42,326, and trusted; other blocks take 32,185."""
     layer = Conv2d("conv", 5, 13, 9, 2, (5, 5))
@@ -160,7 +162,8 @@ def cycles(lowering: str, batch: int, layer: Op, machine: str = "tpu_v2", **chan
 
 
 @pytest.mark.parametrize(("machine", "lowering", "kernel"), [
-    ("tpu_v2", "explicit", 5), pytest.param(TWO_ARRAYS, "explicit", 3, marks=pytest.mark.long),
+    pytest.param("tpu_v2", "explicit", 5, marks=pytest.mark.long),
+    pytest.param(TWO_ARRAYS, "explicit", 3, marks=pytest.mark.long),
     (TWO_ARRAYS, "indirect", 3), pytest.param(TWO_ARRAYS, "winograd_2", 3, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_every_lowering_parts_images_that_fill_words_unevenly(machine: str, lowering: str, kernel: int) -> None:

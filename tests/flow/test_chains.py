@@ -47,8 +47,14 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
     assert overlap_notice(apart) == ""
 
 
-@pytest.mark.parametrize("changes", [{}, {"loads": "windows"}])
-@pytest.mark.parametrize("weights", ["own", "shared", "either"])
+@pytest.mark.parametrize(
+    ("weights", "changes"),
+    [("own", {}), ("shared", {"loads": "windows"}), ("either", {"loads": "windows"})]
+    + [
+        pytest.param(*each, marks=pytest.mark.long)
+        for each in (("own", {"loads": "windows"}), ("shared", {}), ("either", {}))
+    ],
+)
 def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str]) -> None:
     """Whatever number of elements their words hold."""
     drain = machine(

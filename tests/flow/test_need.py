@@ -68,9 +68,9 @@ def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lo
 @pytest.mark.parametrize(
     ("layer", "batch", "changes"),
     [
-        (Gemm("many_passes", m=64, n=512, k=1024), 1, {"array.size": 16}),
+        pytest.param(Gemm("many_passes", m=64, n=512, k=1024), 1, {"array.size": 16}, marks=pytest.mark.long),
         (Gemm("one_pass", m=16, n=2**13, k=16), 1, {"array.size": 16}),
-        (conv(256, 14, 256, 3, padding=1, groups=256), 8, {}),
+        pytest.param(conv(256, 14, 256, 3, padding=1, groups=256), 8, {}, marks=pytest.mark.long),
         (conv(16, 28, 16, 3, padding=1), 8, {"array.size": 16, "vector_memory.capacity": "2 KiB"}),
     ],
     ids=["many passes", "one pass", "depthwise", "walks"],

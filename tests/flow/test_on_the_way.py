@@ -128,7 +128,11 @@ layers:
 """Networks whose maps are joined along the channels."""
 
 
-@pytest.mark.parametrize("text", JOINED, ids=lambda text: text.split()[1])
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(each, marks=[pytest.mark.long] * (each is JOINED[0])) for each in JOINED],
+    ids=lambda text: text.split()[1],
+)
 def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
     path = tmp_path / "joined.yaml"
     path.write_text(text)

@@ -51,9 +51,11 @@ def small(tmp_path: Path, phase: str | None = None, text: str = SMALL) -> Worklo
     return workload_of(open_workload(path, ModelOptions(phase=phase)), 2)
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_every_output_of_a_network_of_tokens_is_right_in_both_engines(tmp_path: Path, phase: str) -> None:
-    work = small(tmp_path, phase)
+@pytest.mark.parametrize(
+    ("phase", "context"), [("prefill", 5), pytest.param("prefill", 12, marks=pytest.mark.long), ("decode", 12)]
+)
+def test_every_output_of_a_network_of_tokens_is_right_in_both_engines(tmp_path: Path, phase: str, context: int) -> None:
+    work = small(tmp_path, phase, SMALL.replace("context: 12", f"context: {context}").replace("window: 5", "window: 3"))
     one = work.with_layers(lambda layer: "_1" in layer.name)
     result = simulate(one, load_hardware("tiny_4x4"), engine="both")
     assert result.correct

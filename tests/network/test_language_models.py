@@ -61,7 +61,9 @@ def test_a_token_costs_two_operations_a_parameter_and_its_cache(name: str) -> No
     assert macs[1] - macs[0] == cached[0]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.long] * (each == "llama3_70b")) for each in MODELS]
+)
 def test_a_prefill_is_as_much_work_as_its_tokens_one_by_one(name: str) -> None:
     """But for the last product, which is of one token, and for scores that are computed and masked."""
     prefill, token = model(name, "prefill", context=128), model(name, "decode", context=128)

@@ -127,7 +127,11 @@ TURNED = """
 """
 
 
-@pytest.mark.parametrize("text", [CHAIN, BLOCK, GATED.replace("{heads}", GROUPED)], ids=["chain", "block", "gated"])
+@pytest.mark.parametrize(
+    "text",
+    [CHAIN, pytest.param(BLOCK, marks=pytest.mark.long), GATED.replace("{heads}", GROUPED)],
+    ids=["chain", "block", "gated"],
+)
 def test_every_layer_of_a_step_is_right_in_both_engines(tmp_path: Path, text: str) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(text)
@@ -327,7 +331,7 @@ def test_layers_called_like_those_of_a_step_stay_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("name", ["googlenet", "densenet121"])
+@pytest.mark.parametrize("name", ["googlenet", pytest.param("densenet121", marks=pytest.mark.long)])
 def test_every_end_of_a_name_in_a_step_is_known(name: str, optimizer: str) -> None:
     network = load_workload(name, BATCH, ops="all")
     step = training_step(network, replace(network.training or Training(), optimizer=optimizer, keep="none"))
