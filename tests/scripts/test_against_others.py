@@ -12,6 +12,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
 from tpusim import load_workload
 
@@ -90,13 +92,15 @@ def test_what_scale_sim_does_not_take_is_told_before_anything_runs(tmp_path: Pat
     assert not (tmp_path / "there").exists()
 
 
-def test_a_failed_installation_is_told_and_not_taken_for_one(tmp_path: Path) -> None:
-    """Nothing is written, and the next call begins anew."""
-    words = "resnet18", "--environment", str(tmp_path / "there"), "--out", str(tmp_path / "tables.txt")
+@pytest.mark.parametrize("place", ["file/there", pytest.param("there", marks=pytest.mark.long)])
+def test_a_failed_installation_is_told_and_not_taken_for_one(place: str, tmp_path: Path) -> None:
+    """Where no environment can be made, or no package found: nothing is written, and the next call begins anew."""
+    (tmp_path / "file").touch()
+    words = "resnet18", "--environment", str(tmp_path / place), "--out", str(tmp_path / "tables.txt")
     done = called(*words, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="")
     assert done.returncode == 1
     assert "SCALE-Sim cannot be installed into" in done.stderr
     assert "--layers does without SCALE-Sim" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "there" / "installed").exists()
+    assert not (tmp_path / place / "installed").exists()
     assert not (tmp_path / "tables.txt").exists()
