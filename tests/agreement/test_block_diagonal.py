@@ -101,7 +101,15 @@ def moved_column(program: Program, at: int) -> Program:
     return replace(program, steps=(*program.steps[:at], replace(step, parts=parts), *program.steps[at + 1 :]))
 
 
-@pytest.mark.parametrize(("channels", "size"), [(32, 112), (144, 56), (384, 14), (960, 7)])
+@pytest.mark.parametrize(
+    ("channels", "size"),
+    [
+        pytest.param(32, 112, marks=pytest.mark.long),
+        (144, 56),
+        pytest.param(384, 14, marks=pytest.mark.long),
+        pytest.param(960, 7, marks=pytest.mark.long),
+    ],
+)
 def test_depthwise_layers_of_mobilenet_v2_are_twenty_times_faster(channels: int, size: int) -> None:
     layer, hardware = conv(channels, size, channels, 3, padding=1, groups=channels), load_hardware("tpu_v2")
     alone, together = (

@@ -137,10 +137,12 @@ def most_cycles(program: Program, hardware: Hardware) -> int:
     return max(int(reading_cycles(s.reads.groups, s.words, banks, ports).max()) for s in program.streams)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 4])
+@pytest.mark.parametrize("stride", [1, pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize(
-    ("kernel", "dilation"), [((3, 3), (1, 1)), ((5, 5), (1, 1)), ((7, 7), (1, 1)), ((3, 3), (2, 2)), ((2, 5), (3, 2))]
-)
+    ("kernel", "dilation"),
+    [((3, 3), (1, 1)), pytest.param((5, 5), (1, 1), marks=pytest.mark.long),
+     pytest.param((7, 7), (1, 1), marks=pytest.mark.long), ((3, 3), (2, 2)), ((2, 5), (3, 2))],
+)  # fmt: skip
 @pytest.mark.parametrize("channels", [3, 40])
 @pytest.mark.parametrize("changes", [{"block_k": True}, {"banks": 512}], ids=["whole windows a pass", "many banks"])
 def test_the_window_map_has_no_conflict(
@@ -305,13 +307,18 @@ def test_what_banks_do_not_do_is_refused(options: str, says: str) -> None:
     assert says in " ".join(done.output.split())
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("command", "says"),
     [
         ("run tiny --engine both", "0 wrong"),
         ("run tiny --set vector_memory.bank_map=hwc --out out", "bank conflict"),
         ("explain resnet50 --layer layer2.1.conv2 --set vector_memory.bank_map=hwc", "Bound by conflicts in the banks"),
-        ("explain resnet50 --layer layer2.1.conv2", "banks of 128 KiB, 1 port each to read, map window"),
+        pytest.param(
+            "explain resnet50 --layer layer2.1.conv2",
+            "banks of 128 KiB, 1 port each to read, map window",
+            marks=pytest.mark.long,
+        ),
         ("trace tiny --layers fig10 -o fig10.perfetto-trace", "fig10.perfetto-trace"),
     ],
 )

@@ -63,7 +63,13 @@ def test_engines_agree_on_any_machine(layer: DeformConv2d, batch: int, hardware:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "modulated"), [("zero", True), ("integer", False), ("half", True), ((0.5, -1.25) * 9, False)]
+    ("offsets", "modulated"),
+    [
+        ("zero", True),
+        pytest.param("integer", False, marks=pytest.mark.long),
+        pytest.param("half", True, marks=pytest.mark.long),
+        ((0.5, -1.25) * 9, False),
+    ],
 )
 def test_slots_are_those_of_the_activity_not_of_the_offsets(offsets: Any, modulated: bool) -> None:
     """Wherever samples lie, a word takes as long; what lies outside the map is not read."""

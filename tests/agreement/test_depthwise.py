@@ -126,7 +126,9 @@ def run(layer: Conv2d, lowering: str, machine: str = "tpu_v2", **options: Any) -
     return result
 
 
-@pytest.mark.parametrize("name", MOBILENET_V2)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (at > 0)) for at, name in enumerate(MOBILENET_V2)]
+)
 def test_twenty_times_faster_than_group_by_group(name: str) -> None:
     layer = MOBILENET_V2[name]
     slow, fast = (run(layer, each, check=False).cycles for each in ("channel_first", "vector"))

@@ -161,7 +161,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOWERINGS, NAME, by_hand(NAME, lower))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers(),
     batch=st.integers(1, 9),
@@ -235,6 +235,7 @@ def test_every_command_takes_it(
         assert NAME in Path("out/report.html").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_takes_it(registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(WORKLOAD)
