@@ -281,7 +281,7 @@ class Clock:
         taken = {IFMAP: words, PSUM: sums, RESULT: words, DMA: moved}
         return max(sum(taken.get(client, 0) for client in port) for port in ports_of(hardware))
 
-    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=st.one_of(convs(), gemms()), batch=st.integers(1, 9), hardware=machines())
     def test_every_operand_byte_that_is_needed_is_read(self, layer: Layer, batch: int, hardware: Hardware) -> None:
         program = lowered(layer, batch, hardware)

@@ -19,6 +19,7 @@ SHORT = "".join(
     f"  - {{name: short_{at}, op: gemm, m: {1 + at % 2}, k: 3, n: 3}}\n" for at in range(1, MOST_LAYERS + 1)
 )
 LONG = "  - {name: long, op: gemm, m: 20, k: 30, n: 30, count: 3}\n"
+QUICK = ("--hardware", "tiny_4x4", "--set", "mapping.search=estimate", "--no-check")
 MANY = f"name: many\nlayers:\n{SHORT}{LONG}"
 
 
@@ -28,7 +29,7 @@ def test_the_costliest_are_shown_and_the_rest_is_counted(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("many.yaml").write_text(MANY)
-    shown = CliRunner().invoke(cli.app, ["run", "many.yaml", "--hardware", "tiny_4x4", "--no-check", *targets])
+    shown = CliRunner().invoke(cli.app, ["run", "many.yaml", *QUICK, *targets])
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     names = [line.split()[0] for line in lines if line.startswith(("short_", "long_"))]
@@ -43,7 +44,7 @@ def test_many_alike_share_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     heads = "  - {name: head, op: gemm, m: 10, k: 30, n: 30, count: 1200}\n"
     Path("heads.yaml").write_text(f"name: heads\nlayers:\n{LONG}{heads}")
-    arguments = ["run", "heads.yaml", "--hardware", "tiny_4x4", "--no-check", "--json", "all.json"]
+    arguments = ["run", "heads.yaml", *QUICK, "--json", "all.json"]
     shown = CliRunner().invoke(cli.app, arguments)
     assert shown.exit_code == 0
     rows = [line.split()[:2] for line in shown.stdout.splitlines() if line.startswith(("long_", "head_"))]

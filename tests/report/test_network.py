@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pages import page_of
@@ -121,6 +121,7 @@ def test_every_op_has_a_look() -> None:
     assert len({*tones.values()}) == 8
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_lines_in_a_lane_stand_behind_one_another(data: st.DataObject) -> None:
     names = [f"l{row}" for row in range(data.draw(st.integers(1, 12)))]

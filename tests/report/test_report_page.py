@@ -178,6 +178,7 @@ def test_where_the_page_goes(tiny: Result, tmp_path: Path) -> None:
     assert (tmp_path / "new" / "page.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_from_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `tpusim sweep` writes is what the page reads."""
     monkeypatch.chdir(tmp_path)

@@ -186,7 +186,9 @@ def reported(split: dict[str, int]) -> dict[str, int]:
 # ---- Perfetto
 
 
-@pytest.mark.parametrize(("layer", "batch"), [("conv1", "1"), ("layer1.0.conv2", "8")])
+@pytest.mark.parametrize(
+    ("layer", "batch"), [("conv1", "1"), pytest.param("layer1.0.conv2", "8", marks=pytest.mark.long)]
+)
 def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str) -> None:
     """7 x 7 of stride 2, and 3 x 3, on the machine of the paper."""
     selected = ("resnet50", "--layers", layer, "--batch", batch)
