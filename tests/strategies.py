@@ -292,7 +292,7 @@ by hand has every one new; without, the same commit gets the same cases.
 """
 
 
-def cases(share: float = 1.0, usual: int = 90) -> int:
+def cases(share: float = 1.0, usual: int = 72) -> int:
     """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of the `usual` ones."""
     return max(1, int(int(os.environ.get("TPUSIM_CASES", usual)) * share))
 

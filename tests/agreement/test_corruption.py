@@ -141,7 +141,7 @@ def test_the_sound_program_passes(engine: str, hardware: Hardware) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "hardware"),
-    [("event", MACHINE), ("register", MACHINE), ("register", MANY_PORTS)],
+    [("event", MACHINE), pytest.param("register", MACHINE, marks=pytest.mark.long), ("register", MANY_PORTS)],
     ids=["event", "register", "register, many ports"],
 )
 @pytest.mark.parametrize("name", CORRUPTIONS)

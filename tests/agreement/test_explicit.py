@@ -160,7 +160,7 @@ def test_the_windows_are_those_of_torch() -> None:
 # ---- what is moved
 
 
-@settings(max_examples=40, **SLOW)
+@settings(max_examples=15, **SLOW)
 @given(
     layer=convs(channels=12), images=st.integers(1, 3), order=st.sampled_from(ORDERS), burst=st.sampled_from([4, 64])
 )
@@ -185,7 +185,7 @@ def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: s
         assert moved == 4 * (stored(layer, batch) + 2 * matrix + layer.outputs(batch) + filters)
 
 
-@settings(max_examples=20, **SLOW)
+@settings(max_examples=8, **SLOW)
 @given(layer=convs(channels=12), images=st.integers(1, 3))
 def test_a_lowered_matrix_on_chip_never_is_in_hbm(layer: Conv2d, images: int) -> None:
     """A + O and the filter as often as it comes, where all of it fits; the lanes hold, and the array reads, every row
@@ -329,7 +329,7 @@ def test_the_size_of_the_lowered_matrix_is_told_without_the_padding_of_its_chann
 
 
 def test_beside_the_product_takes_no_longer_than_before_it() -> None:
-    layers = [layer for layer in load_workload("resnet18", batch=8).layers if layer.name.endswith("1.conv1")]
+    layers = [layer for layer in load_workload("resnet18", batch=8).layers if layer.name == "layer3.1.conv1"]
     cycles = {
         order: simulate(
             Workload("some", 8, tuple(layers)),
@@ -337,7 +337,7 @@ def test_beside_the_product_takes_no_longer_than_before_it() -> None:
             lowering="explicit",
             check=False,
         ).total.cycles
-        for order in ORDERS
+        for order in ("before", "overlapped")
     }
     assert cycles["overlapped"] < cycles["before"]
 
