@@ -165,7 +165,13 @@ def test_a_third_axis_of_a_map_has_a_panel_a_value() -> None:
     assert {"clock: 700 MHz", "clock: 1 GHz", "1.00"} <= {*found}
 
 
-@pytest.mark.parametrize("goals", ["[time_us, pes]", "{tflops: maximize, pes: maximize, port_idle_ratio: minimize}"])
+@pytest.mark.parametrize(
+    "goals",
+    [
+        pytest.param("[time_us, pes]", marks=pytest.mark.long),
+        "{tflops: maximize, pes: maximize, port_idle_ratio: minimize}",
+    ],
+)
 def test_the_front_is_numbered_and_its_settings_stand_beside(goals: str) -> None:
     sweep = spec("array.size: [2, 4, 8], batch: [1, 8]", f"pareto: {goals}")
     found = texts(drawn(sweep, rows(sweep, failed=(0,)))["pareto_net"])

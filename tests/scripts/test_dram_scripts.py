@@ -19,7 +19,8 @@ def test_the_quoted_layouts(stride: int) -> None:
     assert f"| 14 | {stride} | per_tap | {' | '.join(cells)} |" in TOLD
 
 
-@pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.long), -1])
+@pytest.mark.long
+@pytest.mark.parametrize("at", [0, -1])
 def test_a_quoted_network(at: int) -> None:
     """On the first machine, and on the last."""
     script = runpy.run_path(str(ROOT / "scripts" / "dram_networks"))
