@@ -55,7 +55,9 @@ from tpusim.network.workload_file import open_workload, workload_of, yaml_of
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-MODELS = sorted(LIGHT.glob("*.onnx"))
+MODELS = [pytest.param(path, marks=[pytest.mark.long] * (at % 2), id=path.stem)
+          for at, path in enumerate(sorted(LIGHT.glob("*.onnx")))]  # fmt: skip
+"""A quick run takes every other one."""
 Weights = dict[str, Sequence[int]]
 
 
@@ -355,7 +357,7 @@ def by_hand(path: Path) -> tuple[Counter[str], int]:
     return kinds, macs
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODELS)
 def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
     document = open_workload(path, ModelOptions(ops="array"))
     kinds, macs = by_hand(path)
@@ -370,7 +372,7 @@ def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
     assert f"{folded:,} ops of weights and shapes alone" in document.notes[1]
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODELS)
 def test_light_models_have_the_maps_of_the_vector_unit_that_their_shapes_say(path: Path) -> None:
     """Every op that is known and not folded is a layer, with as many outputs as onnx infers; the array's stay so."""
     work, shapes = load_workload(path, 1), inferred(onnx.load(path))
@@ -385,7 +387,7 @@ def test_light_models_have_the_maps_of_the_vector_unit_that_their_shapes_say(pat
     assert not {op for op, _ in work.not_timed} & VECTOR_OPS.keys() - {"BatchNormalization"}
 
 
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODELS)
 def test_layers_of_light_models_read_what_their_graphs_say(path: Path) -> None:
     """By hand: the layers before a node, through all that is none; the result of a convolution may be normalized."""
     work, graph = load_workload(path, 1), onnx.load(path).graph

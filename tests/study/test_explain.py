@@ -71,18 +71,21 @@ LIMITS = [
     ("conv1", [], "mapping", {"array": 49 * 3 * 64 / 128**2 * 8 * 112**2, "mapping": 7 * 8 * 112**2,
                               "hbm": 4 * 8 * (224**2 * 3 + 112**2 * 64) / 1000}),
     # 256 channels are two full passes of 128 x 128; HBM brings a kB a cycle ...
-    ("layer2.0.conv1", [], "array", {"array": 2 * PIXELS, "hbm": 4 * PIXELS * (256 + 128) / 1000}),
+    pytest.param("layer2.0.conv1", [], "array", {"array": 2 * PIXELS, "hbm": 4 * PIXELS * (256 + 128) / 1000},
+                 marks=pytest.mark.long),
     # ... or 214 B of it.
     ("layer2.0.conv1", ["hbm.bandwidth=150 GB/s"], "hbm",
      {"array": 2 * PIXELS, "hbm": 4 * PIXELS * (256 + 128) / (150 / 0.7)}),
     # 4 x 4 folds, 9 taps, 8 * 49 elements each: longer than the 128 cycles of the next preload.
-    ("layer4.1.conv2", [], "array", {"array": 16 * 9 * 8 * 49, "weights": 16 * 9 * 128,
-                                     "hbm": 4 * (9 * 512**2 + 2 * 8 * 49 * 512) / 1000}),
+    pytest.param("layer4.1.conv2", [], "array", {"array": 16 * 9 * 8 * 49, "weights": 16 * 9 * 128,
+                                                 "hbm": 4 * (9 * 512**2 + 2 * 8 * 49 * 512) / 1000},
+                 marks=pytest.mark.long),
     # 16 x 8 folds: 128 cycles to load each, 8 rows of input to use it on.
     ("fc", [], "weights", {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / 1000}),
     # The same weights, of which HBM brings 71 B a cycle: they are long in coming, not in loading.
-    ("fc", ["hbm.bandwidth=50 GB/s"], "hbm",
-     {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / (50 / 0.7)}),
+    pytest.param("fc", ["hbm.bandwidth=50 GB/s"], "hbm",
+                 {"array": 128 * 8, "weights": 128 * 128, "hbm": 4 * (2048 * 1000) / (50 / 0.7)},
+                 marks=pytest.mark.long),
     # A fold of 9 taps, but for each element the port moves an ifmap word, a partial sum and a result.
     ("layer2.1.conv2", ["vector_memory.word_elements=1"], "ports",
      {"array": 9 * 8 * 28**2, "ports": 3 * 9 * 8 * 28**2, "weights": 9 * 128}),
@@ -395,7 +398,7 @@ def test_the_phases_of_the_pass_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["conv1", "layer4.1.conv2", "fc"])
-@pytest.mark.parametrize("hardware", ["tpu_v2", "tpu_v2_core", "tpu_v3_core"])
+@pytest.mark.parametrize("hardware", ["tpu_v2", "tpu_v2_core", pytest.param("tpu_v3_core", marks=pytest.mark.long)])
 def test_phases_add_up(name: str, hardware: str) -> None:
     layer, machine_ = of_resnet50(name), load_hardware(hardware)
     (run,) = simulate(Workload("one", 8, (layer,)), machine_, check=False).layers
@@ -448,7 +451,7 @@ def test_the_words(tmp_path: Path) -> None:
     assert (tmp_path / "conv1.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("layer", ["fc", "layer3.1.conv2"])
+@pytest.mark.parametrize("layer", ["fc", pytest.param("layer3.1.conv2", marks=pytest.mark.long)])
 def test_every_aspect_has_words(layer: str, tmp_path: Path) -> None:
     done = tpusim("resnet50", "--layer", layer, "--batch", "1", "--hardware", "tpu_v2_core", "--set", ESTIMATE, "--out",
                   str(tmp_path / "a.svg"))  # fmt: skip

@@ -33,7 +33,7 @@ def at(path: Path, context: int) -> Workload:
 
 
 def test_a_token_takes_what_its_layers_take_alone(path: Path) -> None:
-    machine = load_hardware("tiny_4x4")
+    machine = load_hardware("tiny_4x4", ["mapping.search=estimate"])
     made = generate(lambda context: at(path, context), machine, 9, 3)
     assert [token.context for token in made.tokens] == [9, 10, 11]
     for token in made.tokens:
@@ -45,7 +45,7 @@ def test_a_token_takes_what_its_layers_take_alone(path: Path) -> None:
 
 def test_most_of_many_tokens_lie_on_lines_between_those_that_are_simulated(path: Path) -> None:
     # Blocks that simulation chooses take most of the time, and have no say in what lies on a line.
-    machine, first, many = load_hardware("tiny_4x4", ["mapping.search=estimate"]), 4, 40
+    machine, first, many = load_hardware("tiny_4x4", ["mapping.search=estimate"]), 4, 20
     made = generate(lambda context: at(path, context), machine, first, many)
     assert [token.context for token in made.tokens] == [*range(first, first + many)]
     simulated = [token for token in made.tokens if token.simulated]
@@ -60,7 +60,7 @@ def test_most_of_many_tokens_lie_on_lines_between_those_that_are_simulated(path:
 
 
 def test_layers_that_overlap_are_simulated_together(path: Path) -> None:
-    machine = load_hardware("tiny_4x4", {"sequencer.between_layers": "overlap"})
+    machine = load_hardware("tiny_4x4", ["sequencer.between_layers=overlap", "mapping.search=estimate"])
     made = generate(lambda context: at(path, context), machine, 9, 2)
     assert made.tokens[0].cycles == simulate(at(path, 9), machine, check=False).total.cycles
 

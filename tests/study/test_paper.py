@@ -106,7 +106,6 @@ FAST = (
     "11",
     "13b",
     "14a",
-    "14b",
     "chip",
 )
 """Exhibits that take at most a second or two."""

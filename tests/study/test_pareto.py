@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -34,6 +34,7 @@ NUMBERS = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, 0.5, float("nan"), float("i
 SHAPES = st.tuples(st.integers(0, 25), st.integers(1, 3))
 
 
+@settings(max_examples=50)
 @given(SHAPES.flatmap(lambda shape: arrays(float, shape, elements=NUMBERS)))
 def test_the_front_by_definition(points: Costs) -> None:
     assert on_front(points).tolist() == by_definition(points)

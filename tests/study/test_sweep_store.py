@@ -346,6 +346,7 @@ def workers(running: subprocess.Popen[str]) -> list[int]:
     return [int(line.split()[0]) for line in children if "spawn_main" in line]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
 def test_a_worker_that_dies_ends_the_sweep_with_a_sentence() -> None:
     running = started("long.yaml", "--workers", "2", "--out", "stopped")
