@@ -112,7 +112,15 @@ EVERY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("arguments", EVERY, ids=" ".join)
+EACH = [pytest.param(each, marks=[pytest.mark.long] * (at % 2), id=" ".join(each)) for at, each in enumerate(EVERY)]
+OTHER = [
+    pytest.param(each, marks=[pytest.mark.long] * (at % 2 == 0), id=" ".join(each)) for at, each in enumerate(EVERY)
+]
+"""A quick run takes every command, with one way or with the other of having no output."""
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("arguments", EACH)
 def test_full_output_is_one_line(arguments: tuple[str, ...]) -> None:
     if "results" in arguments:
         result_with({})
@@ -123,7 +131,7 @@ def test_full_output_is_one_line(arguments: tuple[str, ...]) -> None:
     assert "Traceback" not in shown.stderr
 
 
-@pytest.mark.parametrize("arguments", [TINY, ("list",)], ids=" ".join)
+@pytest.mark.parametrize("arguments", [TINY, pytest.param(("list",), marks=pytest.mark.long)], ids=" ".join)
 def test_closed_output_is_told(arguments: tuple[str, ...]) -> None:
     words = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "tpusim", *arguments]
     shown = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -132,7 +140,8 @@ def test_closed_output_is_told(arguments: tuple[str, ...]) -> None:
     assert (shown.returncode, last.startswith("Error: standard output: is closed")) == (2, True), shown.stderr
 
 
-@pytest.mark.parametrize("arguments", EVERY, ids=" ".join)
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("arguments", OTHER)
 def test_a_reader_that_leaves_after_a_line_changes_nothing(arguments: tuple[str, ...]) -> None:
     if "results" in arguments:
         result_with({})
@@ -203,6 +212,7 @@ def test_a_thousand_minuses_in_a_workload_are_one_error(key: str) -> None:
     assert result.stderr.startswith("Error: net.yaml:")
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("minuses", [200, 400, 985, 1000])
 def test_minuses_in_a_condition_are_worked_out_or_refused(minuses: int) -> None:
     spec = {"name": "s", "workloads": ["tiny"], "hardware": "tiny_4x4", "axes": {"batch": [1, 2]}}
@@ -260,7 +270,7 @@ def test_formulas_in_csv_are_guarded_and_read_back() -> None:
     assert points.texts["workload"] == points.texts["vector_memory.ports"] == tuple(FORMULAS)
 
 
-@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("kind", ["png", "svg", pytest.param("pdf", marks=pytest.mark.long)])
 def test_letters_that_a_font_lacks_are_no_warning(kind: str) -> None:
     result_with({"fig10": "😀 conv 层", "tiny": "😀 net", "tiny_4x4": "😀"})
     with warnings.catch_warnings():

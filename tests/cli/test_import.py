@@ -99,6 +99,7 @@ def test_what_is_imported_runs_the_same() -> None:
     assert one == other
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_explain_trace_and_sweeps_tell_it_too() -> None:
     explained = tpusim("explain", *ASKED, *TINY, "--set", "mapping.search=estimate", "--layer", "conv", "--json", "-")
     traced = tpusim("trace", *ASKED, *TINY, "--layers", "conv", "--to", "3")

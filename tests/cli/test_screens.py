@@ -174,6 +174,7 @@ def test_explain_says_how_to_read_the_shape() -> None:
     assert "(gemm m x k > n, g products side by side, w bits of weights in HBM)" in in_terminal(*EXPLAINED, "fc")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_of_long_paths_stays_legible(tmp_path: Path) -> None:
     """Where there is no room, columns go; the columns that stay are whole, and explained."""
     spec = tmp_path / "s.yaml"

@@ -171,6 +171,7 @@ def test_a_machine_as_a_result_has_it_keeps_its_capacity() -> None:
     assert family_of(TINY).capacity(TINY) is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_points_of_a_sweep_that_do_not_fit_are_told_as_others_that_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

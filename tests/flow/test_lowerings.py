@@ -216,7 +216,7 @@ def test_what_is_no_name_is_told_with_the_rest_of_the_file(value: str, desk: Pat
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 4))])
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8, st.sampled_from([1, 2, 4, 8])))
 def test_auto_is_the_fastest_of_those_that_fit(part: int, layer: Op, batch: int, hardware: Hardware) -> None:
     """Of equals, the first."""
@@ -392,6 +392,7 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_axis_of_lowerings(desk: Path) -> None:
     Path("net.yaml").write_text(FILE.replace(f", lowering: {OTHER}", ""))
     swept("lowering: all")
@@ -404,6 +405,7 @@ def test_an_axis_of_lowerings(desk: Path) -> None:
     assert "3 there already" in swept(f"lowering: [{AUTO}, {OTHER}, {FIRST}]")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_in_a_sweep_a_layers_own_lowering_wins(desk: Path) -> None:
     swept(f"lowering: [{FIRST}, {OTHER}]")
     assert [row["lowered_by"] for row in rows("layers")] == [FIRST, *[OTHER] * 7]
@@ -412,6 +414,7 @@ def test_in_a_sweep_a_layers_own_lowering_wins(desk: Path) -> None:
     assert [int(row["cycles"]) for row in rows("points")] == totals
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_lowering_of_a_layer_may_be_an_axis(desk: Path) -> None:
     swept(f"'layers.[ab].lowering': [{OTHER}, {FIRST}], layers.c.count: [1, 3]")
     assert [row["lowered_by"] for row in rows("layers")] == [OTHER] * 8 + [FIRST, FIRST, OTHER] + [
@@ -421,6 +424,7 @@ def test_the_lowering_of_a_layer_may_be_an_axis(desk: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("axes", "says"),
     [

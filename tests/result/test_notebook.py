@@ -90,6 +90,7 @@ def test_a_frame_has_a_row_a_layer_and_a_column_a_field(result: Result) -> None:
     assert len(frame.columns) == 3 + own + inner + held
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_frame_has_the_columns_of_a_sweep(result: Result, tmp_path: Path) -> None:
     spec = tmp_path / "s.yaml"
     spec.write_text("name: s\nworkloads: [tiny]\nhardware: tiny_4x4\nbatch: 2\naxes: {clock: [700 MHz]}\n")

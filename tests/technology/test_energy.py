@@ -129,6 +129,7 @@ def test_results_of_older_versions_tell_none(tiny: Result) -> None:
     assert run_data(old)["energy"] is None
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_searches_for_area_and_energy(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     spec = tmp_path / "s.yaml"

@@ -198,6 +198,7 @@ def test_a_section_cannot_be_set_as_a_whole() -> None:
         load_hardware("tpu_v2", ["mapping.block=8"])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_blocks_are_axes_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As are conditions on them; every point is what a run gives."""
     monkeypatch.chdir(tmp_path)
