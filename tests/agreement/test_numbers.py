@@ -47,7 +47,7 @@ def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(layers(), transposed_convs(), deform_convs(), vector_ops(12, 4)),
     batch=st.integers(1, 9),
@@ -83,7 +83,7 @@ def test_the_bound_is_not_so_wide_that_a_wrong_address_passes(name: str, dtype: 
         assert abs(verdict.first.actual - verdict.first.expected) > verdict.first.bound
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(small_layers(), transposed_convs(), deform_convs()),
     batch=st.integers(1, 9),
