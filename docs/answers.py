@@ -96,6 +96,16 @@ def _explain() -> Schema:
                 "asked": (YES, "whether the machine's file asks for the overlap"),
             },
         ),
+        "Standing": _held(
+            "A tiling among all that fit the machine, by their estimates.",
+            {
+                "estimate": (NUMBER, "cycles that are expected of it"),
+                "faster": (WHOLE, "tilings that are expected to take fewer"),
+                "tilings": (WHOLE, "all that fit"),
+                "first": (ANY, "the tiling that is expected to be fastest, by name, as in `tiling`"),
+                "least": (NUMBER, "cycles that are expected of that one"),
+            },
+        ),
         "Gain": _held(
             "A change, and what the layer gains by it. Machines of other families than the TPU tell the first four.",
             {
@@ -136,6 +146,10 @@ def _explain() -> Schema:
         "read_by": (TEXTS, "names of the layers that read the layer's results"),
         "phases": (_of("Phases"), "where the cycles of the array go"),
         "tiling": (ANY, "choices of the lowering by name, such as the rows of a block; each lowering has its own"),
+        "rank": (
+            _or_null(_of("Standing")),
+            "how its tiling stands among all that fit; null where a lowering does not tell",
+        ),
         "overlapping": (_or_null(_of("Overlap")), "what overlap with the neighbours saves; null where there are none"),
         "bound_by": (
             _or_null(TEXT),
@@ -150,9 +164,9 @@ def _explain() -> Schema:
     }
     schema = _held(
         "Why a layer takes as long as it does. Of a machine of another family than the TPU, `read_by`, `phases`, "
-        "`tiling`, `overlapping`, `bound_by`, `main_state` and `agrees` are missing.",
+        "`tiling`, `rank`, `overlapping`, `bound_by`, `main_state` and `agrees` are missing.",
         keys,
-        "read_by phases tiling overlapping bound_by main_state agrees",
+        "read_by phases tiling rank overlapping bound_by main_state agrees",
     )
     # `explain` tells all that a run leaves out where it says nothing.
     for held in layer.values():

@@ -17,6 +17,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.observation.timeline import HOLDERS
+from tpusim.machines.tpu.runs.prepared import Prepared
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
@@ -331,27 +332,36 @@ def test_a_block_that_is_given_may_bound_a_layer() -> None:
 def test_a_tiling_has_a_rank_among_all_that_fit() -> None:
     """A block that is given is held against those that a search might take; what it names as the first is faster."""
     layer = of_resnet50("layer3.0.conv2")
-    given = explained(layer, 8, "mapping.block.rows=1", "mapping.block.cols=1")
-    rank = given.standing
-    first = [f"mapping.block.{name}={getattr(rank.first, name)}" for name in ("rows", "cols")]
+
+    def ready(*changes: str) -> Prepared:
+        return Setup(layer, 8, load_hardware("tpu_v2", [ESTIMATE, *changes])).ready
+
+    free, given = ready(), ready("mapping.block.rows=1", "mapping.block.cols=1")
+    rank, own = given.standing, free.standing
+    first = ready(*(f"mapping.block.{name}={getattr(rank.first, name)}" for name in ("rows", "cols")))
     assert 0 < rank.faster < rank.tilings
     assert rank.least < rank.estimate
-    assert cycles(layer, 8, *first) < given.layer.cycles
+    assert first.timing.cycles < given.timing.cycles
     # Whatever block is given, all that fit are the same.
-    free = explained(layer, 8)
-    assert (free.standing.tilings, free.standing.least) == (rank.tilings, rank.least)
-    assert free.standing.faster < rank.faster
-    assert free.standing.estimate == pytest.approx(free.layer.cycles, rel=0.05)
+    assert (own.tilings, own.least) == (rank.tilings, rank.least)
+    assert own.faster < rank.faster
+    assert own.estimate == pytest.approx(free.timing.cycles, rel=0.05)
 
 
-def test_the_rank_is_told_in_words() -> None:
-    done = tpusim(
-        "resnet50", "--layer", "layer3.0.conv2", "--batch", "8", "--set", "mapping.block.rows=1", "--json", "-"
-    )
+@pytest.mark.parametrize(
+    "changes", [(), ("--set", "mapping.block.cols=1", "--set", "mapping.block.rows=1")], ids=["best", "given"]
+)
+def test_the_rank_is_told_in_words(changes: tuple[str, ...]) -> None:
+    asked = "tiny", "--layer", "fig11", "--hardware", "tiny_4x4", "--batch", "2", "--set", ESTIMATE, *changes
+    done = tpusim(*asked, "--json", "-")
     assert done.exit_code == 0, done.output
     rank, words = json.loads(done.stdout)["rank"], " ".join(done.stderr.split())
-    assert f"of {rank['tilings']:,} tilings that fit, {rank['faster']:,} are expected to be faster" in words
-    assert f"in blocks of {rank['first']['rows']} x {rank['first']['cols']} outputs" in words
+    assert (rank["faster"] > 0) == bool(changes)
+    if changes:
+        assert f"of {rank['tilings']:,} tilings that fit, {rank['faster']:,} are expected to be faster" in words
+        assert f"in blocks of {rank['first']['rows']} x {rank['first']['cols']} outputs" in words
+    else:
+        assert f"tilings that fit, none is expected to be faster than this one, of {rank['estimate']:,.0f}" in words
 
 
 def test_what_stacked_words_take_may_bound_a_layer() -> None:
