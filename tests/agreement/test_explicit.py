@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.checks import check_layer
-from tests.strategies import cases, conv, convs, fills, machine, machines, small_layers
+from tests.strategies import cases, conv, convs, dram, fills, machine, machines, small_layers
 from tests.written import by_hand
 from tpusim import reference, simulate
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.explicit import EXPLICIT, LOWERED
@@ -30,7 +31,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream
-from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
+from tpusim.machines.tpu.program.transfers import Fill, Part, Spill, Transfer
 from tpusim.machines.tpu.runs.prepared import transformation_cycles
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.op import Op
@@ -457,3 +458,20 @@ def test_the_command_says_where_and_exits_with_1(
     assert "conv3" in told
     assert "intermediate elements" in told
     assert "lowered[channel=" in told
+
+
+@pytest.mark.parametrize("batch", [3, 8])
+def test_a_spill_may_take_the_port_in_the_first_cycle(batch: int) -> None:
+    """The first words of this lowered matrix are all padding, so nothing comes ahead of their spill to a DRAM."""
+    small = machine(
+        1, 3, word_elements=4, burst_bytes=4, capacity_words=8000, alus=4, pack_cycles=13.4, alignment_bytes=1
+    )
+    hbm = small.hbm.model_copy(update={"model": "banks", "device": dram(columns=4, burst_bytes=4)})
+    hardware = small.model_copy(update={"hbm": hbm}).having("mapping", transformation="before", search="estimate")
+    layer = Conv2d("conv", 4, 2, 2, 8, kernel=(2, 1), stride=(3, 4), padding="same", dilation=(3, 2))
+    program = in_layout(EXPLICIT.lower(layer, batch, hardware)[0], hardware)
+    first = next(step for step in program.steps if isinstance(step, Transfer))
+    assert isinstance(first, Spill)
+    assert not first.after
+    timing, _ = register.run(program, hardware, operands_of(layer, batch, seed=1))
+    assert event.run(program, hardware) == timing

@@ -31,6 +31,7 @@ from tpusim.machines.tpu.register.board import (
     FAILED,
     KEEPS,
     KEPT,
+    MOVED,
     OPEN,
     TOLD,
     VECTOR_STEP,
@@ -80,7 +81,7 @@ class RegisterMachine:
         transfers, keeps = transfers_of(program, hardware, settings, waits, *memories), keeps_of(program, waits)
         steps, queues = len(program.steps), array.queues
         at = np.zeros(KEPT + 1, np.int64)
-        at[[OPEN, VECTOR_STEP, TOLD]] = steps, -1, -1
+        at[[OPEN, MOVED, VECTOR_STEP, TOLD]] = steps, -1, -1, -1
         board = BoardRegisters(
             at, np.full(steps, NEVER), np.array(waits.steps, np.int64),
             np.zeros((2 * queues + 2, len(BOOKED)), np.int64), np.zeros((queues, steps), np.int64),
