@@ -22,7 +22,7 @@ from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.plots import layer as layer_plots
-from tpusim.report.shown import Sentences
+from tpusim.report.shown import Listed, Sentences
 from tpusim.report.tables import explain
 from tpusim.result.records import STALL_CAUSES
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Bottleneck, find_bottleneck
@@ -362,6 +362,23 @@ def test_the_rank_is_told_in_words(changes: tuple[str, ...]) -> None:
         assert f"in blocks of {rank['first']['rows']} x {rank['first']['cols']} outputs" in words
     else:
         assert f"tilings that fit, none is expected to be faster than this one, of {rank['estimate']:,.0f}" in words
+
+
+@pytest.mark.parametrize(
+    ("layer", "batch", "changes", "says"),
+    [
+        (Gemm("product", 300, 500, 700), 1, ["mapping.block.images=20"], r"in blocks of [\d,]+ words? of rows$"),
+        (conv(16, 14, 32, 3, padding=1), 1, ["mapping.block.rows=1"],
+         r"in blocks of \d+ x \d+ outputs in each of \d strips and 1 word of images$"),
+    ],
+    ids=["product", "strips"],
+)  # fmt: skip
+def test_a_rank_counts_what_words_hold(layer: Conv2d | Gemm, batch: int, changes: list[str], says: str) -> None:
+    """Words of a product hold rows, which are no outputs of a map; those of few images hold strips of it."""
+    shown = explain.explained(explained(layer, batch, *changes), Workload("one", batch, (layer,)), None, (), ())
+    words = {key: text for part in shown.paragraphs for each in part if isinstance(each, Listed) for key, text in
+             each.texts.items()}["rank"]  # fmt: skip
+    assert re.search(says, words), words
 
 
 def test_what_stacked_words_take_may_bound_a_layer() -> None:

@@ -151,10 +151,13 @@ def _rank(found: Bottleneck) -> dict[str, str]:
     told = f"of {counted(rank.tilings, 'tiling')} that fit, "
     if not rank.faster:
         return {"rank": f"{told}none is expected to be faster than this one, of {rank.estimate:,.0f} cycles"}
-    first, less = rank.first, f"{rank.least:,.0f} ({rank.least / rank.estimate - 1:+.1%})"
+    first, less, layer = rank.first, f"{rank.least:,.0f} ({rank.least / rank.estimate - 1:+.1%})", found.setup.layer
     told += f"{rank.faster:,} {'is' if rank.faster == 1 else 'are'} expected to be faster than this one, of "
-    told += f"{rank.estimate:,.0f} cycles; the first of them takes {less}, in blocks of {first.rows} x {first.cols} "
-    return {"rank": f"{told}outputs and {counted(first.groups, 'word')} of images"}
+    told += f"{rank.estimate:,.0f} cycles; the first of them takes {less}, in blocks of "
+    if layer.spatial:
+        strips = found.explanation.blocking.strips
+        told += f"{first.rows} x {first.cols} outputs{f' in each of {strips} strips' if strips > 1 else ''} and "
+    return {"rank": f"{told}{counted(first.groups, 'word')} of {layer.counted_by}s"}
 
 
 def _figures(layer: LayerResult, *keys: str) -> dict[str, float | None]:
