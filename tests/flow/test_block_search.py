@@ -33,8 +33,9 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Bound, candidates_of
+from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, Bound, candidates_of
 from tpusim.network.ops import OPS
+from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
@@ -187,3 +188,11 @@ def test_short_programs_are_chosen_by_simulation() -> None:
                                for each in (with_search(hardware, "estimate"), hardware))  # fmt: skip
     assert by_default <= 0.9 * by_estimate
     assert by_default <= 1.05 * prepared(layer, 9, with_search(hardware, "simulate"), "channel_first").timing.cycles
+
+
+def test_vector_work_is_not_timed_in_many_more_blocks() -> None:
+    """Estimates tie where the bus sets the pace: 1,792 blocks were timed beside 56, to lose."""
+    hardware = load_hardware("tpu_v2", {"mapping.search": "simulate"})
+    first, *others = drafts_of(Add("sum", 64, 56, 56, other="each"), 128, hardware, "vector_ops")
+    assert others
+    assert all(each.blocks <= max(MOST_BLOCKS * first.blocks, FEW_PASSES) for each in others)

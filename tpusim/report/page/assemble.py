@@ -54,17 +54,17 @@ def page(kind: str, data: Mapping[str, Any]) -> bytes:
     sentences = [data["verdict"]["text"], *(plain(sentence, data.get("layers", ())) for sentence in data["sentences"])]
     said = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     allowed = f"script-src '{_digest(script)}'; style-src '{{}}'; img-src data:"
-    return filled("page", "page", allowed, title=escape(data["title"]), plain=said, data=told, script=script)
+    return _filled("page", allowed, title=escape(data["title"]), plain=said, data=told, script=script)
 
 
-def filled(stem: str, look: str, allowed: str, **parts: str) -> bytes:
-    """Return the bytes of a page: the template of this `stem`, with `parts` where it names them, in the style `look`.
+def _filled(stem: str, allowed: str, **parts: str) -> bytes:
+    """Return the bytes of a page: its template and style by their `stem`, with `parts` where the template names them.
 
     Its policy forbids everything but `allowed`, in which {} stands for the digest of the style.
     """
-    style = Template(_asset(f"{look}.css")).substitute(tones())
+    style = Template(_asset(f"{stem}.css")).substitute(tones())
     policy = f"default-src 'none'; {allowed.format(_digest(style))}; base-uri 'none'; form-action 'none'"
-    text = Template(_asset(f"{stem}.html")).substitute(parts, policy=policy, style=style)
+    text = fragment(stem, **parts, policy=policy, style=style)
     # A name from a JSON file may hold half of a surrogate pair.
     return text.encode(errors="replace")
 
@@ -107,8 +107,15 @@ def text_column(key: str, label: str, title: str = "") -> PageColumn:
 
 # ---- a report as a page: its sentences, its tables, its pictures, and no script
 
-NO_SCRIPT = "img-src data:; style-src '{}'"
-"""What the policy of such a page allows."""
+
+def document_page(title: str, told: str) -> bytes:
+    """Return the bytes of a page without a script: a title as text, and what is `told` below it as HTML."""
+    return _filled("document", "img-src data:; style-src '{}'", title=escape(title), told=told)
+
+
+def fragment(stem: str, **parts: str) -> str:
+    """Return the HTML of a part of a page: the template of this `stem`, with `parts` where it names them."""
+    return Template(_asset(f"{stem}.html")).substitute(parts)
 
 
 def told_page(title: str, paragraphs: Paragraphs, pictures: Sequence[Picture] = ()) -> bytes:
@@ -120,7 +127,8 @@ def told_page(title: str, paragraphs: Paragraphs, pictures: Sequence[Picture] = 
         told.append(
             f'<figure><img src="data:image/svg+xml;base64,{image}" alt=""><figcaption>{caption}</figcaption></figure>'
         )
-    return filled("told", "document", NO_SCRIPT, title=escape(title), version=escape(__version__), told="\n".join(told))
+    told.append(f'<p class="soft">tpusim {escape(__version__)}</p>')
+    return document_page(title, "\n".join(told))
 
 
 def _block(block: Content) -> str:

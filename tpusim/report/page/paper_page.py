@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from tpusim.base.version import __version__
-from tpusim.report.page.assemble import NO_SCRIPT, filled, html_table
+from tpusim.report.page.assemble import document_page, fragment, html_table
 from tpusim.report.tables.paper import ClaimRow, agreeing, rows_of, summary
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, VERDICTS, Claim
 from tpusim.study.paper.exhibit import Exhibit
@@ -18,11 +18,8 @@ _CLASSES = {HOLDS: "holds", CONDITION: "partly", FAILS: "fails", OPEN: "open"}
 
 def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Sequence[str]) -> bytes:
     """Return the page's bytes; `images` are PNGs by the stem of their exhibit, `sources` sentences on sources."""
-    return filled(
+    told = fragment(
         "paper",
-        "document",
-        NO_SCRIPT,
-        title=TITLE,
         version=escape(__version__),
         summary=escape(summary(made, 10_000)),
         verdicts="".join(f"<dt>{_verdict(key)}</dt><dd>{escape(said)}</dd>" for key, said in VERDICTS.items()),
@@ -30,6 +27,7 @@ def paper_page(made: Sequence[Exhibit], images: Mapping[str, bytes], sources: Se
         exhibits="\n".join(_section(each, images.get(each.words.stem)) for each in made),
         sources="".join(f"<p>{escape(each)}</p>" for each in sources),
     )
+    return document_page(TITLE, told)
 
 
 def _row(row: ClaimRow) -> str:

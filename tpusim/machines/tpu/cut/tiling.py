@@ -230,7 +230,7 @@ def step(
 
 
 def frames_of(cut: Cut, adds: bool, hardware: Hardware) -> tuple[Frame, Frame]:
-    """The port's period while passes stream, of which some may add to sums; and while they stream but the last word of
+    """The port's period while passes stream, of which some may add to sums; and while they stream only the last word of
     each pixel, which may hold fewer images.
     """
     word = hardware.vector_memory.word_elements

@@ -218,8 +218,8 @@ class VectorUnits(Units):
         costs.sort(key=lambda each: (each[1] is not chosen, each[0]))
         if self.hardware.mapping.search != "simulate":
             return (Ranked(costs[0][1], 0.0, partial(float, costs[0][0])),)
-        least, most = self.least, max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // len(self.portions))
-        few = islice(((cost, each) for cost, each in costs if each.blocks <= most), FEW_TIMED)
+        least, blocks = self.least, max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // len(self.portions))
+        few = islice(((cost, each) for cost, each in costs if each.blocks <= blocks), FEW_TIMED)
         return tuple([Ranked(each, least, partial(float, cost), expected=cost) for cost, each in few])
 
     @property

@@ -312,7 +312,7 @@ class Candidates:
 
     @cached_property
     def frames(self) -> tuple[Frame, Frame]:
-        """The port's period while passes stream, and while they stream but the last word of each pixel."""
+        """The port's period while passes stream, and while they stream only the last word of each pixel."""
         return frames_of(self.cut, self.passes > 1, self.hardware)
 
     @cached_property
@@ -329,7 +329,7 @@ class Candidates:
         return word, last
 
     def stream(self, words: Counts, last: bool = False) -> Counts:
-        """Cycles in which a pass streams the words of a block, or of one that has but the `last` of each pixel."""
+        """Cycles in which a pass streams the words of a block, or of one that has only the `last` of each pixel."""
         frame = self.frames[last]
         return np.asarray(-(-words // frame.arrays) * frame.period)
 

@@ -458,7 +458,7 @@ class Bound:
         return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
 
     def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles, bool]]:
-        """(number of blocks, words of each, rotation cycles of each, whether they have but the last word of each pixel)
+        """(number of blocks, words of each, rotation cycles of each, whether only the last word of each pixel)
         by size of block, full ones first.
         """
         if tilings.span.any():
