@@ -225,6 +225,10 @@ class PhaseTaps(TapGroups):
 
 MOST_PHASES = 2**18
 """Most phases: those of a stride of 512 along both axes, which take some seconds to be lowered."""
+CLOSE = 0.1
+"""Relative distance of estimates that do not tell arrangements of the arrays apart: phases have unequal passes, which
+arrays that share their weights take in turn, and one of several arrays with weights of its own may get the most of.
+"""
 
 
 def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -332,6 +336,7 @@ STRIDE_PHASES = Lowering(
     by_phases,
     partial=True,
     ignores=IGNORED | {"row_windows", "transposed_channels", "block_k", "block.taps"},
+    close=CLOSE,
 )
 
 

@@ -565,7 +565,7 @@ class Candidates:
 
     def _parts(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Chunks of a reduction; the last one counts in proportion to its size."""
-        return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.passes // self.folds, tilings.chunk_taps))
+        return np.asarray(self.folds / tilings.chunk_folds * _ceil(self.taps, tilings.chunk_taps))
 
     def _filter_loads(self, tilings: Tiling[Counts]) -> Counts:
         """Number of times that the filter of a column fold is loaded: once if it stays for all blocks."""
