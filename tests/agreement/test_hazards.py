@@ -130,13 +130,17 @@ def written_by(step: Step) -> Iterator[Cells]:
 
 def beside(step: Fill | Spill) -> Iterator[Cells]:
     """What the vector unit reads for its work on the way."""
+    begun = set[int]()
     for number, part in enumerate(step.parts):
         maps, numbers, tallies = step.beside(number)
+        # What a part has begun, the next parts of the step add to.
+        if step.work and step.work.begins[number]:
+            begun |= {*tallies}
         for first in part.first_lanes:
             lanes = span(first, part.lanes)
             for base, turns in zip(maps, step.work.turns if step.work else (), strict=True):
                 yield lanes, span(base, step.work.around[number] if step.work and turns else part.words)
-            for word in (*numbers, *(() if step.work and step.work.begins[number] else tallies)):
+            for word in (*numbers, *(each for each in tallies if each not in begun)):
                 yield lanes, span(word, 1)
 
 

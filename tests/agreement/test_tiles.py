@@ -22,6 +22,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill
+from tpusim.machines.tpu.sections import Slots
 from tpusim.machines.tpu.tiles.fft import tiles_of
 from tpusim.machines.tpu.tiles.tile_algorithm import Recipe
 from tpusim.machines.tpu.tiles.tile_lowering import in_tiles
@@ -61,6 +62,18 @@ def for_tiles(draw: st.DrawFn, name: str) -> Conv2d:
 @example(drawn=("winograd_2", conv(1, 1, 1, 3, padding=4)), batch=1, hardware=machine(1, 1, word_elements=1))
 @example(drawn=("fft_8", conv(1, 1, 1, 3, padding=3)), batch=1, hardware=machine(1, 1, word_elements=1))
 @example(drawn=("fft_4", conv(5, 5, 3, 2)), batch=1, hardware=machine(3, 8, alus=64))
+# A register of all lanes that few take part in.
+@example(
+    drawn=("winograd_2", conv(3, 3, 1, 3)),
+    batch=1,
+    hardware=machine(
+        1,
+        5,
+        word_elements=1,
+        alus=1,
+        slots=Slots(loads=1, stores=1, lanes=1, register_bytes=4, registers=1, latency=0, unrolled=1),
+    ),
+)
 def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, steps told ahead, never below the least."""
     suppose(not hardware.banked)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.strategies import convs
+from tests.strategies import convs, has_gradients
 from tpusim import reference
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.network.ops.array_op import Conv2d
@@ -51,7 +51,7 @@ def by_filter(layer: Conv2dFilterGradient, ifmap: Any, gradient: Any) -> Any:
 
 
 @relaxed
-@given(convs(channels=6, size=5))
+@given(convs(channels=6, size=5).filter(has_gradients))
 def test_they_are_the_adjoints_of_the_convolution(layer: Conv2d) -> None:
     """<conv(x, w), y> is linear in x and in w, so it equals <x, by_input(y, w)> and <w, by_filter(x, y)>."""
     of_input, of_filter = gradients_of(layer)
@@ -62,7 +62,7 @@ def test_they_are_the_adjoints_of_the_convolution(layer: Conv2d) -> None:
 
 
 @relaxed
-@given(convs(channels=6, size=5))
+@given(convs(channels=6, size=5).filter(has_gradients))
 def test_a_part_of_them_is_a_part_of_the_whole(layer: Conv2d) -> None:
     for gradient in gradients_of(layer):
         operands = reference.operands(gradient, BATCH, seed=5)
@@ -73,7 +73,7 @@ def test_a_part_of_them_is_a_part_of_the_whole(layer: Conv2d) -> None:
 
 
 @relaxed
-@given(convs(channels=6, size=5))
+@given(convs(channels=6, size=5).filter(has_gradients))
 def test_torch_agrees(layer: Conv2d) -> None:
     torch = pytest.importorskip("torch")
     of_input, of_filter = gradients_of(layer)
@@ -111,3 +111,11 @@ def test_of_one_tap_the_filters_gradient_is_a_product_over_pixels() -> None:
     assert layer.is_a_product
     assert layer.tensors(5) == ((100, 1, 1, 6), (4, 1, 1, 100), (4, 1, 1, 6))
     assert layer.element_name((3, 0, 0, 5)) == (("out_channel", "tap_row", "tap_col", "in_channel"), (3, 0, 0, 5))
+
+
+def test_a_filter_under_padding_alone_has_no_gradient() -> None:
+    """One window of one tap on the padding above one row."""
+    with pytest.raises(InputError, match=r"every tap along the .* stands on padding"):
+        Conv2dFilterGradient("c", 1, 1, 1, 1, kernel=1, stride=(2, 1), padding=(1, 0, 0, 0))
+    deeper = Conv2dFilterGradient("c", 1, 1, 1, 1, kernel=2, stride=(2, 1), padding=(1, 0, 0, 1))
+    assert deeper.shapes(1)["ofmap"] == (1, 2, 2, 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import ClassVar, Self
 
+from tpusim.base.errors import Problem
 from tpusim.base.words import counted
 from tpusim.input.form import validated
 from tpusim.network.ops.array_op import Conv2d, Scatter, SteppedOp, Tensors, no_convolution
@@ -122,6 +123,14 @@ class Conv2dFilterGradient(_ConvGradient):
     grammar: ClassVar[str] = f"as the {Conv2d.op}'s, {Conv2d.grammar}"
     long_sums: ClassVar[bool] = True
     turned_ifmap: ClassVar[bool] = True
+
+    def size_problems(self) -> Iterator[Problem]:
+        problems = [*SteppedOp.size_problems(self)]
+        yield from problems
+        for number, axis in enumerate(() if problems else self.axes):
+            if self._reached(number) <= 0:
+                says = f"every tap along the {axis.name} stands on padding, so the filter has no gradient"
+                yield Problem(f"{says}; take less padding, or a larger kernel", "padding")
 
     @property
     def is_a_product(self) -> bool:

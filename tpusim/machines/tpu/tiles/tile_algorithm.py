@@ -218,21 +218,22 @@ class Filtering:
 
         return min(recipes, key=cost)
 
-    def pace(self, recipe: Recipe) -> float:
-        """Cycles of the vector unit and the port for a word of every line."""
-        return sum(lines * self.beat(*kind).a_word for kind, lines in recipe.kinds.items())
+    def pace(self, recipe: Recipe, lanes: int | None = None) -> float:
+        """Cycles of the vector unit and the port for a word of every line, in some `lanes` or in all."""
+        return sum(lines * self.beat(*kind, lanes).a_word for kind, lines in recipe.kinds.items())
 
-    def mixed(self, mixes: tuple[Mix, ...]) -> float:
-        """Cycles of the vector unit and the port for a tile of mixes."""
+    def mixed(self, mixes: tuple[Mix, ...], lanes: int | None = None) -> float:
+        """Cycles of the vector unit and the port for a tile of mixes, in some `lanes` or in all."""
         kinds = ((mix.made.size, operations(factor for _, factor in mix.terms), len(mix.terms)) for mix in mixes)
-        return sum(words * self.beat(operands, each).a_word for words, each, operands in kinds)
+        return sum(words * self.beat(operands, each, lanes).a_word for words, each, operands in kinds)
 
-    def beat(self, operands: int, operations: int) -> Beat:
-        """The beat of a word of a sum, from its operands and operations."""
+    def beat(self, operands: int, operations: int, lanes: int | None = None) -> Beat:
+        """The beat of a word of a sum, from its operands and operations, in some `lanes` or in all."""
         unit = self.hardware.vector_unit
         # Only with slots are conversions operations of the ALUs.
         converted = operands * unit.widen + unit.narrow if unit.slots else 0
-        return beat_of(operands, operations + unit.rounding + converted, self.word_groups[1], self.hardware)
+        every = operations + unit.rounding + converted
+        return beat_of(operands, every, self.word_groups[1], self.hardware, lanes=lanes)
 
     def scratch_words(self, tiles: Tiles) -> int:
         """Words between stages: for the data of a row fold, and later for products and a column fold."""
@@ -250,12 +251,22 @@ class Filtering:
         return by.result_places + by.down.outputs * by.across.reach + between
 
     def vector_cycles(self, tiles: Tiles) -> tuple[float, float]:
-        """Cycles of the vector unit for the data of a row fold, and for the products of a column fold."""
+        """Cycles of the vector unit for the data of all row folds, and for the products of all column folds."""
         by, words, row_words = self.by, tiles.words, tiles.down * tiles.cols * tiles.groups
-        (down, across), (inverse_down, inverse_across) = (map(self.pace, each) for each in (self.data, self.inverse))
-        data = row_words * down + by.down.reach * words * across
-        inverse = by.across.reach * inverse_down + by.down.outputs * inverse_across
-        return data + words * self.mixed(by.data_mixes), words * (inverse + self.mixed(by.result_mixes))
+
+        def data(lanes: int) -> float:
+            down, across = (self.pace(each, lanes) for each in self.data)
+            return row_words * down + words * (by.down.reach * across + self.mixed(by.data_mixes, lanes))
+
+        def inverse(lanes: int) -> float:
+            down, across = (self.pace(each, lanes) for each in self.inverse)
+            return words * (by.across.reach * down + by.down.outputs * across + self.mixed(by.result_mixes, lanes))
+
+        every = (
+            sum(times * cycles(lanes) for lanes, times in Counter(map(len, folds)).items())
+            for cycles, folds in ((data, self.row_folds), (inverse, self.col_folds))
+        )
+        return next(every), next(every)
 
     @cached_property
     def frame(self) -> Frame:
@@ -294,4 +305,4 @@ class Filtering:
         weights = -(-words // max(1, self.hardware.capacity_words // a_word)) * self.hardware.preload_cycles
         streams = (len(each.data) * words * self.frame.period / self.hardware.array.count for each in self.by.products)
         streamed = folds * sum(max(stream, weights) for stream in streams) - weights
-        return folds * data + len(self.col_folds) * (inverse + streamed)
+        return data + inverse + len(self.col_folds) * streamed

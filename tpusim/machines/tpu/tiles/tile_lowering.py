@@ -116,7 +116,7 @@ class TilePlan(Plan):
         streams = (filtering.frame.frames(len(each.data) * self._most.words) for each in filtering.by.products)
         a_fold = sum(max(frames * filtering.frame.period, hardware.array.rows) for frames in streams)
         streamed = a_fold * row_folds * folds + folds * 2 * hardware.array.rows
-        worked = row_folds * data + folds * inverse + streamed
+        worked = data + inverse + streamed
         patches, weights, results = self._moved()
         first = patches / row_folds + results / folds + 2 * hardware.latency_cycles
         if tiling.filter_buffers * tiling.section_passes < filtering.passes:
