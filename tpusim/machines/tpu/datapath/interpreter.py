@@ -107,9 +107,10 @@ class Reduction:
     def multiply(self) -> None:
         """Add the pending products into the result words; the reduction may go on after that."""
         if not self.weights:
-            # One product for all pending passes: their sum over rows is the sum over all their operands.
             return
-        weights, operands = np.concatenate(self.weights, axis=1), self.operands[: self.filled]
+        # One product for all pending passes: their sum over rows is the sum over all their operands.
+        weights = self.weights[0] if len(self.weights) == 1 else np.concatenate(self.weights, axis=1)
+        operands = self.operands[: self.filled]
         if self.accumulate or not self.results[0].flags.c_contiguous:
             sums = (weights @ operands).reshape(self.results.shape)
             if self.accumulate:

@@ -16,7 +16,16 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import PADDING, AddressPattern, Counters, LaneGroup, Picked, Pointers, walked
+from tpusim.machines.tpu.program.addresses import (
+    PADDING,
+    AddressPattern,
+    Counter,
+    Counters,
+    LaneGroup,
+    Picked,
+    Pointers,
+    walked,
+)
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Tensor, Transfer
@@ -38,7 +47,8 @@ class ReadWindow(NamedTuple):
 
 def pack(values: Values, words: Values, part: Part) -> None:
     """Put `values` [lane, *items] into `words` [lanes, words, W]; the rest of each word becomes zero."""
-    words[..., part.per_word :] = 0
+    if part.per_word < words.shape[2]:
+        words[..., part.per_word :] = 0
     if (place := _by_item(words, part)) is not None:
         place[...] = values
         return
@@ -130,74 +140,110 @@ def picked_by(words: Values, pattern: Picked) -> Addresses:
     return np.where(padding, PADDING, pattern.base + offsets)
 
 
+class _Stretch(NamedTuple):
+    """Words of a walk that counters without a window pass one after another.
+
+    Attributes:
+        at: words of the walk ahead of these.
+        words: their number, with padding.
+        counts: length of each counter.
+        inside: index into [lane, *counts] of the words that are not padding.
+        stored: number of these along each counter.
+        first: the first of these, counted from the first word of the walk's span.
+        apart: words from one count to the next, of each counter.
+        padded: whether some words are padding.
+    """
+
+    at: int
+    words: int
+    counts: tuple[int, ...]
+    inside: tuple[slice, ...]
+    stored: tuple[int, ...]
+    first: int
+    apart: tuple[int, ...]
+    padded: bool
+
+    def view(self, words: Values) -> Values:
+        """A view [lane, *stored, E] of `words`, which begin at the span, with an axis for every counter."""
+        if not all(self.stored):
+            return words[:, :0].reshape(len(words), *self.stored, words.shape[2])
+        lane, word, element = words.strides
+        strides = (lane, *(each * word for each in self.apart), element)
+        # A strided view, no copy: the counters of a walk are exactly the strides of an array.
+        return as_strided(words[:, self.first :], (len(words), *self.stored, words.shape[2]), strides)
+
+
+# Cached, as many passes walk the same way from another base.
+@lru_cache(maxsize=4096)
+def _stretched(counters: tuple[Counter, ...], window: range | None) -> tuple[int, int, tuple[_Stretch, ...]]:
+    """The span of a walk from base 0, and its stretches."""
+    pieces = Counters(0, counters, window).pieces
+    ends = [extent for piece in pieces if (extent := piece.extent)]
+    low, high = (min(each.start for each in ends), max(each.stop for each in ends)) if ends else (0, 0)
+    found, at = [], 0
+    for piece in pieces:
+        insides = [counter.inside for counter in piece.counters]
+        offsets = (each.offset(inside.start) for each, inside in zip(piece.counters, insides, strict=True))
+        found.append(
+            _Stretch(
+                at,
+                piece.words,
+                tuple(counter.length for counter in piece.counters),
+                (slice(None), *(slice(each.start, each.stop) for each in insides)),
+                tuple(map(len, insides)),
+                piece.base + sum(offsets) - low,
+                tuple(counter.step * counter.stride for counter in piece.counters),
+                piece.accesses != piece.words,
+            )
+        )
+        at += piece.words
+    return low, high, tuple(found)
+
+
 def span(walk: Walk) -> tuple[int, int]:
     """The lowest address read, and the address after the highest; (0, 0) if all is padding."""
     if not isinstance(walk, Counters):
         read = walk[walk != PADDING]
         return (int(read.min()), int(read.max()) + 1) if read.size else (0, 0)
-    ends = [extent for piece in walk.pieces if (extent := piece.extent)]
-    return (min(each.start for each in ends), max(each.stop for each in ends)) if ends else (0, 0)
+    low, high, _ = _stretched(walk.counters, walk.window)
+    return (walk.base + low, walk.base + high) if high > low else (0, 0)
 
 
 def gather(words: Values, walk: Walk, operands: Values) -> None:
     """Fetch `words` [lanes, words, E], which begin at the span, into `operands` [lanes, elements]; padding becomes
     zero.
     """
-    first, at, elements = span(walk)[0], 0, words.shape[2]
     if not isinstance(walk, Counters):
-        stored = walk != PADDING
+        stored, first = walk != PADDING, span(walk)[0]
         operands[...] = 0
         operands.reshape(len(operands), len(walk), -1)[:, stored] = words[: len(operands), walk[stored] - first]
         return
-    for piece in walk.pieces:
-        mine = operands[:, at : at + piece.words * elements]
-        if piece.accesses != piece.words:
+    lanes, elements = len(operands), words.shape[2]
+    for each in _stretched(walk.counters, walk.window)[2]:
+        mine = operands[:, each.at * elements : (each.at + each.words) * elements]
+        if each.padded:
             mine[...] = 0
-        counts, inside = _counted(piece)
-        place = mine.reshape(len(operands), *counts, -1, copy=False)
-        place[inside] = _stored(words[: len(operands)], piece, first)
-        at += piece.words * elements
+        place = mine.reshape(lanes, *each.counts, -1, copy=False)
+        place[each.inside] = each.view(words[:lanes])
 
 
 def seen(words: Values, walk: Walk) -> Values | None:
     """The view [lanes, words, E] of `words` that equals what `gather` would fetch; None if some of it is padding."""
-    if not isinstance(walk, Counters) or walk.window is not None or walk.accesses != walk.words:
+    if not isinstance(walk, Counters) or walk.window is not None:
         return None
-    return _stored(words, walk, span(walk)[0]).reshape(len(words), walk.words, -1)
+    (each,) = _stretched(walk.counters, None)[2]
+    return None if each.padded else each.view(words).reshape(len(words), each.words, -1)
 
 
 def scatter(values: Values, walk: Walk, words: Values) -> None:
     """Store `values` [lanes, words, E] into `words`, which begin at the span; padding stores nothing."""
-    first, at = span(walk)[0], 0
     if not isinstance(walk, Counters):
-        stored = walk != PADDING
+        stored, first = walk != PADDING, span(walk)[0]
         words[:, walk[stored] - first] = values[:, stored]
         return
-    for piece in walk.pieces:
-        counts, inside = _counted(piece)
-        each = values[:, at : at + piece.words].reshape(len(values), *counts, -1)
-        _stored(words, piece, first)[...] = each[inside]
-        at += piece.words
-
-
-def _counted(pattern: Counters) -> tuple[list[int], tuple[slice, ...]]:
-    """The length of each counter, and the index into [lane, *counts] of the words that are not padding."""
-    inside = (slice(each.start, each.stop) for each in (counter.inside for counter in pattern.counters))
-    return [counter.length for counter in pattern.counters], (slice(None), *inside)
-
-
-def _stored(source: Values, pattern: Counters, first: int) -> Values:
-    """A view [lane, *stored counts, E] with an axis for every counter; `source` begins at word `first`."""
-    insides = [counter.inside for counter in pattern.counters]
-    shape = [len(inside) for inside in insides]
-    if not all(shape):
-        return source[:, :0].reshape(len(source), *shape, source.shape[2])
-    pairs = zip(pattern.counters, insides, strict=True)
-    at = pattern.base + sum(counter.offset(inside.start) for counter, inside in pairs) - first
-    lane, word, element = source.strides
-    strides = [counter.step * counter.stride * word for counter in pattern.counters]
-    # A strided view, no copy: the counters of a walk are exactly the strides of an array.
-    return as_strided(source[:, at:], [len(source), *shape, source.shape[2]], [lane, *strides, element])
+    for each in _stretched(walk.counters, walk.window)[2]:
+        mine = values[:, each.at : each.at + each.words].reshape(len(values), *each.counts, -1)
+        each.view(words)[...] = mine[each.inside]
 
 
 class HbmTensor:

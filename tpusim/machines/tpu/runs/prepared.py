@@ -32,6 +32,7 @@ from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.datapath.memories import Values
+    from tpusim.machines.tpu.program.transfers import Part
     from tpusim.machines.tpu.program.transfers import Tensor as HeldTensor
     from tpusim.reference import Operands, Tensor
 
@@ -214,6 +215,21 @@ class Prepared(ReadyLayer):
 
         return partial(register.trace, register.RegisterMachine(self.program, self.running, as_floats(operands)))
 
+    @cached_property
+    def _compared(self) -> dict[str, list[Part]]:
+        """The parts of each tensor that is compared, as they are spilled, for all layers of the shape. Raises
+        CheckFailed.
+        """
+        from tpusim.machines.tpu.program.check import check_program
+
+        program = self.program
+        check_program(program, self.running)
+        spills = [step for step in program.steps if isinstance(step, Spill)]
+        return {
+            name: [part for step in spills if step.tensor.name == name for part in step.parts]
+            for name in {OFMAP, *program.checked}
+        }
+
     def in_parts(self, number: np.dtype[Any]) -> InParts:
         """The tensors that the data path writes, spill by spill. Raises CheckFailed if the Program names what does not
         exist.
@@ -221,17 +237,12 @@ class Prepared(ReadyLayer):
         # Imported here, because a run without a check needs none of them.
         from tpusim.machines.tpu import datapath
         from tpusim.machines.tpu.datapath.memories import HbmTensor
-        from tpusim.machines.tpu.program.check import check_program
 
-        program = self.program_for(number)
-        check_program(program, self.running)
-
-        def written(tensor: HeldTensor) -> WrittenTensor:
-            spills = (step for step in program.steps if isinstance(step, Spill) and step.tensor.name == tensor.name)
-            parts = [part for step in spills for part in step.parts]
+        def written(tensor: HeldTensor, parts: Sequence[Part]) -> WrittenTensor:
             return WrittenTensor(tensor.shape, parts, lambda content: HbmTensor(tensor, content, parts))
 
-        tensors = {name: written(program.tensor(name)) for name in {OFMAP, *program.checked}}
+        program = self.program_for(number)
+        tensors = {name: written(program.tensor(name), parts) for name, parts in self._compared.items()}
         return InParts(program.number, tensors, partial(datapath.run, program, self.running))
 
 
