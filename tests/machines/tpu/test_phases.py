@@ -41,8 +41,9 @@ def test_it_takes_as_long_as_the_convolutions_of_its_phases() -> None:
 
 
 def test_all_phases_read_what_is_fetched_once() -> None:
-    layer = transposed(8, 6, 16, 4, 2, 1)
-    program, _ = lowered(layer, 4, SMALL, "stride_phases")
+    """In a block of all outputs, as blocks share rows and columns at their edges."""
+    layer, whole = transposed(8, 6, 16, 4, 2, 1), SMALL.mapping.block.model_copy(update={"rows": 12, "cols": 12})
+    program, _ = lowered(layer, 4, SMALL.having("mapping", block=whole), "stride_phases")
     assert sum(step.hbm_bytes for step in fills(program, "ifmap")) == 8 * 6 * 6 * 4 * 4
     assert sum(step.hbm_bytes for step in spills(program)) == layer.outputs(4) * 4
     assert sum(step.hbm_bytes for step in fills(program, "filter")) == 8 * 16 * 16 * 4
