@@ -64,7 +64,18 @@ class FileSection(BaseModel):
     Pydantic builds its validator together with the whole model's, not separately.
     """
 
+    # Outside of what is copied or pickled, as a copy differs, and each process hashes words in its own way.
+    __slots__ = ("_hash",)
+
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+
+    def __hash__(self) -> int:
+        """The hash of all fields, worked out once: machines are keys of many tables."""
+        known: int | None = getattr(self, "_hash", None)
+        if known is None:
+            known = hash(tuple(getattr(self, name) for name in type(self).model_fields))
+            object.__setattr__(self, "_hash", known)
+        return known
 
 
 class Form(Generic[Model]):

@@ -1,4 +1,5 @@
 import pickle
+import subprocess
 import sys
 from fractions import Fraction
 from io import BytesIO, TextIOWrapper
@@ -478,3 +479,14 @@ def test_a_generation_has_a_name_and_a_year() -> None:
         for name in ("tpu_v2", "v100"):
             with pytest.raises(InputError, match=f"generation={wrong}: .*such as TPU v5e, 2023|is not text; put it in"):
                 load_hardware(name, {"generation": wrong})
+
+
+def test_a_copy_and_another_process_work_out_their_own_hash() -> None:
+    """A hash that is kept is of one object in one process."""
+    hardware = load_hardware("tpu_v2")
+    assert hash(hardware) == hash(load_hardware("tpu_v2"))
+    renamed = hardware.model_copy(update={"name": "another"})
+    assert {hardware: 1}.get(renamed) is None
+    looks_up = "import pickle, sys, tpusim; print({pickle.load(sys.stdin.buffer): 1}[tpusim.load_hardware('tpu_v2')])"
+    told = subprocess.run([sys.executable, "-c", looks_up], input=pickle.dumps(hardware), capture_output=True)
+    assert told.stdout.strip() == b"1", told.stderr
