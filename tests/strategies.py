@@ -540,7 +540,8 @@ def lowerings_of(layer: Op) -> frozenset[str]:
         return OF_CELLS
     if isinstance(layer, DeformConv2d):
         return frozenset({"deformable"})
-    conv, _ = layer.convolution(1)
+    # The channels of a filter's gradient grow with the batch; of one image alone they may be as many as its groups.
+    conv, _ = layer.convolution(2)
     return frozenset(GENERAL) | ({"vector"} if 1 < conv.groups == conv.in_channels else set())
 
 
