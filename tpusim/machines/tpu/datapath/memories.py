@@ -151,7 +151,6 @@ class _Stretch(NamedTuple):
         stored: number of these along each counter.
         first: the first of these, counted from the first word of the walk's span.
         apart: words from one count to the next, of each counter.
-        padded: whether some words are padding.
     """
 
     at: int
@@ -161,7 +160,11 @@ class _Stretch(NamedTuple):
     stored: tuple[int, ...]
     first: int
     apart: tuple[int, ...]
-    padded: bool
+
+    @property
+    def padded(self) -> bool:
+        """Whether some words are padding."""
+        return self.stored != self.counts
 
     def view(self, words: Values) -> Values:
         """A view [lane, *stored, E] of `words`, which begin at the span, with an axis for every counter."""
@@ -193,7 +196,6 @@ def _stretched(counters: tuple[Counter, ...], window: range | None) -> tuple[int
                 tuple(map(len, insides)),
                 piece.base + sum(offsets) - low,
                 tuple(counter.step * counter.stride for counter in piece.counters),
-                piece.accesses != piece.words,
             )
         )
         at += piece.words

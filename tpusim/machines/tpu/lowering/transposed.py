@@ -226,8 +226,8 @@ class PhaseTaps(TapGroups):
 MOST_PHASES = 2**18
 """Most phases: those of a stride of 512 along both axes, which take some seconds to be lowered."""
 CLOSE = 0.1
-"""Relative distance of estimates that do not tell arrangements of the arrays apart: phases have unequal passes, which
-arrays that share their weights take in turn, and one of several arrays with weights of its own may get the most of.
+"""Relative distance of estimates that do not tell which arrangement of the arrays is faster. Phases differ in their
+number of passes; of arrays with weights of their own one may get all the long phases, which no estimate knows.
 """
 
 

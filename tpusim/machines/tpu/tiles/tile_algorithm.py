@@ -262,11 +262,10 @@ class Filtering:
             down, across = (self.pace(each, lanes) for each in self.inverse)
             return words * (by.across.reach * down + by.down.outputs * across + self.mixed(by.result_mixes, lanes))
 
-        every = (
-            sum(times * cycles(lanes) for lanes, times in Counter(map(len, folds)).items())
-            for cycles, folds in ((data, self.row_folds), (inverse, self.col_folds))
-        )
-        return next(every), next(every)
+        def summed(cycles: Callable[[int], float], folds: Iterable[range]) -> float:
+            return sum(times * cycles(lanes) for lanes, times in Counter(map(len, folds)).items())
+
+        return summed(data, self.row_folds), summed(inverse, self.col_folds)
 
     @cached_property
     def frame(self) -> Frame:
