@@ -159,7 +159,8 @@ def random_map(random: Any, shape: tuple[int, int]) -> tuple[Any, int]:
 def random_pattern(random: Any, part: BankPart, shape: tuple[int, int], words: int) -> AddressPattern:
     """A table of words that are there and padding; or, where the map is as even as that, counters that wrap."""
     held = part.addresses.ravel()
-    if random.random() < 0.5:
+    # Counters would read words between those of the map, which nothing writes.
+    if random.random() < 0.5 or len(np.unique(held)) <= np.ptp(held):
         chosen = random.choice(np.append(held, PADDING), words)
         return AddressTable(tuple(chosen.tolist()))
     # A counter over positions, whose words after every `wrap` of them lie `jump` further.

@@ -115,6 +115,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
     "a lost accumulation": lambda p: change(
         p, Stream, lambda s: replace(s, accumulate=False), [s.accumulate for s in p.streams].index(True)
     ),
+    "an accumulation into what nothing wrote": lambda p: change(p, Stream, lambda s: replace(s, accumulate=True), 0),
     "a result address": lambda p: change(p, Stream, lambda s: replace(s, result_base=s.result_base + 1), 2),
     "a lost block": lambda p: change(
         p, Spill, lambda s: edit_part(s, lambda part: first_spilled(p)._replace(base=part.base)), 1

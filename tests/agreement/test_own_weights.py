@@ -275,7 +275,11 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     steps.append(Vector((), "add", (first, second), third, WORDS))
     steps.append(Preload((1,), WORDS, WEIGHT_WORDS, ROWS, COLS, array=1 - late))
     behind = replace(program.streams[0], after=(0,), preload=7, result_base=program.streams[3].result_base)
-    steps += [behind, replace(program.steps[-1], after=(3, 5, 6, 8))]
+    spill = program.steps[-1]
+    assert isinstance(spill, Spill)
+    (part,) = spill.parts
+    written = part._replace(items=(Along(1, range(4)), part.items[1]))
+    steps += [behind, replace(spill, after=(3, 5, 6, 8), parts=(written,))]
     program = replace(program, steps=tuple(steps), word_cycles=word_cycles)
     values, products = agreed(program, hardware)
     np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])

@@ -189,7 +189,8 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
 def _not_beyond(count: int, most: int, what: str, layer: str, out: Path) -> None:
     """Raise InputError if a trace up to a layer has too much of something."""
     if count > most:
+        larger = ", or write a .perfetto-trace, which holds more" if out.suffix == ".json" else ""
         raise InputError(
             f"{out}: a trace holds {most:,} {what}, and up to layer {layer} there are {count:,}; "
-            "use --layers, or --from and --to"
+            f"use --layers, or --from and --to{larger}"
         )

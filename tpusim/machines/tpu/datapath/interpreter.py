@@ -183,8 +183,9 @@ class _Run:
         self.program, self.operands, self.takers = program, program.given(operands), takers
         self.word = hardware.vector_memory.word_elements
         width = program.widest_word(self.word)
-        self.memory = np.zeros((hardware.lanes, program.words, width), program.number)
-        self.banks = np.zeros((program.bank_words, width), program.number)
+        # What nothing has written is no number, so that a Program which reads it never passes for its zeros.
+        self.memory = np.full((hardware.lanes, program.words, width), np.nan, program.number)
+        self.banks = np.full((program.bank_words, width), np.nan, program.number)
         read = {step.tensor.name for step in program.steps if isinstance(step, Inbound | Prefetch)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Values] = {}

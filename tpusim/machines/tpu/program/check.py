@@ -93,6 +93,8 @@ def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterato
             elif preload.array and step.reads.table:
                 yield f"reads pointers for array {preload.array}; they are read for the first array alone"
             yield from _misfits(step.reads, step.words)
+            if any(group.first_lane >= step.rows for group in step.reads.groups):
+                yield f"feeds rows beyond its {step.rows}"
             for operation, coefficients in step.finish:
                 if operation not in OPERATIONS or not OPERATIONS[operation].fits(Arity(1, 0, len(coefficients))):
                     yield f"is to finish results by {operation} with {len(coefficients)} coefficients"

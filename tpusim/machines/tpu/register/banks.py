@@ -161,7 +161,7 @@ class Banks(NamedTuple):
         skew = np.full((spare_of(registers) + registers, rows, word), np.nan, number)
         return cls(
             rows > 0, np.array([spare_of(registers), *[0] * 7]), settings.patterns, settings.bases, settings.counters,
-            settings.tables, np.zeros((program.bank_words, word), number), np.zeros((banks, ports), np.int64),
+            settings.tables, np.full((program.bank_words, word), np.nan, number), np.zeros((banks, ports), np.int64),
             np.zeros(banks, np.int64), np.full(rows, NOWHERE),
             np.zeros((rows, word), number), behind, skew, *fills,
         )  # fmt: skip

@@ -108,7 +108,7 @@ class Lanes(NamedTuple):
             np.zeros((spare_of(groups) + groups, max(together, vector.together)), np.int64),
             np.zeros((2 * pointer_slots + 1, per_word), number),
             np.full((slots, lanes), NOWHERE, np.int64), np.zeros((slots, lanes, word_elements), number),
-            np.zeros((lanes, 2), np.int64), np.zeros((lanes, program.words, word_elements), number),
+            np.zeros((lanes, 2), np.int64), np.full((lanes, program.words, word_elements), np.nan, number),
             np.zeros((arrays, rows, elements), number), left, buffer,
             np.zeros((queues, cols, vector.word_elements), number), np.zeros((queues, cols), WEIGHT_AT),
             np.zeros_like(wires.results), settings.own, settings.bases, settings.counters, settings.tables,
