@@ -446,7 +446,7 @@ for sys.argv[-1] in {files}:
     main()
 """
         words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", "named above"]
-        shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        shown = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
         assert shown.returncode == 0, shown.stderr
         assert all(Path(file).stat().st_size for file in files)
 
