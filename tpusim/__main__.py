@@ -12,7 +12,12 @@ YOUNG = 200_000
 
 
 def main() -> None:
-    """Ctrl-C while the command is still being imported, or has ended, shows no traceback."""
+    """Ctrl-C while the command is still being imported, or has ended, shows no traceback.
+
+    What a batch system or `kill` sends to end a job counts as Ctrl-C, so that nothing is left half-written.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Layers are checked side by side, on threads of ours; each of OpenBLAS takes memory, without which it ends.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Modules and Programs are many small objects that stay: to look through them as often as Python does takes long.
@@ -29,6 +34,7 @@ def main() -> None:
     cli.main()
     # All went well and is said; what is left is the interpreter's own end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

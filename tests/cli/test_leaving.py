@@ -114,6 +114,20 @@ def test_a_second_ctrl_c_ends_what_cannot_even_say_so(full_pipe: int) -> None:
         assert process.wait(timeout=30) == 130
 
 
+def test_what_ends_a_job_leaves_nothing_half_written() -> None:
+    """As `kill` and batch systems do it, in the moment before a file that is written has its name."""
+    code = """
+import os, signal
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+from tpusim.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", code, "trace", *TINY[1:], "--layers", "fig10", "-o", "run.json"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "Interrupted; no file was written.\n")
+    assert os.listdir() == []
+
+
 @contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
     """Whatever fails, nobody waits for the process for ever."""

@@ -47,10 +47,10 @@ def say_interrupted(*sentences: str) -> None:
 def leave_now(code: int) -> NoReturn:
     """Exit without waiting for layers that other threads still compute; every file is complete or absent.
 
-    Ctrl-C ends it at once, even if nobody reads the rest of the output.
+    Ctrl-C, or what ends a job, ends it at once, even if nobody reads the rest of the output.
     """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    for asked in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
+        signal.signal(asked, lambda *_: os._exit(INTERRUPTED))
     if code == INTERRUPTED and not _told.is_set():
         say_interrupted(NO_FILE)
     # Output that nobody had read when Ctrl-C came is dropped.
