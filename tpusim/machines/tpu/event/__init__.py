@@ -70,7 +70,7 @@ def logged(
     known to take `limit` cycles or more.
     """
     env, port = simpy.Environment(), port or Ports(program.ports(hardware), Calendar)
-    board = Board(program, env, limit - hardware.skew)
+    board = Board(program, env, limit - hardware.skew if limit < NEVER else NEVER)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
     vector, dma = vector_steps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
     for process in (*(array.process() for array in arrays), vector, dma.process(), keeps(program, board)):

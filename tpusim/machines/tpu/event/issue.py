@@ -34,7 +34,7 @@ _LONGEST = 4
 
 PassKind: TypeAlias = tuple[int, bool, tuple[Finish, ...], bool, PointerTable | None, int]
 """What the time of a pass depends on, beside when it begins: words, whether it adds to sums, how it finishes them,
-whether it loads no bias, its table of pointers, and the identity of its frame.
+whether it loads no bias, its table of pointers, and the number of its pace.
 """
 
 
@@ -210,13 +210,16 @@ class IssueUnit:
         known: dict[PassKind, PassKind] = {}
         kinds: list[PassKind | None] = [None] * len(self._order)
         for place, (index, behind) in enumerate(pairwise(self._order)):
-            preload, stream = self._steps[index], self._steps[behind]
-            if isinstance(preload, Preload) and isinstance(stream, Stream) and stream.preload == index:
-                frame, table = id(self._frame_of(index)), stream.reads.table
+            preload = self._steps[index]
+            if not isinstance(preload, Preload) or preload.delay:
+                continue
+            stream = self._steps[behind]
+            if isinstance(stream, Stream) and stream.preload == index:
+                table, number = stream.reads.table, self._number_of_pace(index)
                 # The base address of pointers does not affect time.
-                pace = table and table._replace(base=0)
-                kind = stream.words, stream.accumulate, stream.finish, preload.bias is None, pace, frame
-                kinds[place] = None if preload.delay else known.setdefault(kind, kind)
+                pace = table._replace(base=0) if table else None
+                kind = stream.words, stream.accumulate, stream.finish, preload.bias is None, pace, number
+                kinds[place] = known.setdefault(kind, kind)
         return kinds
 
     def _repeat(self, place: int, issued: int) -> int:
@@ -241,17 +244,24 @@ class IssueUnit:
         self._states.append((end, state))
         return 0
 
-    def _alike(self, place: int, other: int, issued: int) -> bool:
-        """Whether the passes whose preloads have these places are alike, and all that the first waits for is done when
-        `issued`.
+    def _alike(self, place: int, other: int, issued: int, most: int = 1, passes: int = 1, every: int = 0) -> int:
+        """The number of passes in a row that are like another, at most `most`.
+
+        `place` is that of the preload of the first, `other` that of the other's. All that they wait for is done when the
+        first `passes` are `issued`, and for as many more `every` cycles later.
         """
-        kind = self._kinds[place] if 0 <= place < len(self._kinds) else None
-        if kind is None or kind is not self._kinds[other]:
-            return False
-        preload, stream = (self._steps[each] for each in self._order[place : place + 2])
-        if not self._board.all_done_by(preload.after, issued) or not self._board.all_done_by(stream.after, issued):
-            return False
-        return not self._hardware.banks or self._lost(place) is self._lost(other)
+        kinds, order, steps, done_by = self._kinds, self._order, self._steps, self._board.all_done_by
+        kind, banked, found = kinds[other], self._hardware.banks > 0, 0
+        for at in range(max(place, 0), min(place + 2 * most, len(kinds)), 2):
+            if kind is None or kinds[at] is not kind:
+                break
+            until = issued + found // passes * every
+            if not done_by(steps[order[at]].after, until) or not done_by(steps[order[at + 1]].after, until):
+                break
+            if banked and self._lost(at) is not self._lost(other):
+                break
+            found += 1
+        return found
 
     def _lost(self, place: int) -> Conflicts | None:
         """Conflicts of the stream behind a preload."""
@@ -262,10 +272,7 @@ class IssueUnit:
     def _repeated(self, place: int, passes: int, every: int) -> int:
         """Repeat the last `passes`, which took `every` cycles, as often as alike passes follow; return the number
         repeated."""
-        alike = 0
-        while self._alike(place + 1 + 2 * alike, place - 1, self._issued + alike // passes * every):
-            alike += 1
-        times = alike // passes
+        times = self._alike(place + 1, place - 1, self._issued, len(self._order), passes, every) // passes
         if times:
             self._port.repeat(self._issued - every, self._issued, times)
             for first in range(place + 1, place + 1 + 2 * passes, 2):
