@@ -62,6 +62,17 @@ def test_a_wrong_layer_has_a_row_of_its_own() -> None:
     assert alike(layers) == {"0": 10, "10": 1, "11": 19}
 
 
+def test_blocks_share_rows_only_where_all_of_their_layers_are_alike() -> None:
+    (layer, *_) = simulate(load_workload("tiny"), load_hardware("tiny_4x4"), check=False).layers
+    names = [f"block_{at}.{part}" for at in range(4) for part in ("conv", "sum")]
+    other = {name: 2 if name.endswith("sum") else 1 for name in names}
+    layers = [replace(layer, name=name, cycles=other[name]) for name in names]
+    assert alike(layers) == {"block_0.conv": 4, "block_0.sum": 4}
+    # One layer of each block differs from that of the others.
+    apart = [replace(each, cycles=9 + at) if at % 2 else each for at, each in enumerate(layers)]
+    assert alike(apart) == dict.fromkeys(names, 1)
+
+
 def test_a_wrong_layer_is_always_shown() -> None:
     (layer, *_) = simulate(load_workload("tiny"), load_hardware("tiny_4x4"), check=False).layers
     layers = [replace(layer, name=f"{at}") for at in range(MOST_LAYERS + 2)]

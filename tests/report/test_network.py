@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.pages import page_of
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.report.page.run import run_data
-from tpusim.report.plots.network import MOST_LAYERS, looks, outputs
+from tpusim.report.plots.network import MOST_LAYERS, draw_network, looks, outputs
 from tpusim.report.plots.run import plots
 from tpusim.report.tables.compare import runs_compared, totals
 from tpusim.report.tables.compared import compared_results
@@ -53,6 +53,17 @@ def staying(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def picture(result: Result, name: str) -> str:
     (found,) = (each for each in plots(result) if each.name == name)
     return found.contents("svg").decode()
+
+
+def test_columns_stand_beside_one_another(block: Result) -> None:
+    """Names of all layers of a column begin at its left, a column's width to the right of the one before."""
+    count = 150
+    layers = [replace(block.layers[0], name=f"{at}th", inputs=(f"{at - 1}th",) * (at > 0)) for at in range(count)]
+    (axes,) = draw_network(replace(block, layers=tuple(layers)), "").axes
+    lefts = {each.get_position()[0] for each in axes.texts}
+    across = axes.get_xlim()[1] / len(lefts)
+    assert len(lefts) > 2
+    assert sorted(lefts) == pytest.approx([min(lefts) + across * column for column in range(len(lefts))])
 
 
 def test_ops_add_up_to_the_run(block: Result) -> None:
