@@ -87,6 +87,14 @@ def test_strips_fill_words_where_ports_are_full() -> None:
         assert (blocking.strips, blocking.word_fill) == (8, 8)
 
 
+def test_strips_of_tiles_are_held_against_one_another_in_whole_tiles() -> None:
+    """Strips of three rows, which half a tile would do for, had kept strips of eight rows from being compared."""
+    layer, hardware = Conv2d("conv", 80, 17, 17, 182, (3, 3)), load_hardware("tpu_v2")
+    fewer, more = (prepared(layer, batch, hardware, "fft") for batch in (11, 12))
+    assert fewer.explanation.blocking.strips == more.explanation.blocking.strips == 2
+    assert fewer.timing.cycles <= more.timing.cycles
+
+
 def test_the_script_holds_a_batch_against_the_next_lower_one(capsys: pytest.CaptureFixture[str]) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "batch_regret"))
     hardware = load_hardware("tpu_v2")

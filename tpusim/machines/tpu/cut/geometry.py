@@ -403,11 +403,14 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     return min(_cuts(rows, cols, word_elements // images), key=cost)
 
 
-def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[ConvShape, float]]:
+def in_other_strips(
+    shape: ConvShape, hardware: Hardware, tile: tuple[int, int] = (1, 1)
+) -> Iterator[tuple[ConvShape, float]]:
     """Shapes in other strips that are best in words or in cycles, with their cycles of the array over this shape's.
 
     No other cut has both fewer words (port accesses) and fewer cycles, or as many in fewer strips. More strips leave
-    room for fewer images in a word: five images take fewer words in eight strips, one by one.
+    room for fewer images in a word: five images take fewer words in eight strips, one by one. Where outputs are computed
+    in tiles of (rows, columns), words and cycles are counted both in outputs and in whole tiles: maps move in outputs.
     """
     rows, cols, elements = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements
     own = shape.row.strips, shape.col.strips
@@ -416,20 +419,24 @@ def in_other_strips(shape: ConvShape, hardware: Hardware) -> Iterator[tuple[Conv
             yield replace(shape, col=replace(shape.col, strips=shape.beside)), -(-cols // shape.beside) / cols
         return
 
-    def cost(r: int, c: int) -> tuple[int, int]:
+    def cost(r: int, c: int, together: tuple[int, int]) -> tuple[int, int]:
         groups, share = word_groups(shape.images, elements // (r * c))
-        words = groups * -(-rows // r) * -(-cols // c)
+        words = groups * padded(-(-rows // r), together[0]) * padded(-(-cols // c), together[1])
         return words, words * max(share * r * c, LEAST_FRAME)
 
-    # Among equal costs, the fewest strips are taken, and rows before columns.
-    costs = sorted((*cost(*cut), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
-    least = costs[0][1] + 1, 0
-    for _, cycles, strips, c, r in costs:
-        if (cycles, strips) < least:
-            least = cycles, strips
-            if (r, c) != own:
-                other = replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c))
-                yield other, cycles / cost(*own)[1]
+    found: dict[tuple[int, int], float] = {}
+    for together in dict.fromkeys(((1, 1), tile)):
+        # Among equal costs, the fewest strips are taken, and rows before columns.
+        costs = sorted((*cost(*cut, together), prod(cut), *reversed(cut)) for cut in _cuts(rows, cols, elements))
+        least = costs[0][1] + 1, 0
+        for _, cycles, strips, c, r in costs:
+            if (cycles, strips) < least:
+                least = cycles, strips
+                share = cycles / cost(*own, together)[1]
+                found[r, c] = min(share, found.get((r, c), share))
+    found.pop(own, None)
+    for (r, c), share in found.items():
+        yield replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c)), share
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:

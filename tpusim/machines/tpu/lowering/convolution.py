@@ -311,21 +311,25 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
 
 
 def ranked_shapes(
-    ranks: Callable[[ConvShape, Hardware], Sequence[Ranked]], shape: ConvShape, hardware: Hardware
+    ranks: Callable[[ConvShape, Hardware], Sequence[Ranked]],
+    shape: ConvShape,
+    hardware: Hardware,
+    tile: tuple[int, int] = (1, 1),
 ) -> list[tuple[ConvShape, Ranked]]:
     """The shape in different strips, each with a tiling, from which a simulation should choose.
 
-    `ranks` gives the tilings of a shape on a machine. The estimate's choice is first, and the only one under
-    `search: estimate`. Tilings in other strips with an estimate `NEAR` it follow, then the choices of poorer machines.
-    All other tilings follow, by expected and by estimated cycles in turn, because only the estimate tells tilings with
-    equal bounds apart. Strips that are not balanced are compared only where they may take fewer cycles.
+    `ranks` gives the tilings of a shape on a machine; `tile` is the (rows, columns) of outputs that are computed
+    together. The estimate's choice is first, and the only one under `search: estimate`. Tilings in other strips with an
+    estimate `NEAR` it follow, then the choices of poorer machines. All other tilings follow, by expected and by
+    estimated cycles in turn, because only the estimate tells tilings with equal bounds apart. Strips that are not
+    balanced are compared only where they may take fewer cycles.
 
     Raises:
         CapacityError: when no tiling fits the memories.
     """
     search, ways = hardware.mapping.search, [(shape, ranks(shape, hardware))]
     own = ways[0][1][0]
-    for other, share in in_other_strips(shape, hardware):
+    for other, share in in_other_strips(shape, hardware, tile):
         if search == "simulate" or own.estimate() > (1 + CLOSE) * own.floor(min(share, 1)):
             with suppress(CapacityError):
                 ways.append((other, ranks(other, hardware)))
@@ -341,7 +345,7 @@ def ranked_shapes(
     for poorer in hardware.poorer() if search != "estimate" else ():
         # What fits a machine with less of something fits this one, and should take no more time here.
         with suppress(CapacityError):
-            (other, rank), *_ = ranked_shapes(ranks, shape, poorer.having("mapping", search="estimate"))
+            (other, rank), *_ = ranked_shapes(ranks, shape, poorer.having("mapping", search="estimate"), tile)
             if search == "simulate" or rank.estimate() < every[0][1].estimate():
                 firsts.append((other, rank))
     # A plan that is found twice is timed once.

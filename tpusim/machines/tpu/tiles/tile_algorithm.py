@@ -196,6 +196,11 @@ class Filtering:
         """Output channels, one to an array column."""
         return col_folds(self.shape.out_channels, self.hardware)
 
+    @property
+    def tile(self) -> tuple[int, int]:
+        """(rows, columns) of the outputs of a tile."""
+        return self.by.down.outputs, self.by.across.outputs
+
     @cached_property
     def word_groups(self) -> tuple[int, int]:
         """Words of a pixel, and elements used of each."""

@@ -479,12 +479,12 @@ def in_tiles(name: str, gloss: str, choice: TileChoice) -> Lowering:
             units, told = partial(TileUnits, plan), partial(_explained, plan, layer)
             return Draft(units, lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)
 
-        ranked = ranked_shapes(lambda shape, on: ranks_of(of(shape, on)), own.shape, own.hardware)
+        ranked = ranked_shapes(lambda shape, on: ranks_of(of(shape, on)), own.shape, own.hardware, own.tile)
         return [draft(*each) for each in ranked]
 
     def least(layer: ArrayOp, batch: int, hardware: Hardware) -> float:
         own = filtering(layer, batch, hardware)
-        others = (replace(own, shape=shape) for shape, _ in in_other_strips(own.shape, own.hardware))
+        others = (replace(own, shape=shape) for shape, _ in in_other_strips(own.shape, own.hardware, own.tile))
         return min(each.least_cycles for each in (own, *others))
 
     return Lowering(name, gloss, ways, partial=True, carries=frozenset(), least=least, ignores=IGNORED - {"search"})
