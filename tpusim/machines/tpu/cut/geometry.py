@@ -409,8 +409,8 @@ def in_other_strips(
     """Shapes in other strips that are best in words or in cycles, with their cycles of the array over this shape's.
 
     No other cut has both fewer words (port accesses) and fewer cycles, or as many in fewer strips. More strips leave
-    room for fewer images in a word: five images take fewer words in eight strips, one by one. Where outputs are computed
-    in tiles of (rows, columns), words and cycles are counted both in outputs and in whole tiles: maps move in outputs.
+    room for fewer images in a word: five images take fewer words in eight strips, one by one. Where outputs are
+    computed in tiles of (rows, columns), words and cycles are counted in outputs, as maps move, and in whole tiles.
     """
     rows, cols, elements = shape.row.outputs, shape.col.outputs, hardware.vector_memory.word_elements
     own = shape.row.strips, shape.col.strips

@@ -247,8 +247,8 @@ class IssueUnit:
     def _alike(self, place: int, other: int, issued: int, most: int = 1, passes: int = 1, every: int = 0) -> int:
         """The number of passes in a row that are like another, at most `most`.
 
-        `place` is that of the preload of the first, `other` that of the other's. All that they wait for is done when the
-        first `passes` are `issued`, and for as many more `every` cycles later.
+        `place` is that of the preload of the first, `other` that of the other's. All that they wait for is done when
+        the first `passes` are `issued`, and for as many more `every` cycles later.
         """
         kinds, order, steps, done_by = self._kinds, self._order, self._steps, self._board.all_done_by
         kind, banked, found = kinds[other], self._hardware.banks > 0, 0
