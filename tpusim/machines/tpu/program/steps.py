@@ -6,9 +6,9 @@ A step answers what others need to know about it; only interpreters look at its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
@@ -32,9 +32,23 @@ class Use(NamedTuple):
     scratch_write_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def step_of_a_program(cls: type[Kind]) -> type[Kind]:
+    """Make a class a dataclass with slots whose fields are never set again, as mypy sees to.
+
+    Dataclasses that Python itself keeps frozen take ten times as long to build, and a Program may have millions.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@step_of_a_program
 class Step:
     """Work of one unit. A new kind of step is a class here and a handler in each interpreter."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     cause: ClassVar[str]
     """Stall cause of the array while it waits for such a step."""
@@ -88,7 +102,7 @@ class Step:
         return replace(self, after=tuple(sorted(places[each] for each in self.after)))
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Preload(Step):
     """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on.
 
@@ -152,7 +166,7 @@ class Finish(NamedTuple):
         return OPERATIONS[self.operation].work(Arity(1, 0, len(self.coefficients)), self.coefficients)
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Stream(Step):
     """A pass: `words` words a lane go through the array; column c collects into lane c, from `result_base` on.
 
@@ -233,7 +247,7 @@ class Scalars(NamedTuple):
 NO_SCALARS = Scalars()
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Vector(Step):
     """The vector unit works by itself: every lane reads a word of each operand, and writes one, `words` times.
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.operations import Arity, work_of
-from tpusim.machines.tpu.program.steps import Step, Use
+from tpusim.machines.tpu.program.steps import Step, Use, step_of_a_program
 from tpusim.memory.layout import Bytes, Region
 
 Coordinates: TypeAlias = range | tuple[int, ...]
@@ -322,7 +322,7 @@ HBM, SCRATCH = "hbm", "scratch_memory"
 """Memories behind the lanes, each with a bus of its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class TensorStep(Step):
     """A step that does something, its `verb`, with parts of a tensor."""
 
@@ -339,7 +339,7 @@ class TensorStep(Step):
         return replace(self, tensor=self.tensor.of_layer(layer))
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class InLanes(TensorStep):
     """A step on words of lanes. Lane 0 has as many words as any lane."""
 
@@ -356,7 +356,7 @@ class InLanes(TensorStep):
             yield from part.extents
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Transfer(TensorStep):
     """A transfer of parts of a tensor from or to its memory, one part after another.
 
@@ -402,7 +402,7 @@ class Transfer(TensorStep):
         return 0
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class LaneTransfer(InLanes, Transfer):
     """A transfer from or to the lanes, whose words the vector unit may work on."""
 
@@ -481,7 +481,7 @@ class LaneTransfer(InLanes, Transfer):
         return ceil(words * (rate + self.work.cycles(hardware) if self.work else rate))
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Inbound(Transfer):
     """A transfer from HBM or the scratch memory to lanes or banks."""
 
@@ -495,7 +495,7 @@ class Inbound(Transfer):
         return Use(hbm_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Fill(LaneTransfer, Inbound):
     """An inbound transfer to the lanes."""
 
@@ -524,7 +524,7 @@ class Fill(LaneTransfer, Inbound):
         return self._worked_on(brought, packed.cycles(hardware) if packed else rate, hardware)
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class BankFill(Inbound):
     """An inbound transfer to `banks`, through a write port each."""
 
@@ -543,7 +543,7 @@ class BankFill(Inbound):
         return ceil(words * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Spill(LaneTransfer):
     """A transfer from the lanes to HBM or the scratch memory."""
 
@@ -575,7 +575,7 @@ class Spill(LaneTransfer):
         return self._worked_on(self.words, rate, hardware)
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Prefetch(Transfer):
     """A transfer from HBM to the scratch memory: elements of `tensor`, whose `parts` name no lanes, go to tensor
     `to`.
@@ -606,7 +606,7 @@ class Prefetch(Transfer):
         return replace(self, tensor=self.tensor.of_layer(layer), to=self.to.of_layer(layer))
 
 
-@dataclass(frozen=True, slots=True)
+@step_of_a_program
 class Keep(InLanes):
     """A note that words stay where they are: from now on they are parts of a tensor, each in one copy and without a
     feed.
