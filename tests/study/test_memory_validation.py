@@ -10,7 +10,7 @@ from rich.console import Console
 from tests import ROOT
 from tpusim.cli.names import MEMORY_SETS
 from tpusim.report.tables.validation import summaries
-from tpusim.study.validation.memory import BURST, _feature_map, compare_memory, memory_sets, play, streams
+from tpusim.study.validation.memory import BURST, _feature_map, _in_turn, compare_memory, memory_sets, play, streams
 
 KNOWN = [each for each in streams() if each.group != "older" and "random" not in each.name]
 SHORT = [each for each in KNOWN if int(each.row["bursts"]) <= 6000]
@@ -26,6 +26,13 @@ def test_known_requests_end_when_they_should(stream) -> None:
     found = play((stream, ()))
     assert found.finish == pytest.approx(stream.finish, rel=0.01)
     assert found.bandwidth == pytest.approx(stream.bandwidth, rel=0.01)
+
+
+def test_streams_in_turn_have_places_of_their_own() -> None:
+    """Two bursts of a stream that reads, two of one that writes, and again."""
+    addresses, writes = _in_turn({"batch": f"{2 * BURST}", "write_base": "4096"}, 8)
+    assert addresses.tolist() == [0, 64, 4096, 4160, 128, 192, 4224, 4288]
+    assert writes.tolist() == [False, False, True, True] * 2
 
 
 @pytest.mark.long

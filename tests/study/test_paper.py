@@ -30,7 +30,7 @@ from tpusim.report.tables import paper as tables
 from tpusim.study.paper import cells, strides
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
 from tpusim.study.paper.exhibit import CellGrid, Exhibit, shown
-from tpusim.study.paper.networks import lowered_sizes
+from tpusim.study.paper.networks import _of_elements, lowered_sizes
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import simulated
@@ -159,6 +159,23 @@ def test_table_1_is_of_one_image() -> None:
     """As the paper has it: what is lowered grows with the images, and shares of it hide that."""
     asked = next(lowered_sizes())
     assert {(point.workload.batch, point.lowering) for point in asked.values()} == {(1, "explicit")}
+
+
+def test_table_1_counts_ifmaps_in_bytes() -> None:
+    """As somebody else would count VGG16's: 4 bytes an element, whatever their matrices take."""
+    making = lowered_sizes()
+    nothing = {key: [{"lowered_bytes": 0}] * len(point.workload.layers) for key, point in next(making).items()}
+    with pytest.raises(StopIteration) as ended:
+        making.send({key: SimpleNamespace(layers=rows) for key, rows in nothing.items()})
+    (row,) = (row for row in ended.value.value.views[0].rows if row[0] == "VGG16")
+    layers = [each for each in load_workload("vgg16", batch=1).layers if each.op == "conv2d"]
+    count = sum(each.in_channels * each.in_height * each.in_width for each in layers)
+    assert row[3] == row[5] == f"{4 * count / 2**20:.2f}"
+
+
+def test_a_machine_of_wider_elements_holds_as_many() -> None:
+    held = {size: _of_elements(size).vector_memory.capacity_bytes / size for size in (1, 2, 4)}
+    assert {*held.values()} == {load_hardware("tpu_v2").capacity_words * 8}
 
 
 def test_every_verdict_follows_from_its_numbers(exhibits: list[Exhibit]) -> None:
@@ -297,5 +314,7 @@ def test_what_taps_two_apart_read_of_stride_two() -> None:
     next(making)
     with pytest.raises(StopIteration) as ended:
         making.send({})
-    found = ended.value.value.findings["tap_overlap"]
-    assert [each.value for each in found] == pytest.approx([100 * 48 / 50, 100 * 48 / 49])
+    found = ended.value.value.findings
+    assert [each.value for each in found["tap_overlap"]] == pytest.approx([100 * 48 / 50, 100 * 48 / 49])
+    # Reuse may save a part of what is read.
+    assert all(0 <= each.value < 100 for each in found["tap_bytes"])

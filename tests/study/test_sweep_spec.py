@@ -234,6 +234,7 @@ MISTAKES = [
     ("batch: []", "an empty list is no axis"),
     ("batch: [yes]", "not a list of numbers"),
     ("batch: [70000]", "70000 is out of range"),
+    ("batch: [0]", "0 is out of range"),
     ("batch: {range: [1, 9, 0]}", "the last included"),
     ("batch: {range: [1, 1000]}\narray.size: {range: [1, 1000000]}", "1,000,000,000 points"),
     ("array.size: {range: [1, 1099511627776]}", "1,099,511,627,776 points"),
