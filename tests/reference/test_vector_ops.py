@@ -40,6 +40,7 @@ from tpusim.network.ops.elementwise import (
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import Lrn, Softmax
+from tpusim.reference.nodes.primitives import NODES
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -49,6 +50,22 @@ def test_a_pool_is_what_its_windows_hold(layer: Pool2d) -> None:
     found = reference.compute(layer, operands)
     for index in product(*map(range, found.shape)):
         np.testing.assert_allclose(found[index], by_hand(layer, operands["ifmap"], index), rtol=1e-6)
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1), (3, 2)])
+def test_windows_of_a_primitive_are_those_of_a_pool(strides: tuple[int, int]) -> None:
+    """Of rows and columns, as JAX has them, against windows that NumPy lays over the padded map."""
+    values = np.random.default_rng(1).integers(-9, 9, (7, 9)).astype(np.float32)
+    window = {
+        "window_dimensions": (3, 2),
+        "window_strides": strides,
+        "padding": ((1, 0), (0, 1)),
+        "window_dilation": (1, 2),
+    }
+    for name, filler, gather in (("reduce_window_max", -np.inf, np.max), ("reduce_window_sum", 0, np.sum)):
+        padded = np.pad(values, window["padding"], constant_values=filler)
+        every = np.lib.stride_tricks.sliding_window_view(padded, (3, 3))[:: strides[0], :: strides[1], :, ::2]
+        np.testing.assert_array_equal(NODES[name](values, **window), gather(every, (2, 3)))
 
 
 def by_hand(layer: Pool2d, ifmap: Any, index: tuple[int, ...]) -> float:

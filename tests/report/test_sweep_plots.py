@@ -136,6 +136,13 @@ def test_three_axes_give_a_panel_each() -> None:
     made = drawn(sweep, rows(sweep, failed=(1,)))
     assert {*made} == {"axes_net"}
     assert {"array size (PEs a side)", "batch (images)", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
+    # The title begins at the left of the figure.
+    (picture,) = plots(sweep, rows(sweep))
+    assert 0 <= picture.draw().get_window_extent().x0 <= title_of(picture.draw()).get_window_extent().x0 < 20
+
+
+def title_of(figure: Any) -> Any:
+    return figure.findobj(lambda each: getattr(each, "get_text", str)() == figure.get_suptitle())[0]
 
 
 def test_axes_of_one_value_each_have_a_panel() -> None:

@@ -25,11 +25,11 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.cli import names
 from tpusim.flow.simulation import trace
-from tpusim.report.plots.paper import pictures
+from tpusim.report.plots.paper import draw, pictures
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper import cells, strides
 from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Finding, words
-from tpusim.study.paper.exhibit import CellGrid, Exhibit, shown
+from tpusim.study.paper.exhibit import CellGrid, Curves, Exhibit, shown
 from tpusim.study.paper.networks import _of_elements, lowered_sizes
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
@@ -214,6 +214,13 @@ def test_pictures_name_what_they_show(exhibits: list[Exhibit]) -> None:
         svg = picture.contents("svg").decode()
         for view in exhibit.drawn:
             assert escape(view.title, quote=False) in svg
+
+
+def test_what_doubles_stands_as_far_apart() -> None:
+    figure = draw([Curves("t", [2, 4, 8], "x", {"y": [1, 2, 3]}, "y", doubling=True)])
+    places = figure.axes[0].transData.transform([(at, 1) for at in (2, 4, 8)])[:, 0]
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1])
+    assert figure.axes[0].xaxis.get_transform().base == 2
 
 
 def test_ports_are_as_the_register_engine_has_them() -> None:
