@@ -70,6 +70,18 @@ def test_normalised_maps_are_not_stored(step: Workload) -> None:
     assert not {"channel_sum", "channel_products"} & {*ops.values()}
 
 
+def test_convolutions_of_several_groups_read_maps_that_are_stored(tmp_path: Path) -> None:
+    path = tmp_path / "grouped.yaml"
+    path.write_text(
+        BLOCK.replace("{name: b, op: conv2d, out_channels: 4,", "{name: b, op: conv2d, out_channels: 4, groups: 2,")
+    )
+    work = on_the_way(training_step(load_workload(path, BATCH)))
+    texts = {layer.name: layer.text for layer in work.layers}
+    assert not texts["b"].startswith("scale_shift")
+    assert not texts["b.dw"].startswith("scale_shift")
+    assert all("relu1" in work.inputs()[name] for name in ("b", "b.dw"))
+
+
 def test_a_run_tells_of_what_is_done_on_the_way(step: Workload) -> None:
     machine = load_hardware("tiny_4x4", FUSES)
     work = on_the_way(step)
