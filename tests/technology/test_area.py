@@ -89,6 +89,10 @@ def test_the_published_chip_stands_beside() -> None:
     text = " ".join(CliRunner().invoke(app, ["area"]).stdout.split())
     assert "TPU v2, published: less than 611 mm2 and 280 W in 16 nm, for 2 cores" in text
     assert "None is measured." in text
+    found = area_of(load_hardware("tpu_v2"))
+    others = sum(part.mm2 for part in found.parts if part.key != "vector_memories")
+    with_macros = others + found.macros_mm2
+    assert f"With vector memories by CACTI's macros (a model): {with_macros:.0f} mm2 instead of" in text
     assert chip_of("tpu_v2_core_hbm") == chip_of("tpu_v2") != chip_of("tpu_v3_core")
     assert chip_of("tiny_4x4") is None
     assert "published:" not in CliRunner().invoke(app, ["area", "--hardware", "tiny_4x4"]).stdout.partition("HBM")[2]
