@@ -14,7 +14,7 @@ YOUNG = 200_000
 def main() -> None:
     """Ctrl-C while the command is still being imported, or has ended, shows no traceback.
 
-    What a batch system or `kill` sends to end a job counts as Ctrl-C, so that nothing is left half-written.
+    SIGTERM, by which batch systems and `kill` end a job, counts as Ctrl-C, so that nothing is left half-written.
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)

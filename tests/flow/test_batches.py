@@ -88,7 +88,7 @@ def test_strips_fill_words_where_ports_are_full() -> None:
 
 
 def test_strips_of_tiles_are_held_against_one_another_in_whole_tiles() -> None:
-    """Strips of three rows, which half a tile would do for, had kept strips of eight rows from being compared."""
+    """Strips of three rows fill half a tile. They had kept strips of eight rows from being compared at all."""
     layer, hardware = Conv2d("conv", 80, 17, 17, 182, (3, 3)), load_hardware("tpu_v2")
     fewer, more = (prepared(layer, batch, hardware, "fft") for batch in (11, 12))
     assert fewer.explanation.blocking.strips == more.explanation.blocking.strips == 2

@@ -47,7 +47,7 @@ def say_interrupted(*sentences: str) -> None:
 def leave_now(code: int) -> NoReturn:
     """Exit without waiting for layers that other threads still compute; every file is complete or absent.
 
-    Ctrl-C, or what ends a job, ends it at once, even if nobody reads the rest of the output.
+    Ctrl-C, or SIGTERM, ends it at once, even if nobody reads the rest of the output.
     """
     for asked in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
         signal.signal(asked, lambda *_: os._exit(INTERRUPTED))

@@ -215,10 +215,10 @@ class IssueUnit:
                 continue
             stream = self._steps[behind]
             if isinstance(stream, Stream) and stream.preload == index:
-                table, number = stream.reads.table, self._number_of_pace(index)
                 # The base address of pointers does not affect time.
-                pace = table._replace(base=0) if table else None
-                kind = stream.words, stream.accumulate, stream.finish, preload.bias is None, pace, number
+                table = stream.reads.table._replace(base=0) if stream.reads.table else None
+                pace = self._number_of_pace(index)
+                kind = stream.words, stream.accumulate, stream.finish, preload.bias is None, table, pace
                 kinds[place] = known.setdefault(kind, kind)
         return kinds
 
@@ -245,11 +245,12 @@ class IssueUnit:
         return 0
 
     def _alike(self, place: int, other: int, issued: int, most: int = 1, passes: int = 1, every: int = 0) -> int:
-        """The number of passes in a row that are like another, at most `most`.
+        """The number of passes in a row, at most `most`, that are like another one and wait for nothing.
 
-        `place` is that of the preload of the first, `other` that of the other's. All that they wait for is done when
-        the first `passes` are `issued`, and for as many more `every` cycles later.
+        The preload of the first of them has `place` in the order, and the preload of the other pass has `other`. The
+        first `passes` of them find all that they need done in cycle `issued`, each next `passes` `every` cycles later.
         """
+        # The last place of all is of no kind, so that nothing is like the pass ahead of the first.
         kinds, order, steps, done_by = self._kinds, self._order, self._steps, self._board.all_done_by
         kind, banked, found = kinds[other], self._hardware.banks > 0, 0
         for at in range(max(place, 0), min(place + 2 * most, len(kinds)), 2):

@@ -37,9 +37,9 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def step_of_a_program(cls: type[Kind]) -> type[Kind]:
-    """Make a class a dataclass with slots whose fields are never set again, as mypy sees to.
+    """Make a class a dataclass with slots; mypy, and not Python, refuses to set its fields again.
 
-    Dataclasses that Python itself keeps frozen take ten times as long to build, and a Program may have millions.
+    Python's own frozen dataclasses take ten times as long to build, and a Program may have millions of steps.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
@@ -48,6 +48,7 @@ def step_of_a_program(cls: type[Kind]) -> type[Kind]:
 class Step:
     """Work of one unit. A new kind of step is a class here and a handler in each interpreter."""
 
+    # For mypy, which would not let `replace` copy a step.
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     cause: ClassVar[str]
