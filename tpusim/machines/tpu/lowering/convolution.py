@@ -305,7 +305,11 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
     Raises:
         CapacityError: when no tiling fits the memories.
     """
-    cut = cache(cutting)
+    @cache
+    def cut(each: ConvShape, on: Hardware) -> Cut:
+        # A reduction is cut alike whatever search follows, so that all searches of a layer share what is known of it.
+        return cutting(each, on.having("mapping", search="estimate"))
+
     ways = ranked_shapes(lambda each, on: tilings_of(cut(each, on), on), shape, hardware)
     return [(cut(each, hardware), rank) for each, rank in ways]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain, islice
 from math import prod
 from operator import attrgetter, itemgetter
@@ -90,10 +90,27 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = No
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    candidates, chosen = _chosen((among or candidates_of(hardware))(cut, hardware))
-    if hardware.mapping.search != "simulate":
-        return (_chosen_one(candidates, chosen)._replace(least=0.0),)
-    return ranked(candidates, chosen)
+    # Whoever simulates has mostly asked for the estimate's choice before.
+    choice = _choice(cut, hardware.having("mapping", search="estimate"), among or candidates_of(hardware))
+    return ranked(choice) if hardware.mapping.search == "simulate" else (choice.first._replace(least=0.0),)
+
+
+class Choice(NamedTuple):
+    """The estimate's choice, the candidates that it is among, and their bound."""
+
+    first: Ranked
+    candidates: Candidates
+    bound: Bound
+
+
+@lru_cache(maxsize=1 << 8)
+def _choice(cut: Cut, hardware: Hardware, among: type[Candidates]) -> Choice:
+    candidates, tiling = _chosen(among(cut, hardware))
+    bound = Bound(candidates)
+    # An estimate is no lower than the bound.
+    least, estimate = bound.alone(tiling), float(candidates.estimate(tiling))
+    first = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor)
+    return Choice(_on_a_pipe(candidates, first), candidates, bound)
 
 
 def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> Tiling[int]:
@@ -156,22 +173,22 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
 # ---- what a simulation should try
 
 
-def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
+def ranked(choice: Choice) -> tuple[Ranked, ...]:
     """The estimate's choice, then the tilings that are expected to be fastest.
 
     A block that is ranked already goes behind other blocks. Tilings that differ only in how they cut the filter count
     once, unless a body waits for a whole section of the filter.
     """
-    a_block = candidates.shape.groups * candidates.columns * candidates.passes
+    first, candidates, bound = choice
+    chosen, a_block = first.tiling, candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
     held, found = Counter([chosen.outputs]), list[Ranked]()
-    for each in islice(_distinct(candidates, alike, most), MOST_RANKED):
+    for each in islice(_distinct(candidates, bound, alike, most), MOST_RANKED):
         if each.tiling != chosen:
             found.append(each._replace(expected=each.expected * (1 + AGAIN * held[each.tiling.outputs])))
             held[each.tiling.outputs] += 1
     found.sort(key=attrgetter("expected"))
-    first = _chosen_one(candidates, chosen)
     beyond = max(first.estimate() - first.least, 0)
     timed = (_on_a_pipe(candidates, each) for each in found[:MOST_TIMED])
     return (first._replace(expected=first.least + BELIEVED * beyond), *timed)
@@ -179,7 +196,7 @@ def ranked(candidates: Candidates, chosen: Tiling[int]) -> tuple[Ranked, ...]:
 
 def every(candidates: Candidates) -> tuple[Ranked, ...]:
     """All tilings that fit, each once."""
-    return tuple(_distinct(candidates, (), None))
+    return tuple(_distinct(candidates, Bound(candidates), (), None))
 
 
 class Standing(NamedTuple):
@@ -210,12 +227,12 @@ def standing(candidates: Candidates, estimate: float) -> Standing:
     return Standing(estimate, faster, len(costs), all_that_fit[first].tiling, float(costs[first]))
 
 
-def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
+def _distinct(candidates: Candidates, bound: Bound, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
     """Tilings of at most `most` blocks, one for each set of equal ones; fields in `but` do not count as a
     difference.
     """
     known = set[tuple[object, ...]]()
-    for tiling, *costs in _in_order(candidates):
+    for tiling, *costs in _in_order(candidates, bound):
         if most is not None and tiling.blocks > most:
             continue
         # The loop order makes no difference with one block, or with all folds kept, so such tilings count as equal.
@@ -227,13 +244,6 @@ def _distinct(candidates: Candidates, but: Iterable[str], most: int | None) -> I
             yield Ranked(tiling, least, partial(float, max(estimated, least)), candidates.floor, expected)
 
 
-def _chosen_one(candidates: Candidates, tiling: Tiling[int]) -> Ranked:
-    """The estimate's choice, whose estimate is no lower than its bound."""
-    least, estimate = Bound(candidates).alone(tiling), float(candidates.estimate(tiling))
-    one = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor)
-    return _on_a_pipe(candidates, one)
-
-
 def _on_a_pipe(candidates: Candidates, one: Ranked) -> Ranked:
     """A tiling with its estimate where HBM is a pipe: a DRAM must not change the choice of tilings to simulate."""
     if not candidates.hardware.hbm.dram:
@@ -242,7 +252,7 @@ def _on_a_pipe(candidates: Candidates, one: Ranked) -> Ranked:
     return one._replace(estimate=partial(float, estimate))
 
 
-def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[int], float, float, float]]:
+def _in_order(candidates: Candidates, bound: Bound) -> Iterator[tuple[Tiling[int], float, float, float]]:
     """Tilings that fit, with their least, estimated and expected cycles, by the last; among equal ones by the largest
     block, then by the fewest filter buffers.
 
@@ -257,7 +267,7 @@ def _in_order(candidates: Candidates) -> Iterator[tuple[Tiling[int], float, floa
         return
     # All at once: a bound takes as long for one tiling as for a thousand.
     tilings = together(kinds)
-    least, guessed = Bound(candidates).cycles(tilings), candidates.estimate(tilings)
+    least, guessed = bound.cycles(tilings), candidates.estimate(tilings)
     # Beside chunks, all were compared as chunks are, which hide nothing behind the next block.
     estimated = np.concatenate([candidates.estimate(kind) for kind in kinds]) if len(kinds) > 1 else guessed
     expected = least + BELIEVED * np.maximum(guessed - least, 0)
@@ -307,6 +317,7 @@ class Bound:
         in_a_word = hardware.lanes * hardware.vector_memory.word_elements
         self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
         self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
+        self._count = cache(self._counted)
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of every candidate: no run takes fewer."""
@@ -391,7 +402,7 @@ class Bound:
         loaded = preload + np.where(tilings.chunk_taps == self.of.taps, own, 0)
         if self.chunk.by_tap or tilings.span.any() or self.shape.strips > 1:
             return self._latency + np.maximum(loaded, np.where(chunks == 1, waited, 0))
-        points = self._points(lambda axis, size, taps: len(axis.stored(range(size), taps)), tilings)
+        points = self._points(_of_first, tilings)
         elements = points * np.minimum(tilings.groups * self.of.word_fill, self.shape.images) * self._begun_with
         ifmap = Demand(bus=elements * self._element_cycles, converted=elements * self._unpacking)
         filled = self._in_turn(Demand(bus=waited), ifmap) + self._latency
@@ -562,7 +573,7 @@ class Bound:
         if self.chunk.by_tap:
             return np.zeros(tilings.blocks.shape, dtype=bool)
         of_groups = -(-self.of.groups // tilings.groups)
-        needing = self._points(lambda *each: sum(map(bool, _in_blocks(*each))), tilings)
+        needing = self._points(_needing, tilings)
         return np.asarray(needing * of_groups == tilings.blocks)
 
     # ---- grid points of the ifmap that blocks of the outputs need for the taps of a chunk
@@ -575,10 +586,15 @@ class Bound:
     def _points(self, counting: _Counting, tilings: Tiling[Counts]) -> Counts:
         """A count along rows times the count along columns, each worked out once for each size."""
         found = np.ones_like(tilings.blocks)
-        for (axis, taps), sizes in zip(self._axes, (tilings.rows, tilings.cols), strict=True):
+        for at, sizes in enumerate((tilings.rows, tilings.cols)):
             different, where = np.unique(sizes, return_inverse=True)
-            found = found * np.array([counting(axis, size, taps) for size in different.tolist()], dtype=np.int64)[where]
+            counts = [self._count(counting, at, size) for size in different.tolist()]
+            found = found * np.array(counts, dtype=np.int64)[where]
         return found
+
+    def _counted(self, counting: _Counting, at: int, size: int) -> int:
+        axis, taps = self._axes[at]
+        return counting(axis, size, taps)
 
 
 def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
@@ -587,7 +603,17 @@ def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
 
 
 _Counting: TypeAlias = Callable[[MapAxis, int, range], int]
-"""The counts of an axis, from the size of its blocks and the taps."""
+"""A count along an axis, from the size of its blocks and the taps."""
+
+
+def _of_first(axis: MapAxis, size: int, taps: range) -> int:
+    """Points that the first block needs."""
+    return len(axis.stored(range(size), taps))
+
+
+def _needing(axis: MapAxis, size: int, taps: range) -> int:
+    """Blocks that need a point."""
+    return sum(map(bool, _in_blocks(axis, size, taps)))
 
 
 def _brought(axis: MapAxis, size: int, taps: range) -> int:
