@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby, product
 from math import prod
 from typing import ClassVar, NamedTuple
@@ -109,12 +109,22 @@ class Plan:
         In a bundle, each column begins where the rows of its own group do; other rows lie outside the filter and are
         zero.
         """
-        shape, own = self.shape, self._groups_of(at.channels)
-        lane = [Along(OUT_CHANNEL, shifted(at.channels, group * shape.out_channels))]
-        if any(own):
+        lane, size = self._lanes_of_columns(at.channels, group), self.hardware.vector_memory.word_elements
+        return (Part(base, (0,), lane, (self.weight_rows[number],), size),)
+
+    @cached_property
+    def _lanes_of_columns(self) -> Callable[[range, int], tuple[Along, ...]]:
+        """Weights along the lanes for some columns and a group, which all passes have in common."""
+
+        def lanes(channels: range, group: int) -> tuple[Along, ...]:
+            shape, own = self.shape, self._groups_of(channels)
+            lane = Along(OUT_CHANNEL, shifted(channels, group * shape.out_channels))
+            if not any(own):
+                return (lane,)
             apart = -prod(shape.tensors.filter[1:])
-            lane.append(Along(K, tuple([apart * each for each in own])))
-        return (Part(base, (0,), tuple(lane), (self.weight_rows[number],), self.hardware.vector_memory.word_elements),)
+            return lane, Along(K, tuple([apart * each for each in own]))
+
+        return cache(lanes)
 
     def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
         """Number of weights of some passes that come from HBM; the zeros of a bundle do not."""

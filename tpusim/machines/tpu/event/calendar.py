@@ -53,15 +53,33 @@ class Calendar:
 
         `left` tells, for each cycle of a frame, how many cycles from there on must be left to others.
         """
+        self.owned[CLIENTS[client]] += words
+        self.changed_from = min(self.changed_from, start)
         cells, found = self._cells, start - self.settled - spacing
+        if spacing == 1 and not left:
+            slots = self._next_free(start - self.settled, words)
+            found = int(slots[-1])
+            self._reach(self.settled + found + 1)
+            np.frombuffer(cells, np.uint8)[slots] = client
+            return self.settled + found
         for _ in range(words):
             found = self._free(found + spacing)
             while left and (more := left[(self.settled + found) % len(left)]):
                 found = self._free(found + more)
             cells[found] = client
-        self.owned[CLIENTS[client]] += words
-        self.changed_from = min(self.changed_from, start)
         return self.settled + found
+
+    def _next_free(self, first: int, words: int) -> Cycles:
+        """The first `words` free cells from cell `first` on; beyond the last one every cell is free."""
+        size = 4 * words
+        while True:
+            free: Cycles = (np.frombuffer(self._cells[first : first + size], np.uint8) == FREE).nonzero()[0] + first
+            if len(free) >= words:
+                return free[:words]
+            if first + size >= len(self._cells):
+                end = max(first, len(self._cells))
+                return np.append(free, np.arange(end, end + words - len(free)))
+            size *= 4
 
     def _free(self, at: int) -> int:
         """The first free cell from `at` on."""
@@ -92,19 +110,22 @@ class Calendar:
         """
         # A copy: an array over the cells themselves would keep them from growing for as long as anybody holds it.
         cells = np.frombuffer(self._cells[first - self.settled : stop - self.settled], np.uint8)
-        free = (cells == FREE).nonzero()[0] + first
-        order = np.arange(len(wanted))
-        before = free.searchsorted(wanted)
-        if wanted[-1] > stop:
+        free, wanted = (cells == FREE).nonzero()[0], wanted - first
+        order, cycles = np.arange(len(wanted)), stop - first
+        rank = free.searchsorted(wanted)
+        if wanted[-1] > cycles:
             # Beyond the calendar every cycle is free, so F grows by one a cycle.
-            before += np.maximum(wanted - stop, 0)
-        rank = np.maximum.accumulate(before - order) + order
+            rank += np.maximum(wanted - cycles, 0)
+        rank -= order
+        np.maximum.accumulate(rank, out=rank)
+        rank += order
         if rank[-1] < len(free):
             early: Cycles = free[rank]
+            early += first
             return early
-        slots = stop + rank - len(free)
+        slots: Cycles = stop + rank - len(free)
         inside = rank < len(free)
-        slots[inside] = free[rank[inside]]
+        slots[inside] = free[rank[inside]] + first
         return slots
 
     def ahead(self, start: int) -> bytes:

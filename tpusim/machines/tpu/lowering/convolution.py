@@ -305,6 +305,7 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
     Raises:
         CapacityError: when no tiling fits the memories.
     """
+
     @cache
     def cut(each: ConvShape, on: Hardware) -> Cut:
         # A reduction is cut alike whatever search follows, so that all searches of a layer share what is known of it.

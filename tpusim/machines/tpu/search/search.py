@@ -91,11 +91,12 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = No
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
     # Whoever simulates has mostly asked for the estimate's choice before.
-    choice = _choice(cut, hardware.having("mapping", search="estimate"), among or candidates_of(hardware))
-    return ranked(choice) if hardware.mapping.search == "simulate" else (choice.first._replace(least=0.0),)
+    of: Callable[[Cut, Hardware], Candidates] = among or candidates_of(hardware)
+    found = _searched(cut, hardware.having("mapping", search="estimate"), of)
+    return ranked(found) if hardware.mapping.search == "simulate" else (found.first._replace(least=0.0),)
 
 
-class Choice(NamedTuple):
+class Searched(NamedTuple):
     """The estimate's choice, the candidates that it is among, and their bound."""
 
     first: Ranked
@@ -104,13 +105,13 @@ class Choice(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 8)
-def _choice(cut: Cut, hardware: Hardware, among: type[Candidates]) -> Choice:
-    candidates, tiling = _chosen(among(cut, hardware))
+def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candidates]) -> Searched:
+    candidates, tiling = _chosen(of(cut, hardware))
     bound = Bound(candidates)
     # An estimate is no lower than the bound.
     least, estimate = bound.alone(tiling), float(candidates.estimate(tiling))
     first = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor)
-    return Choice(_on_a_pipe(candidates, first), candidates, bound)
+    return Searched(_on_a_pipe(candidates, first), candidates, bound)
 
 
 def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> Tiling[int]:
@@ -173,13 +174,13 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
 # ---- what a simulation should try
 
 
-def ranked(choice: Choice) -> tuple[Ranked, ...]:
+def ranked(searched: Searched) -> tuple[Ranked, ...]:
     """The estimate's choice, then the tilings that are expected to be fastest.
 
     A block that is ranked already goes behind other blocks. Tilings that differ only in how they cut the filter count
     once, unless a body waits for a whole section of the filter.
     """
-    first, candidates, bound = choice
+    first, candidates, bound = searched
     chosen, a_block = first.tiling, candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
