@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import starmap
 from math import prod
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -229,6 +230,7 @@ def step(
     return Demand(cycles=turns * beat.period + beat.result_delay, port=port)
 
 
+@lru_cache(maxsize=1 << 10)
 def frames_of(cut: Cut, adds: bool, hardware: Hardware) -> tuple[Frame, Frame]:
     """The port's period while passes stream, of which some may add to sums; and while they stream only the last word of
     each pixel, which may hold fewer images.
