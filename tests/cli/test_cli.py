@@ -30,6 +30,7 @@ from tpusim.cli import app as cli
 from tpusim.cli import names, progress
 from tpusim.cli.actions import run as run_action
 from tpusim.cli.actions import trace as trace_action
+from tpusim.cli.terminal import MOST_PROBLEMS
 from tpusim.flow.engines import ENGINES
 from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import simulate
@@ -202,6 +203,16 @@ def test_every_problem_of_a_file_is_told() -> None:
     lines = tpusim("run", "bad.yaml").stderr.splitlines()
     assert len(lines) > 1
     assert all(line.startswith("Error: bad.yaml:") for line in lines)
+
+
+def test_of_many_problems_the_first_are_told() -> None:
+    layers = "".join(f"  - {{name: p{at}, op: matmul, m: 4, k: 5, n: 6}}\n" for at in range(MOST_PROBLEMS + 3))
+    Path("mistaken.yaml").write_text(f"name: mistaken\nlayers:\n{layers}")
+    result = tpusim("run", "mistaken.yaml")
+    *shown, last = result.stderr.splitlines()
+    assert (result.exit_code, len(shown)) == (2, MOST_PROBLEMS)
+    assert 'layer "p0": unknown op' in shown[0]
+    assert last == "3 more problems, not shown; mend these first"
 
 
 def test_a_size_without_a_name_is_one_problem() -> None:

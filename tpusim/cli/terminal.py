@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import typer
 
 from tpusim.base.errors import InputError, Problem, TpusimError
-from tpusim.base.words import visible
+from tpusim.base.words import counted, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tpusim.report.shown import Paragraphs
 
 INTERRUPTED = 130
+
+MOST_PROBLEMS = 20
+"""Most problems of an input that are shown; whoever wrote one mistake in every layer need not scroll."""
 
 _UNBOUNDED = 100_000
 
@@ -81,7 +84,9 @@ def errors_reported(interrupted: str = "") -> Iterator[None]:
         yield
     except TpusimError as error:
         problems = error.problems if isinstance(error, InputError) else [error]
-        say(sys.stderr, *(f"Error: {problem}" for problem in problems))
+        more = len(problems) - MOST_PROBLEMS
+        rest = [f"{counted(more, 'more problem')}, not shown; mend these first"] if more > 0 else []
+        say(sys.stderr, *(f"Error: {problem}" for problem in problems[:MOST_PROBLEMS]), *rest)
         raise typer.Exit(error.exit_code) from None
     except MemoryError:
         say(sys.stderr, "Error: this computer has too little memory for it; ask for less at a time")
