@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tests.checks import ESTIMATE
 from tpusim import simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
@@ -144,6 +145,7 @@ def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
         if name.endswith(".png"):
             assert picture.startswith(b"\x89PNG")
             assert len(picture) > 5000
+    assert plots(result(layer("only")))[0].contents("pdf").startswith(b"%PDF")
     utilization, breakdown = pictures["pe_utilization.svg"].decode(), pictures["cycle_breakdown.svg"].decode()
     for text in ("PE utilisation (%)", "network: 71.4 %", "layer", names[-1][-20:]):
         assert text in utilization
@@ -401,7 +403,7 @@ def test_the_legend_says_how_to_read_shapes_and_checks() -> None:
 
 def test_what_the_array_does_adds_up_on_the_screen() -> None:
     """To rounding: seven figures of a decimal each; in the table, and in the totals."""
-    net = simulate(load_workload("alexnet", batch=1), load_hardware("tpu_v2"), check=False)
+    net = simulate(load_workload("alexnet", batch=1), load_hardware("tpu_v2", ESTIMATE), check=False)
     columns = tables.layer_table(net.layers, {}).columns
     heads = [column.header.split("\n")[0] for column in columns]
     first, last = heads.index("PE"), heads.index("idle")

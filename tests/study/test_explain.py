@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def said(words: Sentences) -> str:
     return " ".join(words.lines)
 
 
+@cache
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
     setup = Setup(layer, batch, load_hardware(hardware, [ESTIMATE, *changes]))
     return find_bottleneck(setup, lambda done, name: None)
