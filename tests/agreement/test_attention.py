@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.checks import ESTIMATE
 from tests.strategies import machine, machines
 from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.tpu.description import Hardware
@@ -48,7 +49,8 @@ def agrees(entry: Attention, batch: int, hardware: Hardware) -> None:
     work = Workload("attention", batch, [part.layer for part in parts], edges=edges)
     words = hardware.vector_memory.word_elements * hardware.vector_memory.element_bytes
     roomy = hardware.having("vector_memory", capacity_bytes=ENOUGH * words)
-    result = simulate(work, roomy.having("vector_unit", scalar_words=4), engine="both")
+    quick = roomy.having("vector_unit", scalar_words=4).with_overrides(ESTIMATE)
+    result = simulate(work, quick, engine="both")
     assert result.correct
 
 

@@ -524,7 +524,7 @@ def test_the_time_left_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_plain_text_in_full() -> None:
-    shown = command("run", "small.yaml", *TINY, env={**os.environ, "COLUMNS": "30", "TERM": "xterm-256color"})
+    shown = forked.tpusim("run", "small.yaml", *TINY, more={"COLUMNS": "30", "TERM": "xterm-256color"})
     assert "\x1b" not in shown.stdout + shown.stderr
     assert "…" not in shown.stdout
     assert "6x6x3>5 3x3" in shown.stdout
