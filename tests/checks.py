@@ -19,6 +19,9 @@ from tpusim.reference import Operands
 TWO_ARRAYS = str(Path(__file__).parent / "machines" / "two_arrays.yaml")
 """A core of two arrays that share weights: what its Programs show, no shipped machine does."""
 
+ESTIMATE = {"mapping.search": "estimate"}
+"""Changes of a machine: blocks that simulation chooses take most of the time, and are not what most tests are about."""
+
 
 def unheard(_: int) -> None:
     """Nobody listens."""

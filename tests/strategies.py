@@ -139,6 +139,7 @@ def machine(
     multi_tile: Any = "auto",
     loop_order: Any = "auto",
     chunks: Any = "auto",
+    search: Any = "auto",
 ) -> Hardware:
     """A machine at 1 GHz, so that GB/s are bytes a cycle and ns are cycles."""
     return Hardware(
@@ -195,7 +196,7 @@ def machine(
             alignment_bytes=alignment_bytes,
         ),
         sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks, block_cycles=block_cycles),
-        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks, entry=entry),
+        mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks, entry=entry, search=search),
     )
 
 

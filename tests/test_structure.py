@@ -17,6 +17,9 @@ from tests import ROOT
 
 PACKAGE = ROOT / "tpusim"
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+pytestmark = pytest.mark.xdist_group("structure")
+"""Each module is parsed once for all of them."""
+
 MODULES = sorted(path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py"))
 TOP = ("__init__", "__main__")
 """The package's own face: it hands names on."""

@@ -91,14 +91,14 @@ def machine(name: str, *choices: str) -> Any:
 def programs(name: str, some: bool = False) -> Iterator[tuple[str, Told]]:
     """Every lowering of every layer for a machine, batch 1 and 8 by turns; on two, the large layer in every way.
 
-    `some`: one in three of all these, without the search by simulation, which takes as long as all others.
+    `some`: one in five of all these, without the search by simulation, which takes as long as all others.
     """
     asked = [(layer, (1, 8)[(at + len(name)) % 2], ()) for at, layer in enumerate(LAYERS)]
     if name in ("tpu_v2_core", "small"):
         asked += [(LARGE, 8, choice) for choice in CHOICES]
         asked += [(layer, 1, CHOICES[-2]) for layer in LAYERS if layer.op in ("softmax", "layer_norm")]
     if some:
-        asked = asked[1::3]
+        asked = asked[1::5]
     for layer, batch, choice in asked:
         hardware = machine(name, *choice)
         ways = ("channel_first", "explicit", "stride_phases", "indirect") if choice else LOWERINGS

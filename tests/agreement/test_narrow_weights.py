@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.agreement import test_agreement
 from tests.agreement.test_agreement import IN_LANES, fitted, least_cycles, suppose
+from tests.checks import ESTIMATE
 from tests.strategies import cases, dram, fills, gemms, lowerings_of, machine, machines, machines_of_all_kinds
 from tpusim import Workload, simulate
 from tpusim.base.errors import CapacityError
@@ -150,7 +151,7 @@ def test_banks_of_a_dram_serve_narrow_weights() -> None:
 @pytest.mark.parametrize("scratch", [False, True])
 def test_layers_that_follow_one_another(between: str, scratch: bool) -> None:
     """Both engines, every output; a scratch memory holds weights that come again as HBM does."""
-    hardware = load_hardware("tiny_4x4").having("sequencer", between_layers=between)
+    hardware = load_hardware("tiny_4x4", ESTIMATE).having("sequencer", between_layers=between)
     if scratch:
         memory = ScratchMemory(capacity_bytes=1 << 16, bandwidth_bytes_per_s=10**10, latency_ps=1000)
         hardware = hardware.model_copy(update={"scratch_memory": memory})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import short
 from tests.agreement.test_corruption import BATCH, CORRUPTIONS, LAYER, MACHINE
-from tests.checks import check_layer, check_program_values, program_for
+from tests.checks import ESTIMATE, check_layer, check_program_values, program_for
 from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs, vector_ops
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
@@ -156,7 +156,7 @@ def test_what_has_no_bound_is_refused(lowering: str) -> None:
 
 @pytest.mark.parametrize("dtype", [pytest.param("f32", marks=pytest.mark.long), "bf16"])
 def test_auto_leaves_out_what_has_no_bound_and_says_so(dtype: str) -> None:
-    work, hardware = Workload("tiles", 2, (conv(24, 6, 6, 3),)), load_hardware("tpu_v2", {"array.size": 4})
+    work, hardware = Workload("tiles", 2, (conv(24, 6, 6, 3),)), load_hardware("tpu_v2", {"array.size": 4, **ESTIMATE})
     unbounded = family_of(hardware).unbounded
     free, checked = (simulate(work, hardware, lowering="auto", dtype=dtype, check=check) for check in (False, True))
     assert free.layers[0].lowering in unbounded
@@ -178,7 +178,7 @@ def test_auto_leaves_out_what_has_no_bound_and_says_so(dtype: str) -> None:
 def test_auto_takes_layers_that_nothing_without_a_bound_is_for() -> None:
     up = ConvTranspose2d("up", 2, 3, 3, 2, kernel=(3, 3), stride=(2, 2))
     work = Workload("net", 2, (Gemm("fc", 8, 8, 8), up, conv(4, 5, 3, 4, stride=2)))
-    result = simulate(work, load_hardware("tiny_4x4"), lowering="auto", dtype="bf16")
+    result = simulate(work, load_hardware("tiny_4x4", ESTIMATE), lowering="auto", dtype="bf16")
     assert (result.correct, len(result.layers)) == (True, 3)
     with pytest.raises(InputError, match="layer fc: FFT of 16 x 16 takes convolutions"):
         simulate(work, load_hardware("tiny_4x4"), lowering="fft", dtype="bf16")
@@ -187,7 +187,7 @@ def test_auto_takes_layers_that_nothing_without_a_bound_is_for() -> None:
 @pytest.mark.parametrize("lowering", ["winograd_2", "winograd_4", "fft"])
 def test_bytes_are_exact_in_transformed_tiles(lowering: str) -> None:
     work = Workload("tiles", 2, (conv(40, 8, 3, 3),))
-    result = simulate(work, load_hardware("tpu_v2"), lowering=lowering, dtype="int8")
+    result = simulate(work, load_hardware("tpu_v2", ESTIMATE), lowering=lowering, dtype="int8")
     assert (result.correct, result.layers[0].outputs_checked) == (True, work.layers[0].outputs(2))
 
 

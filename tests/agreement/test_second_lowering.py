@@ -225,7 +225,7 @@ def test_every_command_takes_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.yaml").write_text(WORKLOAD)
-    options = ["--lowering", NAME, "--hardware", "tiny_4x4", "--batch", "2"]
+    options = ["--lowering", NAME, "--hardware", "tiny_4x4", "--batch", "2", "--set", "mapping.search=estimate"]
     done = CliRunner().invoke(cli.app, [*command.split(), *options])
     assert done.exit_code == 0, done.output
     assert says in done.output

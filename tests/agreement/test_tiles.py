@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -98,16 +98,24 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
 
 
+@cache
 def tight(name: str) -> tuple[Program, Hardware]:
     layer = conv(6, 6, 9, 3, padding=1)
     return fitted_by(WAYS[name], layer, 4, machine(4, 4, word_elements=4, capacity_words=120))
 
 
+TIGHT = pytest.mark.parametrize("name", ["winograd_2", pytest.param("fft_4", marks=pytest.mark.long)])
+
+
+@TIGHT
+def test_steps_wait_for_all_that_they_need(name: str) -> None:
+    assert not [*hazards(*tight(name))]
+
+
 @pytest.mark.parametrize("kind", [Fill, Preload, Stream, Vector, Spill])
-@pytest.mark.parametrize("name", ["winograd_2", pytest.param("fft_4", marks=pytest.mark.long)])
+@TIGHT
 def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: type[Step]) -> None:
     program, hardware = tight(name)
-    assert not [*hazards(program, hardware)]
     steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
     assert any(hazards(replace(program, steps=steps), hardware))
 

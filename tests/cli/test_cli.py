@@ -447,7 +447,7 @@ def test_ctrl_c() -> None:
 
 @pytest.mark.parametrize("part", [pytest.param(part, marks=[pytest.mark.long] * (part != 12)) for part in range(20)])
 def test_ctrl_c_at_any_moment_leaves_a_result_or_says_that_there_is_none(part: int, whole_run: float) -> None:
-    """Somewhere in each twentieth of a run of 54 layers, its start and its end among them."""
+    """Somewhere in each twentieth of a run of many layers, its start and its end among them."""
     Path("many.yaml").write_text(MANY)
     words = [sys.executable, "-m", "tpusim", *RUN_MANY, "--layers", "*", "--out", "deep"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -457,7 +457,7 @@ def test_ctrl_c_at_any_moment_leaves_a_result_or_says_that_there_is_none(part: i
     assert "Traceback" not in messages
     if (Path("deep") / RESULT_FILE).exists():
         result = read_result(Path("deep"))
-        assert len(result.layers) + result.layers_left == 54
+        assert len(result.layers) + result.layers_left == MOST
         assert process.returncode == (130 if "Interrupted" in messages else 0)
         # The report of a whole run can be what Ctrl-C cuts.
         assert "Total: " in shown or (process.returncode == 130 and not result.layers_left)
@@ -467,8 +467,10 @@ def test_ctrl_c_at_any_moment_leaves_a_result_or_says_that_there_is_none(part: i
         assert files() == sorted([*UNTOUCHED, "many.yaml"])
 
 
+MOST = 24
+"""Layers of a run that is interrupted somewhere."""
 MANY = "name: many\nlayers:\n" + "".join(
-    f"  - {{name: fc{n}, op: gemm, m: {n + 1}, n: 20, k: 20}}\n" for n in range(54)
+    f"  - {{name: fc{n}, op: gemm, m: {n + 1}, n: 20, k: 20}}\n" for n in range(MOST)
 )
 RUN_MANY = ("run", "many.yaml", "--hardware", "tiny_4x4", "--set", "mapping.search=estimate")
 """Different layers, none of which takes long."""
@@ -479,7 +481,7 @@ PYTHON_STARTS_SECONDS = 0.1
 
 @pytest.fixture(scope="module")
 def whole_run(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """How long 54 layers take now, whatever else runs."""
+    """How long they take now, whatever else runs."""
     (folder := tmp_path_factory.mktemp("many")).joinpath("many.yaml").write_text(MANY)
     began = time.monotonic()
     assert command(*RUN_MANY, cwd=folder).returncode == 0
@@ -533,7 +535,7 @@ def test_the_time_left_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipe_gets_plain_text_in_full() -> None:
-    shown = command("run", "small.yaml", *TINY, env={**os.environ, "COLUMNS": "30", "TERM": "xterm-256color"})
+    shown = forked.tpusim("run", "small.yaml", *TINY, more={"COLUMNS": "30", "TERM": "xterm-256color"})
     assert "\x1b" not in shown.stdout + shown.stderr
     assert "…" not in shown.stdout
     assert "6x6x3>5 3x3" in shown.stdout
@@ -577,7 +579,7 @@ def test_list_names_everything_shipped() -> None:
         assert part in result.stdout
 
 
-def test_plot_writes_pictures_beside_the_result_or_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_writes_pictures_beside_the_result_or_elsewhere(undrawn: None) -> None:
     assert run_small("--out", "results", "--no-check").exit_code == 0
     pictures = [
         "captions.txt",
@@ -587,8 +589,6 @@ def test_plot_writes_pictures_beside_the_result_or_elsewhere(monkeypatch: pytest
     beside = tpusim("plot", "results")
     assert (beside.exit_code, beside.stderr) == (0, "")
     assert sorted(path.name for path in Path("results").iterdir()) == sorted([*pictures, "run.json"])
-    assert all(Path("results", name).stat().st_size > 1000 for name in pictures if "captions" not in name)
-    draw_nothing(monkeypatch)
     elsewhere = tpusim("plot", "results/run.json", "--out", "deep/figures", "--format", "svg")
     vectors = [name for name in pictures if not name.endswith(".png")]
     assert sorted(elsewhere.stdout.split()) == [f"deep/figures/{name}" for name in vectors]
@@ -599,11 +599,11 @@ def test_plot_writes_pictures_beside_the_result_or_elsewhere(monkeypatch: pytest
 PDFS = ("pe_utilization.pdf", "cycle_breakdown.pdf", "roofline.pdf", "time_by_op.pdf", "captions.txt")
 
 
-def test_plot_in_the_formats_asked_for() -> None:
+def test_plot_in_the_formats_asked_for(undrawn: None) -> None:
     run_small("--out", "results", "--no-check")
     shown = tpusim("plot", "results", "--out", "papers", "--format", "pdf", "--format", "pdf")
     assert shown.stdout.split() == [f"papers/{name}" for name in PDFS]
-    assert Path("papers/pe_utilization.pdf").read_bytes().startswith(b"%PDF")
+    assert Path("papers/pe_utilization.pdf").read_text().startswith("pdf: ")
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
 from tpusim.result.load import read_result
 
-TINY = ("run", "tiny", "--hardware", "tiny_4x4", "--batch", "2")
+TINY = ("run", "tiny", "--hardware", "tiny_4x4", "--batch", "2", "--set", "mapping.search=estimate")
 BUSY = """
 import os, signal, sys, threading, time
 from dataclasses import replace

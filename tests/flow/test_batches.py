@@ -47,7 +47,7 @@ def test_images_that_fill_words_unevenly_are_parted_among_more(batch: int) -> No
     assert taken(layer, batch)[0] <= MOST * (fewer + one)
 
 
-@pytest.mark.parametrize("batch", [9, 11])
+@pytest.mark.parametrize("batch", [9, pytest.param(11, marks=pytest.mark.long)])
 def test_words_that_hold_fewer_images_take_a_shorter_frame(batch: int) -> None:
     """YOLOv2's conv20 took 1.07 times what 8 images and one took, and 1.08 times what 10 and one took."""
     layer = Conv2d("conv20", 1024, 13, 13, 1024, (3, 3), (1, 1), (1, 1))
@@ -58,7 +58,7 @@ def test_words_that_hold_fewer_images_take_a_shorter_frame(batch: int) -> None:
     assert (blocking.word_fill, blocking.strips) == (-(-batch // 2), 1)
 
 
-@pytest.mark.parametrize("batch", [3, 5, 8])
+@pytest.mark.parametrize("batch", [3, pytest.param(5, marks=pytest.mark.long), 8])
 def test_the_estimate_is_about_what_ports_allow(batch: int) -> None:
     """In words that strips do not fill, or with them; at batch 3 the estimate was a fifth of what the layer took."""
     hardware = load_hardware("tpu_v2")

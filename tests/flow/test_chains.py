@@ -21,7 +21,7 @@ from tpusim.network.workload import Workload
 from tpusim.report.tables.sentences import overlap_notice
 from tpusim.result.load import parse_result
 
-DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40)
+DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40, search="estimate")
 OVERLAP = DRAIN.with_overrides(["sequencer.between_layers=overlap"])
 FIRST, SECOND = (replace(conv(6, 6, 6, 3, padding=1), name=name) for name in ("first", "second"))
 BLOCK = Workload(

@@ -172,7 +172,8 @@ def test_a_file_says_which_layers_have_biases(tmp_path: Path) -> None:
 
 def test_a_bias_without_room_is_added_outside_the_machine() -> None:
     """The least memory of the layer alone has no word to spare; what else rides takes none."""
-    work = network({"r": ["a"]}, conv("a"), relu("r"), biases=("a",))
+    small = Conv2d("a", 4, 4, 4, 4, (3, 3), padding=(1, 1)), Relu("r", 4, 4, 4)
+    work = network({"r": ["a"]}, *small, biases=("a",))
     least = 1 + bisect_left(range(1, 400), True, key=lambda words: fits(work, words))
     found = fused(work, on(capacity_words=least))
     assert (texts(found), found.biases) == (["a: relu"], ("a",))

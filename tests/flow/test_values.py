@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from typer.testing import CliRunner, Result
 
+from tests.checks import ESTIMATE
 from tests.network.test_onnx_models import LIGHT, node, saved
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CheckFailed, InputError
@@ -434,7 +435,7 @@ def test_without_layers_of_the_vector_unit_the_reference_takes_their_place(tmp_p
     alone = ModelOptions(ops="array")
     work, graph = load_workload(path, 2, ops="array"), read_graph(path, alone, 2)
     journey = Journey(graph, work, drawn(graph, 2, SEED), numbers_of("f32", "any"))
-    result = simulate(work, load_hardware("tiny_4x4"), dtype="f32", journey=journey)
+    result = simulate(work, load_hardware("tiny_4x4", ESTIMATE), dtype="f32", journey=journey)
     assert [layer.op for layer in result.layers] == ["conv2d", "conv2d", "gemm"]
     assert sum(result.reference_only.values()) == 8
     np.testing.assert_allclose(journey.outputs()["y"], travelled(path, 2)[2]["y"], rtol=1e-5)
@@ -527,7 +528,7 @@ def run(path: Path, batch: int, inputs: Arrays | None) -> None:
     work, graph = load_workload(path, batch), read_graph(path, NOTHING, batch)
     given = drawn(graph, batch, 0) if inputs is None else checked(graph, inputs, batch)
     journey = Journey(graph, work, given, numbers_of("f32", "any"))
-    simulate(work, load_hardware("tiny_4x4"), dtype="f32", journey=journey)
+    simulate(work, load_hardware("tiny_4x4", ESTIMATE), dtype="f32", journey=journey)
     journey.outputs()
 
 
@@ -593,7 +594,7 @@ def test_masks_of_minus_infinity_leave_elements_out(
     row = [-np.inf] * left + [0.0] * 4
     path, mask = saved(tmp_path, masked(held, row)), np.zeros((3, len(row)), np.float32)
     mask[0] = row
-    hardware, graph = load_hardware("tiny_4x4"), read_graph(path, NOTHING, 1)
+    hardware, graph = load_hardware("tiny_4x4", ESTIMATE), read_graph(path, NOTHING, 1)
     given = {"x": drawn(graph, 1, SEED)["x"]} | ({} if held else {"mask": mask})
     work = load_workload(path, 1)
     journey = Journey(graph, work, checked(graph, given, 1), numbers_of(dtype, "any"))

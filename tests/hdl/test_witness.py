@@ -306,7 +306,13 @@ WRONG: dict[str, tuple[str, Callable[[Plan], Plan]]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "spoil"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        pytest.param(*each, id=what, marks=[pytest.mark.long] * (what in ("loop behind passes", "packing")))
+        for what, each in WRONG.items()
+    ],
+)
 def test_hardware_that_ignores_a_mechanism_is_a_difference(name: str, spoil: Callable[[Plan], Plan]) -> None:
     """The cases need each mechanism, and the comparison sees it."""
     case = CASES[name]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.checks import ESTIMATE
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.need import hbm_need
@@ -57,7 +58,7 @@ def small(tmp_path: Path, phase: str | None = None, text: str = SMALL) -> Worklo
 def test_every_output_of_a_network_of_tokens_is_right_in_both_engines(tmp_path: Path, phase: str, context: int) -> None:
     work = small(tmp_path, phase, SMALL.replace("context: 12", f"context: {context}").replace("window: 5", "window: 3"))
     one = work.with_layers(lambda layer: "_1" in layer.name)
-    result = simulate(one, load_hardware("tiny_4x4"), engine="both")
+    result = simulate(one, load_hardware("tiny_4x4", ESTIMATE), engine="both")
     assert result.correct
     assert result.total.outputs_checked == sum(prod(each.shapes(2)[OFMAP]) for each in one.layers)
 
@@ -78,7 +79,7 @@ def test_a_phase_gives_sizes_their_values(tmp_path: Path) -> None:
 
 
 def test_caches_take_room_in_hbm_from_step_to_step(tmp_path: Path) -> None:
-    machine = load_hardware("tiny_4x4")
+    machine = load_hardware("tiny_4x4", ESTIMATE)
     assert hbm_need(small(tmp_path, "decode"), machine).caches == 3 * 2 * 2 * 12 * 8 * machine.element_bytes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.checks import ESTIMATE
 from tpusim import Training, Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.base.errors import InputError
 from tpusim.flow.need import hbm_need
@@ -135,11 +136,11 @@ TURNED = """
 def test_every_layer_of_a_step_is_right_in_both_engines(tmp_path: Path, text: str) -> None:
     path = tmp_path / "small.yaml"
     path.write_text(text)
-    assert simulate(training_step(load_workload(path, 2)), load_hardware("tiny_4x4"), engine="both").correct
+    assert simulate(training_step(load_workload(path, 2)), load_hardware("tiny_4x4", ESTIMATE), engine="both").correct
 
 
 def test_every_output_of_a_step_is_checked_and_has_a_phase(network: Workload) -> None:
-    result = simulate(training_step(network), load_hardware("tiny_4x4"))
+    result = simulate(training_step(network), load_hardware("tiny_4x4", ESTIMATE))
     assert result.correct
     assert result.checked
     phases = [layer.phase for layer in result.layers]
@@ -156,7 +157,7 @@ def test_every_output_of_a_transformers_step_is_right() -> None:
 
 
 def test_a_network_without_a_step_has_no_phases(network: Workload) -> None:
-    result = simulate(network, load_hardware("tiny_4x4"), check=False)
+    result = simulate(network, load_hardware("tiny_4x4", ESTIMATE), check=False)
     assert "by_phase" not in result.to_dict()
     assert not any("phase" in layer for layer in result.to_dict()["layers"])
 
@@ -182,7 +183,7 @@ def test_weights_are_updated_once_each_after_the_way_back(network: Workload) -> 
 def test_adam_keeps_two_means(network: Workload) -> None:
     step = training_step(network, replace(network.training or Training(), optimizer="adam"))
     assert {"fc.filter.mean", "fc.filter.squares", "fc.filter.update"} <= {layer.name for layer in step.layers}
-    machine = load_hardware("tiny_4x4")
+    machine = load_hardware("tiny_4x4", ESTIMATE)
     usual = hbm_need(training_step(network), machine)
     assert hbm_need(step, machine).weights * 2 == usual.weights * 3
 
@@ -195,7 +196,7 @@ def test_what_is_not_kept_is_computed_again_from_what_is(network: Workload) -> N
     assert {"first.again", "second.again"} <= {*again}
     assert "relu1.again" not in again
     assert kept.inputs()["second.again"][0] == "relu1"
-    assert simulate(kept, load_hardware("tiny_4x4")).correct
+    assert simulate(kept, load_hardware("tiny_4x4", ESTIMATE)).correct
     nothing = training_step(network, replace(asked, keep="none"))
     assert "relu1.again" in [layer.name for layer in nothing.layers]
 
@@ -327,7 +328,7 @@ def test_layers_called_like_those_of_a_step_stay_apart(tmp_path: Path) -> None:
     assert {"a", "a.norm", "a_norm_", "a_norm_dx", "a_norm_dx.norm.dx", "a_filter", "a.dw"} <= names_now
     assert "a_norm_.again" not in names_now
     assert step.inputs()["a.filter.update"][0] == "a.filter"
-    assert simulate(step, load_hardware("tiny_4x4")).correct
+    assert simulate(step, load_hardware("tiny_4x4", ESTIMATE)).correct
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -85,7 +85,7 @@ def test_a_transformer_runs_with_layers_that_overlap_and_that_ride_on_results() 
     apart, overlap, riding = (
         simulate(
             work.with_layers(lambda layer: layer.name in block),
-            load_hardware("tpu_v2").with_overrides(changes),
+            load_hardware("tpu_v2", ["mapping.search=estimate", *changes]),
             check=False,
         )
         for changes in ([], ["sequencer.between_layers=overlap"], ["sequencer.fusion=results"])

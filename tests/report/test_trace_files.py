@@ -38,7 +38,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.report.trace.lanes import vcd
 from tpusim.result.vocabulary.states import ACCESSES
 
-TINY = ("--hardware", "tiny_4x4", "--batch", "2")
+TINY = ("--hardware", "tiny_4x4", "--batch", "2", "--set", "mapping.search=estimate")
 UNITS = ("systolic_array", "preload", "vector_unit", "hbm", "port")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def said(words: Sentences) -> str:
     return " ".join(words.lines)
 
 
+@cache
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
     setup = Setup(layer, batch, load_hardware(hardware, [ESTIMATE, *changes]))
     return find_bottleneck(setup, lambda done, name: None)
@@ -140,11 +142,12 @@ def relaxing_it_gains_the_most(layer: Conv2d | Gemm, found: Bottleneck, changes:
 
 def test_every_pe_filled_is_counted_by_the_mac() -> None:
     """3 channels in, 5 out on 4 x 4: 9 of 12 rows' worth of channels, 5 of 8 columns."""
-    setup = Setup(conv(3, 18, 5, 1), 2, machine(4, 4))
+    quick = machine(4, 4, search="estimate")
+    setup = Setup(conv(3, 18, 5, 1), 2, quick)
     found = find_bottleneck(setup, lambda done, name: None)
     (filled,) = (gain for gain in found.gains if gain.relaxation.per == "MAC")
     work = Workload("filled", 2, (conv(4, 18, 8, 1),))
-    after = simulate(work, machine(4, 4), check=False).total
+    after = simulate(work, quick, check=False).total
     assert (filled.how, filled.cycles) == ("in_channels=4 out_channels=8", after.cycles)
     assert filled.gain == pytest.approx(found.layer.cycles / after.cycles * (4 * 8) / (3 * 5))
     # Passes of 3 rows, of 4 columns and of one.

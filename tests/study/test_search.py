@@ -23,7 +23,7 @@ from tpusim.study.sweep.store import Store
 NET = """
 name: net
 layers:
-  - {name: one, op: conv2d, in_channels: 9, in_height: 5, in_width: 5, out_channels: 12, kernel: 3}
+  - {name: one, op: conv2d, in_channels: 9, in_height: 4, in_width: 4, out_channels: 12, kernel: 2}
 """
 SPEC = """
 name: hunt
@@ -237,7 +237,7 @@ def test_a_search_that_finds_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_search_all_of_whose_points_fail_says_so() -> None:
-    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [32 B]\nwhere:"))
+    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [16 B]\nwhere:"))
     shown = command()
     assert shown.exit_code == 1
     assert "Error: every one of 20 points failed; their errors are in results/hunt/points.csv" in shown.stderr

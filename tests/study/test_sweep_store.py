@@ -63,7 +63,7 @@ def lay_out() -> None:
     Path("net.yaml").write_text(NET)
     Path("quick.yaml").write_text(QUICK)
     Path("small.yaml").write_text(SPEC)
-    Path("large.yaml").write_text(NET.replace("in_height: 9", "in_height: 60"))
+    Path("large.yaml").write_text(NET.replace("in_height: 9", "in_height: 40"))
     Path("long.yaml").write_text(SPEC.replace("[2, 4, 8]", "{range: [2, 11]}").replace("net.yaml", "large.yaml"))
 
 

@@ -69,7 +69,8 @@ def columns_below(figure: Figure) -> int:
 
 def uncrowded(figure: Figure) -> Figure:
     """Stand names below a plot upright where they would run into one another, and make the figure as much taller."""
-    figure.draw_without_rendering()
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
     for plot in (each for each in figure.axes if each.xaxis.get_visible()):
         boxes = [label.get_window_extent() for label in plot.get_xticklabels() if label.get_visible()]
         if any(left.x1 + _APART * figure.dpi > right.x0 for left, right in pairwise(boxes)):

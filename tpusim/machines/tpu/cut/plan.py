@@ -296,7 +296,7 @@ class Plan:
         at = [base + place * patch.words for place in range(len(chunk.places))]
         return [
             Feed(tuple([
-                LaneGroup(lane, len(channels), walks[tap]._replace(base=at[place] + walks[tap].base))
+                LaneGroup(lane, len(channels), walks[tap].moved(at[place]))
                 for lane, tap, channels, place in each.runs
             ]))
             for each in chunk.passes

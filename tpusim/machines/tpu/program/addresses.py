@@ -275,7 +275,7 @@ class Counters(NamedTuple):
 
     def moved(self, words: int) -> Counters:
         """Return this walk, `words` further on."""
-        return self._replace(base=self.base + words)
+        return Counters(self.base + words, self.counters, self.window)
 
 
 @lru_cache(maxsize=4096)

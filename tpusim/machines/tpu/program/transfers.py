@@ -478,7 +478,9 @@ class LaneTransfer(InLanes, Transfer):
 
     def _worked_on(self, words: int, rate: Fraction, hardware: Hardware) -> int:
         """Cycles of the vector unit for words that take `rate` cycles each to convert, and for the work on them."""
-        return ceil(words * (rate + self.work.cycles(hardware) if self.work else rate))
+        each = rate + self.work.cycles(hardware) if self.work else rate
+        # In whole numbers: a product of fractions takes as long as much of the rest of a transfer.
+        return -(-words * each.numerator // each.denominator)
 
 
 @step_of_a_program
