@@ -44,7 +44,8 @@ def access_of(engine: register.RegisterMachine, now: int, lane: int) -> Access:
     whole = order["client"] in (WEIGHT, DMA)
     word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]
     kind = "write" if order["client"] == RESULT or (order["client"] == DMA and not order["spill"]) else "read"
-    return now, lane, kind, address, tuple(int(element) for element in word)
+    # Elements that nothing has written are no numbers here, and zeros in the memories of the hardware.
+    return now, lane, kind, address, tuple(int(element) for element in np.nan_to_num(word))
 
 
 # ---- the comparison
