@@ -103,9 +103,9 @@ class Lanes(NamedTuple):
         # One serializer of weights for all arrays that share weights, or one for each array.
         queues, (left, buffer) = vector.queues, np.zeros((2, arrays, rows), np.int64)
         return cls(
-            np.array([spare_of(groups), 0, 0, 0]), group,
-            np.tile(IDLE, (slots, spare_of(groups) + groups)).astype(ORDER),
-            np.zeros((spare_of(groups) + groups, max(together, vector.together)), np.int64),
+            np.array([spare_of(), 0, 0, 0]), group,
+            np.tile(IDLE, (slots, spare_of() + groups)).astype(ORDER),
+            np.zeros((spare_of() + groups, max(together, vector.together)), np.int64),
             np.zeros((2 * pointer_slots + 1, per_word), number),
             np.full((slots, lanes), NOWHERE, np.int64), np.zeros((slots, lanes, word_elements), number),
             np.zeros((lanes, 2), np.int64), np.full((lanes, program.words, word_elements), np.nan, number),
@@ -153,7 +153,7 @@ def give_orders(own: Lanes, banks: Banks, told: Records) -> None:
     if head == 0:
         # The window has reached the first cell: its contents are copied once, to the far end.
         at[HEAD] = own.orders.shape[1] - groups
-        for group in range(groups):
+        for group in range(groups - 1, -1, -1):
             for slot in range(len(told)):
                 own.orders[slot, at[HEAD] + group] = own.orders[slot, group]
             copy(own.pointers[at[HEAD] + group], own.pointers[group])

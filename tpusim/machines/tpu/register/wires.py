@@ -124,16 +124,17 @@ NOWHERE = -(2**62)
 """Address of a word that does not exist; no Program can name it by mistake."""
 
 SPARE = 64
-"""Least cells beside a window: that many shifts need no copy."""
+"""Least cells beside a window: that many shifts need no copy. More of them fall out of the computer's cache."""
 
 
-def spare_of(length: int, step: int = 1) -> int:
-    """Cells beside a window of `length` registers that slides by `step` over twice as many cells, or more.
+def spare_of(step: int = 1) -> int:
+    """Cells beside a window of registers that slides over them by `step`.
 
     Shifting moves the window, not the contents: register `i` is cell `head + i`, and the cells before the window become
-    the first registers at the next shift. Until then they are the place for what enters.
+    the first registers at the next shift. Until then they are the place for what enters. A window that has reached the
+    first cell is copied from its end on, as it may overlap its new place.
     """
-    return -(-max(SPARE, length) // step) * step
+    return -(-SPARE // step) * step
 
 
 ORDER = np.dtype(
