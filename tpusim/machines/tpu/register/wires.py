@@ -139,7 +139,7 @@ def spare_of(step: int = 1) -> int:
 
 ORDER = np.dtype(
     [
-        *((name, np.int64) for name in ("address", "word", "pointer", "number", "stride")),
+        *((name, np.int64) for name in ("address", "word", "pointer", "number")),
         *((name, np.int32) for name in ("step", "lanes", "generator", "array", "first", "together", "register")),
         *((name, np.int16) for name in ("element", "elements")),
         *((name, np.int8) for name in ("client", "buffer", "points", "works", "stores", "accumulate", "finishes")),
@@ -168,7 +168,6 @@ works: whether it is the last operand, and the vector unit works out a result (V
     on (DMA)
 stores: whether a result is written (VECTOR), or a register beside a transfer (DMA)
 beside: whether the word is not moved, but stands beside those that are (DMA)
-stride: words in HBM from one lane's to the next lane's (DMA)
 elements: elements of the word that enter the array (IFMAP)
 accumulate: whether a partial sum is added to the result (RESULT)
 finishes: whether the vector unit finishes the result (RESULT)
