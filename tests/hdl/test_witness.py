@@ -42,7 +42,7 @@ def access_of(engine: register.RegisterMachine, now: int, lane: int) -> Access:
     """What the port of a lane did in the last cycle: the word still stands where it was read or written."""
     address, order = int(engine.lanes.addresses[0, lane]), engine.lanes.obeyed[0, lane]
     whole = order["client"] in (WEIGHT, DMA)
-    word = engine.lanes.memory[lane, address, : None if whole else engine.program.word_fill]
+    word = engine.lanes.memory[address, lane, : None if whole else engine.program.word_fill]
     kind = "write" if order["client"] == RESULT or (order["client"] == DMA and not order["spill"]) else "read"
     # Elements that nothing has written are no numbers here, and zeros in the memories of the hardware.
     return now, lane, kind, address, tuple(int(element) for element in np.nan_to_num(word))

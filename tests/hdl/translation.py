@@ -108,11 +108,10 @@ class Outside:
         words = {}
         for index, step in transfers_of(program):
             hbm.fetch(index)
-            at = slice(hbm.first[index], hbm.first[index] + step.lanes * step.words)
             lanes = np.zeros((hardware.lanes, step.words), np.bool_)
             values = np.zeros((*lanes.shape, hbm.values.shape[1]), np.float32)
-            lanes[: step.lanes] = hbm.used[at].reshape(step.lanes, -1)
-            values[: step.lanes] = hbm.values[at].reshape(step.lanes, *values.shape[1:])
+            lanes[: step.lanes] = hbm.share(index, hbm.used)
+            values[: step.lanes] = hbm.share(index, hbm.values)
             words[len(words)] = Words(hbm.addresses[index], lanes, values)
         return cls(program, hbm, words)
 
@@ -121,8 +120,7 @@ class Outside:
         """What has been spilled."""
         for number, (index, step) in enumerate(transfers_of(self.program)):
             if isinstance(step, Spill):
-                first, values = self.hbm.first[index], self.words[number].values[: step.lanes]
-                self.hbm.values[first : first + step.lanes * step.words] = values.reshape(-1, values.shape[2])
+                self.hbm.share(index, self.hbm.values)[...] = self.words[number].values[: step.lanes]
                 self.hbm.spilled.append(index)
         return self.hbm.tensor("ofmap")
 

@@ -27,21 +27,28 @@ from tpusim.machines.tpu.register.wires import (
 RIGHT, DOWN, QUIET = range(3)
 """Heads of windows that slide to the right and down, and the cycles in which nothing has entered."""
 
+NAMED, SINCE, BEFORE = range(3)
+"""Registers of a row: 1 where the last element that has entered names the first weight buffer, or 0; columns that
+elements have crossed since the name last changed; and since the change before that.
+"""
+
 
 class PeArray(NamedTuple):
     """Registers of PEs; a PE multiplies with the weight buffer that its activation names.
 
-    Activations and their tags [array, plane, row, col]: all columns that a wavefront crosses in a cycle see the same.
-    Sums [array, plane, group, col], of groups of rows whose products are added up in a cycle. All of them are seen
-    through windows: columns from `at[RIGHT]` on, groups from `at[DOWN]` on. `odd` counts the odd tags of a row, [array,
-    plane, row]: if all are, or none is, the row needs only one of its weight buffers. `way` is the cycles of an
-    activation and its sum through the array: when nothing has entered for longer, all is zero.
+    Activations [array, plane, row, col] and their tags [array, plane, col, row]: all columns that a wavefront crosses
+    in a cycle see the same. A PE without an activation has a negative tag, and goes on with the buffer that the
+    activation before has named. Sums [array, plane, group, col], of groups of rows whose products are added up in a
+    cycle. All of them are seen through windows: columns from `at[RIGHT]` on, groups from `at[DOWN]` on. `names` [array,
+    plane, from NAMED on, row] follow from the tags in the window: mostly a row needs one of its weight buffers up to
+    some column, and the other behind it. `way` is the cycles of an activation and its sum through the array: when
+    nothing has entered for longer, all is zero.
     """
 
     activations: Floats
     tags: Tags
     sums: Floats
-    odd: Counts
+    names: Counts
     at: Counts
     across: int
     cols: int
@@ -54,16 +61,19 @@ class PeArray(NamedTuple):
         number, (arrays, planes, _), crossed = wires.sums.dtype, wires.activation.shape, wires.crossed
         groups, across = -(-rows // crossed), min(crossed, cols)
         # Registers move by moving the window over them; spare cells are room for it to move before all is copied back.
-        right, down = spare_of(cols, across), spare_of(groups)
-        pes, way = (arrays, planes, rows, right + cols), groups + -(-cols // crossed)
+        right, down, way = spare_of(across), spare_of(), groups + -(-cols // crossed)
+        activations = np.zeros((arrays, planes, rows, right + cols), number)
+        tags = np.zeros((arrays, planes, right + cols, rows), np.int8)
         sums = np.zeros((arrays, planes, down + groups, cols), number)
-        odd, at = np.zeros(wires.activation.shape, np.int64), np.array([right, down, way])
-        return cls(np.zeros(pes, number), np.zeros(pes, np.int8), sums, odd, at, across, cols, way)
+        names, at = np.zeros((arrays, planes, BEFORE + 1, rows), np.int64), np.array([right, down, way])
+        names[:, :, SINCE:] = cols
+        return cls(activations, tags, sums, names, at, across, cols, way)
 
     @property
     def window(self) -> Tags:
-        """Tags [array, plane, row, col] of the activations that are in the PEs."""
-        return self.tags[..., self.at[RIGHT] : self.at[RIGHT] + self.cols]
+        """Tags [array, plane, row, col] of the activations that are in the PEs, or 0."""
+        found = self.tags[..., self.at[RIGHT] : self.at[RIGHT] + self.cols, :]
+        return np.maximum(found, 0).swapaxes(2, 3)
 
     @property
     def working(self) -> int:
@@ -77,13 +87,20 @@ def sample_array(own: PeArray, wires: Wires) -> None:
 
     While all registers are zero and stay so, nothing is done.
     """
-    at = own.at
+    at, (arrays, planes, _) = own.at, wires.activation.shape
     at[QUIET] = 0 if wires.any[ENTERING] else at[QUIET] + 1
-    if at[QUIET] <= own.way:
-        _multiply(
-            own.activations, own.tags, own.sums, own.odd, at[RIGHT] - own.across, at[DOWN] - 1, own.across,
-            wires.crossed, wires.activation, wires.activation_tag, wires.weights, wires.biases,
-        )  # fmt: skip
+    if at[QUIET] > own.way:
+        return
+    for array in range(arrays):
+        for plane in range(planes):
+            _enter(
+                own.activations[array, plane], own.tags[array, plane], own.names[array, plane], at[RIGHT] - own.across,
+                own.across, own.cols, wires.activation[array, plane], wires.activation_tag[array, plane],
+            )  # fmt: skip
+            _multiply(
+                own.activations[array, plane], own.tags[array, plane], own.sums[array, plane], own.names[array, plane],
+                at[RIGHT] - own.across, at[DOWN] - 1, wires.crossed, wires.weights[array], wires.biases[array],
+            )  # fmt: skip
 
 
 @part
@@ -100,65 +117,83 @@ def commit_array(own: PeArray, wires: Wires) -> None:
     groups, cols = own.sums.shape[2], own.cols
     for array in range(arrays):
         for plane in range(planes):
-            bottom = own.sums[array, plane, down + (rows - 1) // wires.crossed]
-            for col in range(cols):
-                wires.sums[array, plane, col] = bottom[col]
-                wires.sums_tag[array, plane, col] = own.tags[array, plane, rows - 1, right + col]
-    # A window that has reached the first cell is copied once, to the far end.
+            copy(wires.sums[array, plane], own.sums[array, plane, down + (rows - 1) // wires.crossed])
+            # Below, too, a tag moves to the right.
+            tag = wires.sums_tag[array, plane]
+            for col in range(cols - 1, own.across - 1, -1):
+                tag[col] = tag[col - own.across]
+            for col in range(own.across):
+                tag[col] = max(0, own.tags[array, plane, right, rows - 1])
+    # A window that has reached the first cell is copied once, to the far end, and from there on.
     if right == 0:
         at[RIGHT] = cells - cols
         for array in range(arrays):
             for plane in range(planes):
                 for row in range(rows):
-                    for col in range(cols):
+                    for col in range(cols - 1, -1, -1):
                         own.activations[array, plane, row, at[RIGHT] + col] = own.activations[array, plane, row, col]
-                        own.tags[array, plane, row, at[RIGHT] + col] = own.tags[array, plane, row, col]
+                for col in range(cols - 1, -1, -1):
+                    copy(own.tags[array, plane, at[RIGHT] + col], own.tags[array, plane, col])
     if down == 0:
         of = (rows - 1) // wires.crossed + 1
         at[DOWN] = groups - of
         for array in range(arrays):
             for plane in range(planes):
-                for group in range(of):
+                for group in range(of - 1, -1, -1):
                     copy(own.sums[array, plane, at[DOWN] + group], own.sums[array, plane, group])
 
 
 @part
+def _enter(
+    activations: Floats, tags: Tags, names: Counts, right: int, across: int, cols: int, entering: Floats,
+    entering_tag: Tags,
+) -> None:  # fmt: skip
+    """Put what enters into the `across` first columns of the window that begins at `right`, and see whether it names
+    another weight buffer than what is before it.
+    """
+    for row in range(len(entering)):
+        tag, named = entering_tag[row], names[NAMED, row]
+        since, before = names[SINCE, row], names[BEFORE, row]
+        name = tag & 1 if tag else named
+        if name != named:
+            since, before = 0, since
+        names[NAMED, row] = name
+        names[SINCE, row], names[BEFORE, row] = min(since + across, cols), min(before + across, cols)
+        for col in range(right, right + across):
+            activations[row, col], tags[col, row] = entering[row], tag if tag else name - 2
+
+
+@part
 def _multiply(
-    activations: Floats, tags: Tags, sums: Floats, odd: Counts, right: int, down: int, across: int, crossed: int,
-    entering: Floats, entering_tag: Tags, weights: Floats, biases: Floats,
+    activations: Floats, tags: Tags, sums: Floats, names: Counts, right: int, down: int, crossed: int, weights: Floats,
+    biases: Floats,
 ) -> None:  # fmt: skip
     """In the windows that begin at `right` and `down`: the sum from above plus activation times weight, row by row of
-    the `crossed` ones; what enters is in the `across` first columns at once.
+    the `crossed` ones.
     """
-    _, buffers, rows, cols = weights.shape
-    arrays, planes, _ = entering.shape
-    for array in range(arrays):
-        for plane in range(planes):
-            tags[array, plane, 0, right : right + across] = entering_tag[array, plane, 0]
-            for col in range(cols):
-                # The sum starts from the bias that came with the weights the element is meant for.
-                one, other = biases[array, 0, col], biases[array, buffers - 1, col]
-                sums[array, plane, down, col] = one if tags[array, plane, 0, right + col] & 1 else other
-            for row in range(rows):
-                activation = activations[array, plane, row, right : right + cols]
-                tag = tags[array, plane, row, right : right + cols]
-                activation[:across], tag[:across] = entering[array, plane, row], entering_tag[array, plane, row]
-                total = sums[array, plane, down + row // crossed]
-                first, last = weights[array, 0, row], weights[array, buffers - 1, row]
-                # Counted as elements enter and leave the row: mostly all are meant for one buffer, and the loop needs
-                # no choice.
-                odd[array, plane, row] += across * (tag[0] & 1)
-                for col in range(right + cols, right + cols + across):
-                    odd[array, plane, row] -= tags[array, plane, row, col] & 1
-                if 0 < odd[array, plane, row] < cols:
-                    for col in range(cols):
-                        # Both are loaded before one is chosen: without a branch the loop runs on vector registers.
-                        one, other = first[col], last[col]
-                        total[col] += activation[col] * (one if tag[col] & 1 else other)
-                else:
-                    all_of = first if odd[array, plane, row] else last
-                    for col in range(cols):
-                        total[col] += activation[col] * all_of[col]
+    (buffers, rows, cols), first, group = weights.shape, 0, down
+    # The sum starts from the bias that came with the weights the element is meant for.
+    since, one = names[SINCE, 0], 0 if names[NAMED, 0] else buffers - 1
+    copy(sums[down, :since], biases[one, :since])
+    copy(sums[down, since:], biases[buffers - 1 - one, since:])
+    if names[BEFORE, 0] < cols:
+        for col in range(since, cols):
+            sums[down, col] = biases[0 if tags[right + col, 0] & 1 else buffers - 1, col]
+    while first < rows:
+        for row in range(first, min(first + crossed, rows)):
+            since, one = names[SINCE, row], 0 if names[NAMED, row] else buffers - 1
+            if names[BEFORE, row] < cols:
+                for col in range(cols):
+                    buffer = 0 if tags[right + col, row] & 1 else buffers - 1
+                    sums[group, col] += activations[row, right + col] * weights[buffer, row, col]
+                continue
+            # Without a choice in it, each of the loops runs on vector registers.
+            for begin, past, buffer in ((0, since, one), (since, cols, buffers - 1 - one)):
+                total, weight = sums[group, begin:past], weights[buffer, row, begin:past]
+                activation = activations[row, right + begin : right + past]
+                for col in range(past - begin):
+                    total[col] += activation[col] * weight[col]
+        first, group = first + crossed, group + 1
 
 
 class WeightRegisters(NamedTuple):
@@ -166,41 +201,39 @@ class WeightRegisters(NamedTuple):
 
     Beside them one moving register, and its tag, for each weight that enters a column in a cycle, in each group of rows
     that a weight reaches in the same cycle. They move by turning: group `i` has row `at[DOWN] + i`, counted around, of
-    `moving` and `tags`, [group, (array, chain, col)]. So a weight stays in its cell, and reaches its PE at a turn that
-    is known as it enters. When nothing has entered for as many cycles as there are groups, nothing is on its way.
+    `moving`, whose cells are [group, (array, chain, col)], one row behind the other. So a weight stays in its cell, and
+    reaches its PE at a turn that is known as it enters. When nothing has entered for as many cycles as there are
+    groups, nothing is on its way.
 
     Attributes:
-        due: the first cell whose weight is at its PE when group 0 has each row; `other`: the next such cell, or -1.
-        cells: `moving`, one row behind the other.
-        place: where the weight of each cell goes, among `weights`, all weight registers one behind the other.
+        tags: the tag of each cell and, behind it, the next cell that is due at the same turn, or -1.
+        due: the first cell whose weight is at its PE when group 0 has each row.
+        weights: all weight registers, one behind the other; `place` is the first of them for each column of cells.
         group: the group of each row of the array.
     """
 
     moving: Floats
     tags: Ints
     due: Counts
-    other: Counts
-    cells: Floats
-    place: Counts
     weights: Floats
+    place: Counts
     group: Counts
     at: Counts
 
     @classmethod
     def of(cls, wires: Wires) -> WeightRegisters:
         """The moving registers, all empty."""
-        group = np.arange(wires.weights.shape[2]) // wires.crossed
-        groups = int(group[-1]) + 1
-        cells = groups, wires.weight.size
-        due, (other, place) = np.full(groups, -1), np.zeros((2, groups * wires.weight.size), np.int64)
-        moving, tags = np.zeros(cells, wires.sums.dtype), np.full(cells, -1, np.int32)
-        weights = wires.weights.reshape(-1)
-        return cls(moving, tags, due, other, moving.reshape(-1), place, weights, group, np.array([0, 0, groups]))
+        (_, buffers, rows, cols), (_, chains, _) = wires.weights.shape, wires.weight.shape
+        group, column = np.arange(rows) // wires.crossed, np.arange(wires.weight.size)
+        groups, place = int(group[-1]) + 1, column // (chains * cols) * buffers * rows * cols + column % cols
+        cells, weights = groups * wires.weight.size, wires.weights.reshape(-1)
+        moving, tags = np.zeros(cells, wires.sums.dtype), np.full(2 * cells, -1, np.int32)
+        return cls(moving, tags, np.full(groups, -1), weights, place, group, np.array([0, 0, groups]))
 
     @property
     def under_way(self) -> int:
         """Weights on their way."""
-        return int(np.count_nonzero(self.tags >= 0))
+        return int(np.count_nonzero(self.tags[::2] >= 0))
 
 
 @part
@@ -210,21 +243,29 @@ def sample_weights(own: WeightRegisters, wires: Wires) -> None:
     at[QUIET] = 0 if wires.any[LOADING] else at[QUIET] + 1
     if at[QUIET] > groups:
         return
-    (arrays, chains, cols), (_, buffers, rows, _) = wires.weight.shape, wires.weights.shape
-    entry, column = (at[DOWN] if at[DOWN] else groups) - 1, 0
+    arrays, chains, cols = wires.weight.shape
+    entry = (at[DOWN] if at[DOWN] else groups) - 1
+    cell = entry * wires.weight.size
     for array in range(arrays):
         for chain in range(chains):
-            for col in range(cols):
-                tag = wires.weight_tag[array, chain, col]
-                own.moving[entry, column], own.tags[entry, column] = wires.weight[array, chain, col], tag
-                row = tag >> 1
-                if 0 <= row < rows:
-                    turn, cell = entry - own.group[row], entry * own.moving.shape[1] + column
-                    turn += groups if turn < 0 else 0
-                    # Cells that are due at the same turn make a list, so that a turn looks at these alone.
-                    own.other[cell], own.due[turn] = own.due[turn], cell
-                    own.place[cell] = ((array * buffers + (tag & 1)) * rows + row) * cols + col
-                column += 1
+            copy(own.moving[cell : cell + cols], wires.weight[array, chain])
+            _note_turns(own.tags, own.due, own.group, wires.weight_tag[array, chain], entry, cell)
+            cell += cols
+
+
+@part
+def _note_turns(own: Ints, due: Counts, group: Counts, tags: Ints, entry: int, cell: int) -> None:
+    """Note tags that enter columns, the first of them in `cell`, and the turn at which each weight is due."""
+    for col in range(len(tags)):
+        tag = tags[col]
+        row = tag >> 1
+        own[2 * cell] = tag
+        if 0 <= row < len(group):
+            turn = entry - group[row]
+            turn += len(due) if turn < 0 else 0
+            # Cells that are due at the same turn make a list, so that a turn looks at these alone.
+            own[2 * cell + 1], due[turn] = due[turn], cell
+        cell += 1
 
 
 @part
@@ -239,20 +280,25 @@ def commit_weights(own: WeightRegisters, wires: Wires) -> None:
         return
     (arrays, chains, cols), rows = wires.weight.shape, wires.weights.shape[2]
     at[DOWN] = (at[DOWN] if at[DOWN] else groups) - 1
-    head, column = at[DOWN], 0
+    head, columns = at[DOWN], wires.weight.size
+    cell = head * columns
     for array in range(arrays):
         for _ in range(chains):
             for col in range(cols):
-                tag = own.tags[head, column]
+                tag = own.tags[2 * cell]
                 if tag >> 1 == rows:
-                    wires.biases[array, tag & 1, col] = own.moving[head, column]
+                    wires.biases[array, tag & 1, col] = own.moving[cell]
                 elif tag >> 1 == 0:
                     wires.biases[array, tag & 1, col] = 0
-                column += 1
+                cell += 1
     cell, own.due[head] = own.due[head], -1
     while cell >= 0:
-        own.weights[own.place[cell]] = own.cells[cell]
-        cell = own.other[cell]
+        tag = own.tags[2 * cell]
+        row = tag >> 1
+        entered = head + own.group[row]
+        entered -= groups if entered >= groups else 0
+        own.weights[own.place[cell - entered * columns] + ((tag & 1) * rows + row) * cols] = own.moving[cell]
+        cell = own.tags[2 * cell + 1]
 
 
 class Deserializers(NamedTuple):
@@ -281,31 +327,39 @@ def sample_sums(own: Deserializers, wires: Wires) -> None:
     """Look at the bottom of the array."""
     own.any[0] = wires.any[SUMMING]
     if own.any[0]:
-        arrays, planes, cols = own.sums.shape
+        arrays, planes, _ = own.sums.shape
         for array in range(arrays):
             for plane in range(planes):
-                for col in range(cols):
-                    own.sums[array, plane, col] = wires.sums[array, plane, col]
-                    own.tags[array, plane, col] = wires.sums_tag[array, plane, col]
+                copy(own.sums[array, plane], wires.sums[array, plane])
+                copy(own.tags[array, plane], wires.sums_tag[array, plane])
 
 
 @part
 def commit_sums(own: Deserializers, wires: Wires) -> None:
     """Sums join their words, plane by plane; a full word goes to the vector unit."""
-    if not own.any[0]:
-        return
-    arrays, cols, places, elements = wires.results.shape
-    for array in range(arrays):
-        for col in range(cols):
-            for plane in range(own.tags.shape[1]):
-                tag = own.tags[array, plane, col]
-                if tag:
-                    own.word[array, col, own.held[array, col]] = own.sums[array, plane, col]
-                    own.held[array, col] += 1
-                # The tag of a word's last element is the only one above LAST.
-                if tag > LAST:
-                    place = wires.complete[array, col] % places
-                    for element in range(elements):
-                        wires.results[array, col, place, element] = own.word[array, col, element]
-                    wires.complete[array, col] += 1
-                    own.held[array, col] = 0
+    if own.any[0]:
+        arrays, planes, _ = own.sums.shape
+        for array in range(arrays):
+            for plane in range(planes):
+                _collect(
+                    own.word[array], own.held[array], own.sums[array, plane], own.tags[array, plane],
+                    wires.results[array], wires.complete[array],
+                )  # fmt: skip
+
+
+@part
+def _collect(word: Floats, held: Counts, sums: Floats, tags: Tags, results: Floats, complete: Counts) -> None:
+    """Let the sums of a plane join their words."""
+    _, places, elements = results.shape
+    for col in range(len(tags)):
+        tag = tags[col]
+        if tag:
+            word[col, held[col]] = sums[col]
+            held[col] += 1
+        # The tag of a word's last element is the only one above LAST.
+        if tag > LAST:
+            place = complete[col] % places
+            for element in range(elements):
+                results[col, place, element] = word[col, element]
+            complete[col] += 1
+            held[col] = 0

@@ -158,9 +158,9 @@ class Banks(NamedTuple):
         """
         behind, number, word = np.arange(rows) // together, program.number, fills[2].shape[1]
         registers = 1 + int(behind.max(initial=0))
-        skew = np.full((spare_of(registers) + registers, rows, word), np.nan, number)
+        skew = np.full((spare_of() + registers, rows, word), np.nan, number)
         return cls(
-            rows > 0, np.array([spare_of(registers), *[0] * 7]), settings.patterns, settings.bases, settings.counters,
+            rows > 0, np.array([spare_of(), *[0] * 7]), settings.patterns, settings.bases, settings.counters,
             settings.tables, np.full((program.bank_words, word), np.nan, number), np.zeros((banks, ports), np.int64),
             np.zeros(banks, np.int64), np.full(rows, NOWHERE),
             np.zeros((rows, word), number), behind, skew, *fills,
@@ -242,7 +242,7 @@ def shift_banks(own: Banks) -> None:
     if at[SKEW] == 0:
         last = own.behind[-1] + 1
         at[SKEW] = len(own.skew) - last
-        for register in range(last):
+        for register in range(last - 1, -1, -1):
             _copy_rows(own.skew[at[SKEW] + register], own.skew[register])
 
 

@@ -39,7 +39,7 @@ class HbmWords:
     """Tensors in HBM and the scratch memory, and the words of lanes' transfers, for the lanes that may take part.
 
     Word `k` of transfer `step` has its address for all lanes at `addresses[step][k]`, NOWHERE where each lane has its
-    own. Lane `i` finds the word at place `first[step] + i * step.words + k` of `values` [place, W], for `i` below
+    own. Lane `i` finds the word at place `first[step] + k * step.lanes + i` of `values` [place, W], for `i` below
     `step.lanes`, and `used[place]` tells whether the lane takes part.
     """
 
@@ -69,16 +69,16 @@ class HbmWords:
             ]
             self.addresses[index] = np.concatenate(addresses)
             for part, at in _places(step):
-                self._of(index, self.used)[at] = True
+                self.share(index, self.used)[at] = True
                 if step.work:
                     inside = _elements(part, step.tensor.shape) != NOTHING
-                    self._of(index, self.inside)[at[0], at[1], : part.per_word] = inside
+                    self.share(index, self.inside)[at[0], at[1], : part.per_word] = inside
 
     def fetch(self, index: int, sources: Sequence[int] = ()) -> None:
         """Bring the words of a fill that begins: its elements as they are now, after the spills up to the last of
         `sources`.
         """
-        step, place = self.transfers[index], self._of(index, self.values)
+        step, place = self.transfers[index], self.share(index, self.values)
         until = max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1)
         # Spills are stored once, and in order.
         while self.spilled and self.spilled[0] <= until:
@@ -121,7 +121,7 @@ class HbmWords:
 
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor, unless readers are given other values in its place."""
-        step, place = self.transfers[index], self._of(index, self.values)
+        step, place = self.transfers[index], self.share(index, self.values)
         if self.program.instead(step.tensor.name):
             return
         names = [step.tensor.name, *self.program.copies(step.tensor.name)]
@@ -133,7 +133,7 @@ class HbmWords:
                 self.tensors[name].reshape(-1)[elements[inside]] = values
 
     def keep(self, step: Keep, lane: int, memory: Floats) -> None:
-        """Copy the words that lane `lane` keeps in `memory` [lane, word, W]; values given in their place overwrite them
+        """Copy the words that lane `lane` keeps in `memory` [word, lane, W]; values given in their place overwrite them
         there.
         """
         for part in step.parts:
@@ -141,16 +141,17 @@ class HbmWords:
                 continue
             mine = part._replace(lane=tuple(each.of(lane - part.first_lanes[0]) for each in part.lane))
             elements = _elements(mine, step.tensor.shape)[0]
-            words = memory[lane, part.base : part.base + part.words, : part.per_word]
+            words = memory[part.base : part.base + part.words, lane, : part.per_word]
             for name in (step.tensor.name, *self.program.copies(step.tensor.name)):
                 self.tensors[name].reshape(-1)[elements] = words
             for name in self.program.instead(step.tensor.name):
                 words[...] = self.tensors[name].reshape(-1)[elements]
 
-    def _of(self, index: int, cells: NDArray[Any]) -> NDArray[Any]:
+    def share(self, index: int, cells: NDArray[Any]) -> NDArray[Any]:
         """A view [lane, word, ...] of a transfer's share of `cells`, which holds all words of all transfers."""
         step, first = self.transfers[index], self.first[index]
-        return cells[first : first + step.lanes * step.words].reshape(step.lanes, step.words, *cells.shape[1:])
+        mine = cells[first : first + step.lanes * step.words]
+        return mine.reshape(step.words, step.lanes, *cells.shape[1:]).swapaxes(0, 1)
 
 
 def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:

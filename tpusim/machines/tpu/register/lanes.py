@@ -21,8 +21,10 @@ from tpusim.machines.tpu.register.wires import (
     ORDER,
     Counts,
     Floats,
+    Ints,
     Record,
     Records,
+    Tags,
     Wires,
     copy,
     part,
@@ -38,8 +40,10 @@ the vector unit have told.
 
 READ, WRITTEN = range(2)
 
-WEIGHT_AT = registers("left row buffer")
-"""Registers of a weight serializer: weights left to issue, the row of the next, and the buffer they go to."""
+WEIGHT_AT = registers("left row buffer place")
+"""Registers of a weight serializer: weights left to issue, the row of the next, the buffer they go to, and the place of
+the next in the word.
+"""
 
 
 class Lanes(NamedTuple):
@@ -59,9 +63,13 @@ class Lanes(NamedTuple):
     # Ports in this cycle: the address touched, or NOWHERE, and the word.
     addresses: Counts
     words: Floats
+    # Lanes that have an order in this cycle, and behind them their number; those that read their memory, or HBM.
+    busy: Counts
+    reads: Counts
+    moves: Counts
     # [lane, READ or WRITTEN], so far.
     accesses: Counts
-    # [lane, word, W].
+    # [word, lane, W]: in turn, lanes mostly access a word of the same address.
     memory: Floats
     # Ifmap serializers: the word, whose last elements are in use, those left to issue, and the weight buffer they are
     # meant for.
@@ -103,12 +111,13 @@ class Lanes(NamedTuple):
         # One serializer of weights for all arrays that share weights, or one for each array.
         queues, (left, buffer) = vector.queues, np.zeros((2, arrays, rows), np.int64)
         return cls(
-            np.array([spare_of(groups), 0, 0, 0]), group,
-            np.tile(IDLE, (slots, spare_of(groups) + groups)).astype(ORDER),
-            np.zeros((spare_of(groups) + groups, max(together, vector.together)), np.int64),
+            np.array([spare_of(), 0, 0, 0]), group,
+            np.tile(IDLE, (slots, spare_of() + groups)).astype(ORDER),
+            np.zeros((spare_of() + groups, max(together, vector.together)), np.int64),
             np.zeros((2 * pointer_slots + 1, per_word), number),
             np.full((slots, lanes), NOWHERE, np.int64), np.zeros((slots, lanes, word_elements), number),
-            np.zeros((lanes, 2), np.int64), np.full((lanes, program.words, word_elements), np.nan, number),
+            np.zeros((slots, lanes + 1), np.int64), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64),
+            np.zeros((lanes, 2), np.int64), np.full((program.words, lanes, word_elements), np.nan, number),
             np.zeros((arrays, rows, elements), number), left, buffer,
             np.zeros((queues, cols, vector.word_elements), number), np.zeros((queues, cols), WEIGHT_AT),
             np.zeros_like(wires.results), settings.own, settings.bases, settings.counters, settings.tables,
@@ -153,7 +162,7 @@ def give_orders(own: Lanes, banks: Banks, told: Records) -> None:
     if head == 0:
         # The window has reached the first cell: its contents are copied once, to the far end.
         at[HEAD] = own.orders.shape[1] - groups
-        for group in range(groups):
+        for group in range(groups - 1, -1, -1):
             for slot in range(len(told)):
                 own.orders[slot, at[HEAD] + group] = own.orders[slot, group]
             copy(own.pointers[at[HEAD] + group], own.pointers[group])
@@ -168,56 +177,78 @@ def sample_lanes(own: Lanes, banks: Banks, wires: Wires) -> int:
     """
     if not own.at[OBEYING] and not banks.banked:
         return -1
-    head, (lanes, depth, width), (_, _, places, elements) = own.at[HEAD], own.memory.shape, wires.results.shape
     for port in range(len(own.orders)):
-        for lane in range(lanes):
-            order = own.orders[port, head + own.group[lane]]
-            client = order["client"]
-            if client == FREE:
-                own.addresses[port, lane] = NOWHERE
-                continue
-            address = _address(own, order, lane, head) if lane < order["lanes"] else NOWHERE
-            own.addresses[port, lane] = address
-            word = own.words[port, lane]
-            if address == NOWHERE:
-                for element in range(width):
-                    word[element] = 0
-                if client == IFMAP and banks.banked and lane < min(order["lanes"], len(banks.behind)):
-                    _take(banks, lane, word)
-                continue
-            if not 0 <= address < depth:
-                return int(port * lanes + lane)
-            moves = client == DMA
-            if client == VECTOR and order["stores"]:
-                own.accesses[lane, WRITTEN] += 1
-                copy(word, own.results[lane, order["number"]])
-            elif moves and order["beside"] and order["stores"]:
-                own.accesses[lane, WRITTEN] += 1
-                copy(word, own.beside[lane, order["register"]])
-            elif (moves and (order["beside"] or order["spill"])) or (not moves and client != RESULT):
-                own.accesses[lane, READ] += 1
-                copy(word, own.memory[lane, address])
-            elif moves:
-                own.accesses[lane, WRITTEN] += 1
-                place = _place(order, lane)
-                copy(word, own.hbm[place])
-            else:
-                # A result may be written from the cycle in which it is complete until it is overwritten, `places` words
-                # later.
-                array = order["array"]
-                if not 0 < wires.complete[array, lane] - order["number"] <= places:
-                    return int(port * lanes + lane)
-                own.accesses[lane, WRITTEN] += 1
-                place = order["number"] % places
-                for element in range(elements):
-                    word[element] = wires.results[array, lane, place, element]
-                    if order["accumulate"]:
-                        word[element] += own.psums[array, lane, place, element]
+        orders = own.orders[port, own.at[HEAD] :]
+        failed = _sample_port(own, banks, wires, orders, own.addresses[port], own.words[port], own.busy[port])
+        if failed >= 0:
+            return int(port * len(own.group) + failed)
     return -1
 
 
 @part
-def _address(own: Lanes, order: Record, lane: int, head: int) -> int:
+def _sample_port(
+    own: Lanes, banks: Banks, wires: Wires, orders: Records, addresses: Counts, words: Floats, busy: Counts
+) -> int:
+    """Make the accesses of every lane by one port; return the number of a lane whose access cannot be, or -1."""
+    (depth, lanes, width), (_, _, places, elements) = own.memory.shape, wires.results.shape
+    count = reads = moves = 0
+    for lane in range(lanes):
+        addresses[lane] = NOWHERE
+        if orders[own.group[lane]]["client"] != FREE:
+            busy[count], count = lane, count + 1
+    busy[lanes] = count
+    for number in range(count):
+        lane = busy[number]
+        order = orders[own.group[lane]]
+        client = order["client"]
+        if lane < order["lanes"]:
+            addresses[lane] = _address(own, order, lane)
+        address = addresses[lane]
+        if address == NOWHERE:
+            for element in range(width):
+                words[lane, element] = 0
+            if client == IFMAP and banks.banked and lane < min(order["lanes"], len(banks.behind)):
+                _take(banks, lane, words[lane])
+        elif not 0 <= address < depth:
+            return int(lane)
+        elif client == VECTOR and order["stores"]:
+            own.accesses[lane, WRITTEN] += 1
+            copy(words[lane], own.results[lane, order["number"]])
+        elif client == DMA and order["beside"] and order["stores"]:
+            own.accesses[lane, WRITTEN] += 1
+            copy(words[lane], own.beside[lane, order["register"]])
+        elif client == DMA and not (order["beside"] or order["spill"]):
+            own.accesses[lane, WRITTEN] += 1
+            own.moves[moves], moves = lane, moves + 1
+        elif client != RESULT:
+            own.accesses[lane, READ] += 1
+            own.reads[reads], reads = lane, reads + 1
+        else:
+            # A result may be written from the cycle in which it is complete until it is overwritten, `places` words
+            # later.
+            array = order["array"]
+            if not 0 < wires.complete[array, lane] - order["number"] <= places:
+                return int(lane)
+            own.accesses[lane, WRITTEN] += 1
+            place = order["number"] % places
+            for element in range(elements):
+                words[lane, element] = wires.results[array, lane, place, element]
+            if order["accumulate"]:
+                for element in range(elements):
+                    words[lane, element] += own.psums[array, lane, place, element]
+    # Element by element, words come all at once: each may have to wait for the computer's own memory.
+    for element in range(width):
+        for number in range(reads):
+            lane = own.reads[number]
+            words[lane, element] = own.memory[addresses[lane], lane, element]
+        for number in range(moves):
+            lane = own.moves[number]
+            words[lane, element] = own.hbm[orders[own.group[lane]]["number"] + lane, element]
+    return -1
+
+
+@part
+def _address(own: Lanes, order: Record, lane: int) -> int:
     """The address that a lane's port touches, or NOWHERE."""
     client, address = order["client"], order["address"]
     if address == NOWHERE and client in (IFMAP, VECTOR, DMA):
@@ -227,11 +258,11 @@ def _address(own: Lanes, order: Record, lane: int, head: int) -> int:
         if own.counters[pattern, 0, 0] != POINTED:
             return address_of(pattern, own.bases, own.counters, own.tables, order["word"])
         # The last bit of a pointer marks padding.
-        pointer = own.pointers[head + own.group[lane], own.counters[pattern, 0, 1]]
+        pointer = own.pointers[own.at[HEAD] + own.group[lane], own.counters[pattern, 0, 1]]
         if pointer & 1:
             return NOWHERE
         return int(own.bases[pattern, 0] + (pointer >> 1) + order["word"] % own.counters[pattern, 0, 2])
-    if client == DMA and not own.used[_place(order, lane)]:
+    if client == DMA and not own.used[order["number"] + lane]:
         return NOWHERE
     return int(address)
 
@@ -241,12 +272,6 @@ def _take(banks: Banks, row: int, word: Floats) -> None:
     """Put into a port register what comes out of the skew for a row that is told to take it."""
     for element in range(len(word)):
         word[element] = banks.skew[banks.at[0] + banks.behind[row], row, element]
-
-
-@part
-def _place(order: Record, lane: int) -> int:
-    """Place of a lane's word of a transfer in HBM."""
-    return int(order["number"] + lane * order["stride"])
 
 
 @part
@@ -261,8 +286,8 @@ def commit_lanes(own: Lanes, banks: Banks, wires: Wires) -> int:
         at[OBEYING] = max(0, at[OBEYING] - 1)
     elif not (wires.any[ENTERING] or wires.any[LOADING]):
         return -1
-    _issue_activations(own.serial, own.left, own.buffer, wires)
-    _issue_weights(own.weight_serial, own.weight_at, wires)
+    _issue_activations(own, wires)
+    _issue_weights(own, wires)
     return failed
 
 
@@ -272,109 +297,133 @@ def _move(own: Lanes) -> int:
 
     Return the number of a lane whose serializer is not empty, or -1.
     """
-    (_, rows, elements), (_, cols, word_elements) = own.serial.shape, own.weight_serial.shape
-    head, lanes, (held, numbers) = own.at[HEAD], len(own.memory), own.reader.shape
     for port in range(len(own.orders)):
-        for lane in range(lanes):
-            order = own.orders[port, head + own.group[lane]]
-            client = order["client"]
-            if client == FREE:
-                continue
-            address, word, array = own.addresses[port, lane], own.words[port, lane], order["array"]
-            if client == IFMAP:
-                if lane < rows:
-                    if own.left[array, lane]:
-                        return lane
-                    used = order["elements"]
-                    for element in range(used):
-                        own.serial[array, lane, elements - used + element] = word[element]
-                    own.left[array, lane], own.buffer[array, lane] = used, order["buffer"]
-            elif client == WEIGHT:
-                if lane < cols:
-                    serializer = own.weight_at[array, lane]
-                    if serializer["left"]:
-                        return lane
-                    for element in range(word_elements):
-                        own.weight_serial[array, lane, element] = word[element]
-                    serializer["left"] = min(word_elements, rows - order["first"])
-                    if order["first"] == rows:
-                        own.weight_serial[array, lane, rows % word_elements] = word[0]
-                        serializer["left"] = 1
-                    serializer["row"], serializer["buffer"] = order["first"], order["buffer"]
-            elif client == POINTER:
-                if address >= 0:
-                    for element in range(numbers):
-                        own.reader[order["number"] % held, element] = word[element]
-            elif client == PSUM:
-                if lane < cols:
-                    for element in range(own.psums.shape[3]):
-                        own.psums[array, lane, order["number"] % own.psums.shape[2], element] = word[element]
-            elif client == VECTOR and order["points"]:
-                if lane == 0:
-                    for element in range(own.picked.shape[1]):
-                        own.picked[order["register"], element] = word[element]
-            elif client == VECTOR and order["element"] >= 0:
-                own.vector[lane, order["register"], order["element"]] = word[order["element"]]
-            elif client == VECTOR and not order["stores"]:
-                copy(own.vector[lane, order["register"]], word)
-            elif address >= 0 and client == RESULT:
-                for element in range(elements):
-                    own.memory[lane, address, element] = word[element]
-            elif client == DMA and order["beside"] and not order["stores"]:
-                if address >= 0:
-                    copy(own.beside[lane, order["register"]], word)
-            elif address >= 0 and order["spill"]:
-                copy(own.hbm[_place(order, lane)], word)
-            elif address >= 0:
-                copy(own.memory[lane, address], word)
+        orders = own.orders[port, own.at[HEAD] :]
+        failed = _move_port(own, orders, own.addresses[port], own.words[port], own.busy[port])
+        if failed >= 0:
+            return int(failed)
     return -1
 
 
 @part
-def _issue_activations(serial: Floats, left: Counts, buffer: Counts, wires: Wires) -> None:
-    """Let every ifmap serializer drive its wires, and note whether any activation is on them."""
-    (arrays, rows, elements), planes = serial.shape, wires.activation.shape[1]
-    activation, activation_tag = wires.activation, wires.activation_tag
-    wires.any[ENTERING] = 0
-    for array in range(arrays):
-        for plane in range(planes):
-            for row in range(rows):
-                activation[array, plane, row], activation_tag[array, plane, row] = 0, 0
-                if left[array, row]:
-                    activation[array, plane, row] = serial[array, row, elements - left[array, row]]
-                    activation_tag[array, plane, row] = 1 + buffer[array, row] + LAST * (left[array, row] == 1)
-                    left[array, row] -= 1
-                    wires.any[ENTERING] = 1
+def _move_port(own: Lanes, orders: Records, addresses: Counts, words: Floats, busy: Counts) -> int:
+    """Move the words of one port; return the number of a lane whose serializer is not empty, or -1."""
+    (_, rows, elements), (_, cols, word_elements) = own.serial.shape, own.weight_serial.shape
+    held, numbers = own.reader.shape
+    for number in range(busy[len(own.group)]):
+        lane = busy[number]
+        order = orders[own.group[lane]]
+        client = order["client"]
+        address, array = addresses[lane], order["array"]
+        if client == IFMAP:
+            if lane < rows:
+                if own.left[array, lane]:
+                    return int(lane)
+                used = order["elements"]
+                for element in range(used):
+                    own.serial[array, lane, elements - used + element] = words[lane, element]
+                own.left[array, lane], own.buffer[array, lane] = used, order["buffer"]
+        elif client == WEIGHT:
+            if lane < cols:
+                serializer = own.weight_at[array, lane]
+                if serializer["left"]:
+                    return int(lane)
+                for element in range(word_elements):
+                    own.weight_serial[array, lane, element] = words[lane, element]
+                serializer["left"] = min(word_elements, rows - order["first"])
+                serializer["place"] = order["first"] % word_elements
+                if order["first"] == rows:
+                    own.weight_serial[array, lane, serializer["place"]] = words[lane, 0]
+                    serializer["left"] = 1
+                serializer["row"], serializer["buffer"] = order["first"], order["buffer"]
+        elif client == POINTER:
+            if address >= 0:
+                for element in range(numbers):
+                    own.reader[order["number"] % held, element] = words[lane, element]
+        elif client == PSUM:
+            if lane < cols:
+                for element in range(own.psums.shape[3]):
+                    own.psums[array, lane, order["number"] % own.psums.shape[2], element] = words[lane, element]
+        elif client == VECTOR and order["points"]:
+            if lane == 0:
+                for element in range(own.picked.shape[1]):
+                    own.picked[order["register"], element] = words[lane, element]
+        elif client == VECTOR and order["element"] >= 0:
+            own.vector[lane, order["register"], order["element"]] = words[lane, order["element"]]
+        elif client == VECTOR and not order["stores"]:
+            copy(own.vector[lane, order["register"]], words[lane])
+        elif address >= 0 and client == RESULT:
+            for element in range(elements):
+                own.memory[address, lane, element] = words[lane, element]
+        elif client == DMA and order["beside"] and not order["stores"]:
+            if address >= 0:
+                copy(own.beside[lane, order["register"]], words[lane])
+        elif address >= 0 and order["spill"]:
+            copy(own.hbm[order["number"] + lane], words[lane])
+        elif address >= 0:
+            copy(own.memory[address, lane], words[lane])
+    return -1
 
 
 @part
-def _issue_weights(serial: Floats, serializers: Records, wires: Wires) -> None:
+def _issue_activations(own: Lanes, wires: Wires) -> None:
+    """Let every ifmap serializer drive its wires, and note whether any activation is on them."""
+    arrays, planes, _ = wires.activation.shape
+    wires.any[ENTERING] = 0
+    for array in range(arrays):
+        for plane in range(planes):
+            wires.any[ENTERING] |= _shift_out(
+                own.serial[array], own.left[array], own.buffer[array], wires.activation[array, plane],
+                wires.activation_tag[array, plane],
+            )  # fmt: skip
+
+
+@part
+def _shift_out(serial: Floats, left: Counts, buffer: Counts, activation: Floats, tag: Tags) -> int:
+    """Let the serializers of all rows drive the wires of a plane; return whether any has something left."""
+    (rows, elements), entering = serial.shape, 0
+    for row in range(rows):
+        rest = left[row]
+        if rest:
+            activation[row], tag[row] = serial[row, elements - rest], 1 + buffer[row] + LAST * (rest == 1)
+            left[row], entering = rest - 1, 1
+        else:
+            activation[row], tag[row] = 0, 0
+    return entering
+
+
+@part
+def _issue_weights(own: Lanes, wires: Wires) -> None:
     """Let every weight serializer drive its wires; weights that arrays share move on to the next array a cycle later.
 
     Note whether any weight is on the wires.
     """
-    (queues, cols, word_elements), (arrays, chains, _) = serial.shape, wires.weight.shape
-    weight, tag = wires.weight, wires.weight_tag
-    for array in range(arrays - 1, queues - 1, -1):
+    (arrays, chains, cols), queues = wires.weight.shape, len(own.weight_serial)
+    wires.any[LOADING] = 0
+    for array in range(arrays - 1, -1, -1):
         for chain in range(chains):
+            weight, tag = wires.weight[array, chain], wires.weight_tag[array, chain]
+            if array < queues:
+                wires.any[LOADING] |= _shift_weights(own.weight_serial[array], own.weight_at[array], weight, tag)
+                continue
+            copy(weight, wires.weight[array - 1, chain])
             for col in range(cols):
-                weight[array, chain, col], tag[array, chain, col] = (
-                    weight[array - 1, chain, col],
-                    tag[array - 1, chain, col],
-                )
-    for array in range(queues):
-        for col in range(cols):
-            at = serializers[array, col]
-            for chain in range(chains):
-                tag[array, chain, col] = -1
-                if at["left"]:
-                    weight[array, chain, col] = serial[array, col, at["row"] % word_elements]
-                    tag[array, chain, col] = at["row"] * 2 + at["buffer"]
-                    at["row"] += 1
-                    at["left"] -= 1
-    loading = 0
-    for array in range(arrays):
-        for chain in range(chains):
-            for col in range(cols):
-                loading |= tag[array, chain, col] >= 0
-    wires.any[LOADING] = loading
+                tag[col] = wires.weight_tag[array - 1, chain, col]
+                wires.any[LOADING] |= tag[col] >= 0
+
+
+@part
+def _shift_weights(serial: Floats, serializers: Records, weight: Floats, tag: Ints) -> int:
+    """Let the weight serializers of all columns drive the wires of a chain; return whether any has something left."""
+    (cols, elements), loading = serial.shape, 0
+    for col in range(cols):
+        at = serializers[col]
+        if at["left"]:
+            place, row = at["place"], at["row"]
+            weight[col], tag[col], loading = serial[col, place], row * 2 + at["buffer"], 1
+            at["place"] = place + 1 if place + 1 < elements else 0
+            at["row"] = row + 1
+            at["left"] -= 1
+        else:
+            tag[col] = -1
+    return loading

@@ -194,14 +194,14 @@ class RegisterMachine:
                 if self.memory and step.bus == HBM:
                     self.memory.begin(number, step, self.registers.transfers, self.known, now)
         board.at[EVENTS] = 0
-        together, memory = self.hardware.array.pes_per_cycle, self.lanes.memory
+        together, lanes = self.hardware.array.pes_per_cycle, self.hardware.lanes
         # The lanes of each Keep whose turn it is, before this cycle's reads and writes.
         for number in range(int(board.at[KEPT]), int(board.at[KEEPS])):
             step = self._keeps[number][1]
             assert isinstance(step, Keep)
             first = (now - self._noting.setdefault(number, now)) * together
-            for lane in range(first, min(first + together, len(memory))):
-                self.hbm.keep(step, lane, memory)
+            for lane in range(first, min(first + together, lanes)):
+                self.hbm.keep(step, lane, self.lanes.memory)
             if number == board.at[KEPT] and first + together >= step.lanes:
                 board.at[KEPT] += 1
 
@@ -217,8 +217,7 @@ class RegisterMachine:
             at = ((obeyed["client"] == DMA) & (obeyed["works"] > 0) & touched).nonzero()
             if len(at[0]):
                 mine, numbers = obeyed[at], at[1]
-                places = mine["number"] + numbers * mine["stride"]
-                lanes.words[at] = self.beside.worked(numbers, lanes.words[at], mine["step"], places)
+                lanes.words[at] = self.beside.worked(numbers, lanes.words[at], mine["step"], mine["number"] + numbers)
 
     def _work(self) -> None:
         """Let the vector unit of every lane that has the last operand of a word make the result."""
@@ -244,7 +243,7 @@ class RegisterMachine:
         if stop == control.NOT_EMPTY:
             raise PortConflict(f"cycle {now}: lane {value}: a serializer gets a word before the last one has left it")
         port, lane = divmod(value, self.hardware.lanes)
-        address, depth = lanes.addresses[port, lane], lanes.memory.shape[1]
+        address, depth = lanes.addresses[port, lane], len(lanes.memory)
         if address != NOWHERE and not 0 <= address < depth:
             message = f"word {address} is outside the vector memory's words 0..{depth - 1}"
             raise CheckFailed(f"cycle {now}: lane {lane}: {message}")

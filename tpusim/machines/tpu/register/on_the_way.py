@@ -58,7 +58,7 @@ class WorkRegisters:
             operands = operands[::-1] if isinstance(step, Fill) and not turns else operands
             values, numbers = OPERATIONS[operation].values(operands, scalars, coefficients), numbers + count
         values = np.where(self.hbm.inside[places][:, None], values, values.dtype.type(0))
-        word = (places - self.hbm.first[index]) % step.words
+        word = (places - self.hbm.first[index]) // step.lanes
         begins = np.isin(word, [*self._begin[index]])
         for at, (operation, factor) in enumerate(zip(work.tallies, work.factors, strict=True), numbers):
             tally = np.where(begins[:, None], 0, registers[:, at]).astype(values.dtype)[:, None]

@@ -248,7 +248,7 @@ def transfers_of(
             past_access = access = bank_word + step.lane_words
         rows.append({
             "step": index, "kind": kind, "bus": HBM_BUS if step.bus == HBM else SCRATCH_BUS, "following": -1,
-            "words": step.words, "lanes": step.lanes if isinstance(step, LaneTransfer) else 0, "stride": step.words,
+            "words": step.words, "lanes": step.lanes if isinstance(step, LaneTransfer) else 0,
             "first": hbm.first.get(index, 0), "place": sum(map(len, addresses)), "wait": wait,
             "past_wait": past_wait, "other": other, "past_other": past_other, "source": source,
             "past_source": len(sources), "access": access, "past_access": past_access, "fed": mine,

@@ -37,7 +37,7 @@ HBM_BUS, SCRATCH_BUS = range(2)
 
 TRANSFER = registers(
     # Of the Program: ranges in the scoreboard's waits, in `fed`, in `accesses`.
-    "step kind bus following words lanes stride first place wait past_wait other past_other source past_source "
+    "step kind bus following words lanes first place wait past_wait other past_other source past_source "
     "access past_access fed bank_word moving total latency conversion delay banked bursts "
     # Registers.
     "started taken turn free_at ready_at stored row known latest all_known all_latest accepted last_accepted"
@@ -45,8 +45,7 @@ TRANSFER = registers(
 """A transfer, and its registers from the cycle in which it gets the bus.
 
 step, kind, bus, following: number in the Program, kind of transfer, its bus, and the next transfer on it, or -1
-words, lanes, stride, first: words that it moves in turn, lanes, words in HBM from one lane's to the next lane's, lane
-    0's first word there
+words, lanes, first: words that it moves in turn, lanes, lane 0's first word in HBM
 place: of its first word among the words of all transfers
 wait, other, source, access: first of the steps that it waits for, of those that bring it no data, of the transfers
     whose data it needs, and of its accesses if the vector unit works on its words; each with the one past the last
@@ -403,8 +402,8 @@ def ask_transfers(own: Transfers, dram: DramRegisters, board: BoardRegisters, or
         return False
     word = transfer["taken"]
     order["client"], order["step"], order["lanes"] = DMA, transfer["step"], transfer["lanes"]
-    order["address"], order["number"] = own.addresses[transfer["place"] + word], transfer["first"] + word
-    order["stride"], order["spill"] = transfer["stride"], transfer["kind"] == SPILL
+    order["address"], order["spill"] = own.addresses[transfer["place"] + word], transfer["kind"] == SPILL
+    order["number"] = transfer["first"] + word * transfer["lanes"]
     if transfer["fed"] >= 0:
         order["generator"], order["word"] = own.fed[transfer["fed"] + word, 0], own.fed[transfer["fed"] + word, 1]
     _move_word(own, dram, board, now)
@@ -428,7 +427,7 @@ def _ask_worked(own: Transfers, dram: DramRegisters, board: BoardRegisters, orde
         transfer["lanes"],
         access[1],
     )
-    order["number"], order["stride"] = transfer["first"] + access[0], transfer["stride"]
+    order["number"] = transfer["first"] + access[0] * transfer["lanes"]
     if register < 0:
         _took(own, dram, number, now)
         order["spill"], order["works"] = transfer["kind"] == SPILL, 1

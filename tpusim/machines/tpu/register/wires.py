@@ -124,21 +124,22 @@ NOWHERE = -(2**62)
 """Address of a word that does not exist; no Program can name it by mistake."""
 
 SPARE = 64
-"""Least cells beside a window: that many shifts need no copy."""
+"""Least cells beside a window: that many shifts need no copy. More of them fall out of the computer's cache."""
 
 
-def spare_of(length: int, step: int = 1) -> int:
-    """Cells beside a window of `length` registers that slides by `step` over twice as many cells, or more.
+def spare_of(step: int = 1) -> int:
+    """Cells beside a window of registers that slides over them by `step`.
 
     Shifting moves the window, not the contents: register `i` is cell `head + i`, and the cells before the window become
-    the first registers at the next shift. Until then they are the place for what enters.
+    the first registers at the next shift. Until then they are the place for what enters. A window that has reached the
+    first cell is copied from its end on, as it may overlap its new place.
     """
-    return -(-max(SPARE, length) // step) * step
+    return -(-SPARE // step) * step
 
 
 ORDER = np.dtype(
     [
-        *((name, np.int64) for name in ("address", "word", "pointer", "number", "stride")),
+        *((name, np.int64) for name in ("address", "word", "pointer", "number")),
         *((name, np.int32) for name in ("step", "lanes", "generator", "array", "first", "together", "register")),
         *((name, np.int16) for name in ("element", "elements")),
         *((name, np.int8) for name in ("client", "buffer", "points", "works", "stores", "accumulate", "finishes")),
@@ -167,7 +168,6 @@ works: whether it is the last operand, and the vector unit works out a result (V
     on (DMA)
 stores: whether a result is written (VECTOR), or a register beside a transfer (DMA)
 beside: whether the word is not moved, but stands beside those that are (DMA)
-stride: words in HBM from one lane's to the next lane's (DMA)
 elements: elements of the word that enter the array (IFMAP)
 accumulate: whether a partial sum is added to the result (RESULT)
 finishes: whether the vector unit finishes the result (RESULT)
