@@ -6,7 +6,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -242,13 +242,23 @@ class ComparedTensor:
         together = expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape)
         right, share = agreement(values, together)
         self._share = larger(self._share, share)
-        if self._wrong is None and right.all():
+        if self._wrong is None and (right.all() or self._right_inside(right, outlines)):
             for _, box in (each for one in outlines for each in one.boxes):
                 self._right.add(box)
             return
         known, wrong = self._by_element()
         known.write(part, right)
         wrong.write(part, values)
+
+    def _right_inside(self, right: Values, outlines: Sequence[Outline]) -> bool:
+        """Whether all elements of a part that are in the tensor are right."""
+        outside = []
+        for lengths, counts, order, boxes in outlines:
+            beyond = np.ones(lengths, np.bool_)
+            for place, _ in boxes:
+                beyond[indices(place, lengths)] = False
+            outside.append(beyond.reshape(counts).transpose(order))
+        return bool((right | np.concatenate(outside).reshape(right.shape)).all())
 
     def _by_element(self) -> tuple[InMemory, InMemory]:
         """Whether each element is right, and values, NaN before the first wrong one."""

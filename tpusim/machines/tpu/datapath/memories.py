@@ -50,7 +50,8 @@ class Reads(NamedTuple):
         if width == words.shape[2]:
             words.take(self.addresses, 1, into.reshape(len(into), -1, width, copy=False), "wrap")
         else:
-            into[...] = words.take(self.addresses, 1, mode="wrap")[..., :width].reshape(into.shape)
+            elements = np.add.outer(self.addresses * words.shape[2], np.arange(width)).ravel()
+            words.reshape(len(into), -1).take(elements, 1, into, "wrap")
 
     def scatter(self, values: Values, words: Values) -> None:
         """Store `values` [lanes, words, E] into `words` [first, stop); padding stores nothing."""
