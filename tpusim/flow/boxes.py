@@ -54,7 +54,7 @@ def straight(part: WrittenPart) -> tuple[AxisCounters, ...]:
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def outline(counters: AxisCounters, shape: tuple[int, ...], strided: bool = False) -> Outline:
     """The outline of a part of a tensor of four axes; `counters` are `straight`.
 

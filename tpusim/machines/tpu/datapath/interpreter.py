@@ -55,6 +55,10 @@ cache.
 """
 
 
+JOINED_ELEMENTS = OPERAND_ELEMENTS // 4
+"""Most elements of weights that are kept side by side."""
+
+
 class Weights(NamedTuple):
     """Weights [cols, rows] of a pass; a view of the words in `place`, or a copy if that is empty."""
 
@@ -162,8 +166,8 @@ class Reduction:
         if wanted in self._joined:
             return self._joined[wanted][1]
         joined = np.concatenate([each.values for each in self.weights], axis=1)
-        if all(place for place, _, _ in wanted) and joined.size <= OPERAND_ELEMENTS:
-            while sum(each.size for _, each in self._joined.values()) + joined.size > OPERAND_ELEMENTS:
+        if all(place for place, _, _ in wanted) and joined.size <= JOINED_ELEMENTS:
+            while sum(each.size for _, each in self._joined.values()) + joined.size > JOINED_ELEMENTS:
                 del self._joined[next(iter(self._joined))]
             self._joined[wanted] = _hull([place for place, _, _ in wanted]), joined
         return joined

@@ -138,7 +138,7 @@ def walk_of(pattern: AddressPattern) -> Reads:
     return Reads(pattern.base + first, pattern.base + stop, addresses + pattern.base * stored, consecutive)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def _counted(counters: tuple[Counter, ...], window: range | None) -> tuple[NDArray[np.bool_], Reads]:
     """A mask of the words that are not padding, and the reads of a walk from base 0."""
     stored, offsets = walked(Counters(0, counters, window))
