@@ -330,3 +330,79 @@ def test_what_was_spilled_is_read_again() -> None:
     assert moves[3].ready == moves[2].ended + HARDWARE.latency_cycles + HARDWARE.lanes - 1
     assert made.intermediates == {"ofmap"}
     assert transformation_cycles(made, timing) == timing.bus["ofmap spill"]
+
+
+# ---- words that change between passes
+
+
+OTHER = Tensor("other", FILTER.shape)
+NEXT = PIXEL._replace(lane=(Along(CHANNEL, range(3, -1, -1)),))
+"""The same pixel, its channels in other lanes."""
+TWICE = {**OPERANDS, OTHER.name: RANDOM.integers(1, 9, OTHER.shape).astype(np.float32)}
+
+
+def chained(*steps: Step) -> Values:
+    """Results BESIDE after some steps, each of which waits for the step before it and for the two first fills."""
+    fills = Fill((), IFMAP, (PIXEL,), 128), Fill((), FILTER, (WEIGHTS,), 64)
+    spill = Spill((), OFMAP, (PIXEL._replace(base=BESIDE),), 128)
+    waiting = tuple(replace(step, after=(number + 1,)) for number, step in enumerate((*steps, spill)))
+    made = replace(program(), tensors=(IFMAP, FILTER, OTHER, OFMAP), steps=(*fills, *waiting))
+    values = datapath.run(made, HARDWARE, TWICE)["ofmap"]
+    timing, registers = register.run(made, HARDWARE, TWICE)
+    np.testing.assert_array_equal(registers["ofmap"], values)
+    assert timing == event.run(made, HARDWARE)
+    return values[:, 0, 0]
+
+
+def preload() -> Preload:
+    return Preload((), WEIGHTS.base, 2, 4, 4)
+
+
+def stream(preload: int, into: int, *, first: int = 0, accumulate: bool = False) -> Stream:
+    """A pass over four words from `first` on."""
+    return Stream((), preload, feed((0, 4), pattern=ALL.moved(first)), into, 4, 4, 4, accumulate)
+
+
+def test_weights_are_those_of_the_preload_whatever_comes_into_their_words_before_the_pass() -> None:
+    refill = Fill((), OTHER, (WEIGHTS,), 64)
+    values = chained(preload(), refill, stream(2, BESIDE))
+    np.testing.assert_array_equal(values, products(OPERANDS["ifmap"][:, 0, 0]))
+
+
+def test_a_pass_reads_what_came_into_the_words_that_the_pass_before_read() -> None:
+    refill = Fill((), IFMAP, (NEXT,), 128)
+    values = chained(preload(), stream(2, INTO), refill, preload(), stream(5, BESIDE))
+    np.testing.assert_array_equal(values, products(OPERANDS["ifmap"][::-1, 0, 0]))
+
+
+def test_passes_that_add_up_take_the_weights_that_came_after_those_before_them() -> None:
+    def two(first: int, into: int) -> tuple[Step, ...]:
+        return preload(), stream(first, into), preload(), stream(first + 2, into, accumulate=True)
+
+    values = chained(*two(2, INTO), Fill((), OTHER, (WEIGHTS,), 64), *two(7, BESIDE))
+    np.testing.assert_array_equal(values, 2 * TWICE["other"] @ OPERANDS["ifmap"][:, 0, 0])
+
+
+def test_weights_that_wait_to_be_multiplied_are_not_those_that_come_meanwhile() -> None:
+    refill = Fill((), OTHER, (WEIGHTS,), 64)
+    values = chained(preload(), stream(2, BESIDE), refill, preload(), stream(5, BESIDE, accumulate=True))
+    ifmap = OPERANDS["ifmap"][:, 0, 0]
+    np.testing.assert_array_equal(values, products(ifmap) + TWICE["other"] @ ifmap)
+
+
+def test_a_pass_reads_sums_that_were_made_anew() -> None:
+    def chain(first: int) -> tuple[Step, ...]:
+        """Sums, and beside them the products of the pixel and of the sums."""
+        more = preload(), stream(first + 4, BESIDE, first=INTO, accumulate=True)
+        return preload(), stream(first, INTO), preload(), stream(first + 2, BESIDE), *more
+
+    values = chained(*chain(2), Fill((), OTHER, (WEIGHTS,), 64), *chain(9))
+    once = TWICE["other"] @ OPERANDS["ifmap"][:, 0, 0]
+    np.testing.assert_array_equal(values, once + TWICE["other"] @ once)
+
+
+def test_a_pass_reads_sums_to_which_the_pass_before_added_what_it_read_there() -> None:
+    own = preload(), stream(4, INTO, first=INTO, accumulate=True)
+    values = chained(preload(), stream(2, INTO), *own, preload(), stream(6, BESIDE, first=INTO))
+    once = products(OPERANDS["ifmap"][:, 0, 0])
+    np.testing.assert_array_equal(values, products(once + products(once)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.checks import check_layer
 from tests.strategies import conv, layers, machine, machines
 from tpusim import reference
 from tpusim.base.errors import CapacityError
-from tpusim.flow.boxes import indices, outline, straight
+from tpusim.flow.boxes import Covered, indices, outline, straight
 from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
@@ -24,6 +25,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Along, Part, Spill
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import Verdict
+from tpusim.reference import Box
 
 LAYER, BATCH = conv(6, 9, 7, 3), 3
 MACHINE = machine(4, 4, capacity_words=60)
@@ -65,6 +67,18 @@ def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
     assert verdict.mismatched > 0
 
 
+def test_what_is_never_written_is_wrong_though_all_else_is_right() -> None:
+    layer, batch = conv(4, 4, 8, 1), 8
+    program = CHANNEL_FIRST.lower(layer, batch, MACHINE)[0]
+    *steps, last = program.steps
+    assert isinstance(last, Spill)
+    verdict = check_layer(layer, batch, replace(program, steps=tuple(steps)), MACHINE, seed=5)
+    never = sum(part.lanes * prod(len(each.coordinates) for each in part.items) for part in last.parts)
+    assert verdict.mismatched == never > 0
+    assert verdict.first is not None
+    assert verdict.first.actual is None
+
+
 def test_an_element_counts_as_it_was_written_last() -> None:
     """Spilled a second time, after the words have been used again: what was right is wrong."""
     program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
@@ -85,6 +99,29 @@ def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int,
         box.append(range(first, data.draw(st.integers(first + 1, size))))
     part = reference.compute(layer, operands, tuple(box))
     np.testing.assert_array_equal(part, whole[tuple(slice(each.start, each.stop) for each in box)])
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_marks_of_boxes_are_those_of_their_elements(data: st.DataObject) -> None:
+    shape, steps = (3, 9, 8, 2), (1, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), 1)
+
+    def span(size: int, step: int) -> range:
+        first = data.draw(st.integers(0, size - 1))
+        return range(first, data.draw(st.integers(first + 1, size)), step)
+
+    def box() -> Box:
+        channels, rows, cols, images = map(span, shape, steps)
+        return channels, rows, cols, images
+
+    boxes = [box() for _ in range(data.draw(st.integers(1, 4)))]
+    boxes += [tuple(map(range, shape))] if data.draw(st.booleans()) else []  # type: ignore[list-item]
+    marks, covered = np.zeros(shape, np.bool_), Covered(boxes, shape)
+    for each in boxes:
+        marks[np.ix_(*each)] = True
+        covered.add(each)
+        np.testing.assert_array_equal(covered.elements, marks)
+        assert covered.whole == marks.all()
 
 
 def test_how_many_are_compared_is_told() -> None:

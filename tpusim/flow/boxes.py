@@ -54,6 +54,7 @@ def straight(part: WrittenPart) -> tuple[AxisCounters, ...]:
     )
 
 
+@lru_cache(maxsize=512)
 def outline(counters: AxisCounters, shape: tuple[int, ...], strided: bool = False) -> Outline:
     """The outline of a part of a tensor of four axes; `counters` are `straight`.
 
@@ -145,6 +146,39 @@ def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box,
         if len(fewer) == len(held):
             return held
         held = fewer
+
+
+class Covered:
+    """Elements of a tensor that lie in some of `boxes`: one mark for all elements between edges of boxes."""
+
+    def __init__(self, boxes: Sequence[Box], shape: tuple[int, ...]) -> None:
+        self._edges = []
+        for axis, size in enumerate(shape):
+            places = {box[axis] for box in boxes}
+            ends = {0, size}.union(*((place.start, place.stop) for place in places))
+            strided = any(place.step > 1 for place in places)
+            self._edges.append([*range(max(ends) + 1)] if strided else sorted(ends))
+        self._at = [{edge: number for number, edge in enumerate(edges)} for edges in self._edges]
+        self._marks = np.zeros([len(each) - 1 for each in self._edges], np.bool_)
+        self._inside = tuple(slice(at[size]) for at, size in zip(self._at, shape, strict=True))
+
+    def add(self, box: Box) -> None:
+        """Mark the elements of one of the boxes."""
+        spans = (slice(at[place.start], at[place.stop], place.step) for at, place in zip(self._at, box, strict=True))
+        self._marks[tuple(spans)] = True
+
+    @property
+    def whole(self) -> bool:
+        """Whether every element of the tensor is marked."""
+        return bool(self._marks[self._inside].all())
+
+    @property
+    def elements(self) -> NDArray[np.bool_]:
+        """The mark of every element."""
+        marks = self._marks[self._inside]
+        for axis, edges in enumerate(self._edges):
+            marks = marks.repeat(np.diff(edges[: marks.shape[axis] + 1]), axis)
+        return marks
 
 
 def _union(one: Box, other: Box) -> Box | None:

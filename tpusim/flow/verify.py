@@ -6,7 +6,7 @@ whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
@@ -17,7 +17,7 @@ import numpy as np
 
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, failures_named
-from tpusim.flow.boxes import alone, in_order, indices, merged, outline, places, straight, within
+from tpusim.flow.boxes import Covered, Outline, alone, in_order, indices, merged, outline, places, straight, within
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, WrittenPart, WrittenTensor, unheard
 from tpusim.network.ops.fused import Fused
@@ -224,42 +224,67 @@ class ComparedTensor:
     def __init__(self, tensor: WrittenTensor, expectation: Expectation) -> None:
         self._tensor, self._expectation = tensor, expectation
         self._share: float | None = None
-        self._known = tensor.filled(np.False_)
-        self._wrong: InMemory | None = None
         strided = expectation.layer.op in reference.STRIDED
         outlines = [outline(each, tensor.shape, strided) for part in tensor.parts for each in straight(part)]
+        boxes = [box for each in outlines for _, box in each.boxes]
+        # From the first wrong element on, each is known by itself, and values are kept: those before need not be shown.
+        self._right = Covered(boxes, tensor.shape)
+        self._known: InMemory | None = None
+        self._wrong: InMemory | None = None
         self._outlines = iter(outlines)
-        self._ahead = iter(merged((box for each in outlines for _, box in each.boxes), self._fits))
+        self._ahead = iter(merged(boxes, self._fits))
         self._left = 0
 
     def write(self, part: WrittenPart, values: Tensor) -> None:
         """Compare `values` [lane, *items] of the next part with the reference."""
-        expected = [self._expected() for _ in straight(part)]
+        outlines = [next(self._outlines) for _ in straight(part)]
+        expected = [self._expected(each) for each in outlines]
         together = expected[0] if len(expected) == 1 else np.concatenate(expected).reshape(values.shape)
         right, share = agreement(values, together)
         self._share = larger(self._share, share)
-        self._known.write(part, right)
-        if self._wrong is None and not right.all():
-            # Values are kept from the first wrong one on: those that were right before need not be shown.
-            self._wrong = self._tensor.filled(np.float32(np.nan))
-        if self._wrong is not None:
-            self._wrong.write(part, values)
+        if self._wrong is None and (right.all() or self._right_inside(right, outlines)):
+            for _, box in (each for one in outlines for each in one.boxes):
+                self._right.add(box)
+            return
+        known, wrong = self._by_element()
+        known.write(part, right)
+        wrong.write(part, values)
+
+    def _right_inside(self, right: Values, outlines: Sequence[Outline]) -> bool:
+        """Whether all elements of a part that are in the tensor are right."""
+        outside = []
+        for lengths, counts, order, boxes in outlines:
+            beyond = np.ones(lengths, np.bool_)
+            for place, _ in boxes:
+                beyond[indices(place, lengths)] = False
+            outside.append(beyond.reshape(counts).transpose(order))
+        return bool((right | np.concatenate(outside).reshape(right.shape)).all())
+
+    def _by_element(self) -> tuple[InMemory, InMemory]:
+        """Whether each element is right, and values, NaN before the first wrong one."""
+        if self._known is None or self._wrong is None:
+            self._known, self._wrong = self._tensor.filled(np.False_), self._tensor.filled(np.float32(np.nan))
+            self._known.values[...] = self._right.elements
+        return self._known, self._wrong
 
     def verdict(self) -> Verdict:
         """Count the wrong elements, with those never written."""
-        known = self._known.values
+        size = prod(self._tensor.shape)
+        if self._wrong is None and self._right.whole:
+            return Verdict(size, 0, None, error_share=self._share)
+        known, wrong = (each.values for each in self._by_element())
         right = int(np.count_nonzero(known))
-        if right == known.size:
-            return Verdict(known.size, 0, None, error_share=self._share)
+        if right == size:
+            return Verdict(size, 0, None, error_share=self._share)
         channel = next(index for index, each in enumerate(known) if not each.all())
         inside = np.unravel_index(int(known[channel].argmin()), known.shape[1:])
         at = (channel, *map(int, inside))
-        first = self._expectation.mismatch(at, np.nan if self._wrong is None else float(self._wrong.values[at]))
-        return Verdict(known.size, known.size - right, first, error_share=self._share)
+        first = self._expectation.mismatch(at, float(wrong[at]))
+        return Verdict(size, size - right, first, error_share=self._share)
 
-    def _expected(self) -> Values:
+    def _expected(self, outline: Outline) -> Values:
         """Expected values of the next straight part, [lane, *items]; arbitrary outside the tensor."""
-        lengths, counts, order, boxes = next(self._outlines)
+        lengths, counts, order, boxes = outline
         if len(boxes) == 1 and tuple(map(len, boxes[0][1])) == lengths and in_order(boxes[0][0]):
             values = self._next(boxes[0][1])
         else:

@@ -12,7 +12,7 @@ are in an order of their own, unless that of the array is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,14 @@ from tpusim.base.errors import CheckFailed
 from tpusim.machines.lowered import Taker
 from tpusim.machines.tpu.datapath.memories import (
     HbmTensor,
-    ReadWindow,
+    Reads,
     Values,
-    Walk,
     collected,
     followed,
-    gather,
     hbm_tensors,
     inside,
     pack,
     picked_by,
-    scatter,
-    seen,
-    span,
     unpacked,
     walk_of,
 )
@@ -60,23 +55,50 @@ cache.
 """
 
 
+JOINED_ELEMENTS = OPERAND_ELEMENTS // 4
+"""Most elements of weights that are kept side by side."""
+
+
+class Weights(NamedTuple):
+    """Weights [cols, rows] of a pass; a view of the words in `place`, or a copy if that is empty."""
+
+    values: Values
+    place: range
+
+
 class Reduction:
-    """Passes that add up in the same words: gathered one by one, then multiplied and added together."""
+    """Passes that add up in the same words: gathered one by one, then multiplied and added together.
+
+    Gathered operands, and weights side by side, stay where they are for passes that read the same words again.
+    """
 
     def __init__(self, elements: int, number: type[Any]) -> None:
         self.elements, self.number = elements, number
         self.base = self.end = 0
         self.results: Values = np.empty((0, 0, 0), number)
         self.accumulate = False
+        self._store: Values = np.empty(0, number)
         self.operands: Values = np.empty((0, 0), number)
-        self.weights: list[Values] = []
-        self.biases: list[Values | None] = []
         self.filled = 0
+        self.weights: list[Weights] = []
+        self.biases: list[Values | None] = []
+        self._gathered: list[tuple[tuple[Feed, int] | None, range]] = []
+        self._joined: dict[tuple[tuple[range, int, int], ...], tuple[range, Values]] = {}
 
     def settle(self, base: int, words: int) -> None:
         """Do the pending sums before words [base, base + words) are touched."""
         if base < self.end and self.base < base + words:
             self.multiply()
+
+    def overwritten(self, base: int, words: int) -> None:
+        """Let go of words [base, base + words), which are about to change."""
+        if any(overlap(each.place, base, words) for each in self.weights):
+            self.multiply()
+        for key in [key for key, (whole, _) in self._joined.items() if overlap(whole, base, words)]:
+            del self._joined[key]
+        for at, (_, place) in enumerate(self._gathered):
+            if overlap(place, base, words):
+                self._gathered[at] = None, place
 
     def continues(self, step: Stream) -> bool:
         """Whether `step` adds to the very words of the pending passes."""
@@ -88,29 +110,41 @@ class Reduction:
         self.base, self.end = step.result_base, step.result_base + step.words
         self.results, self.accumulate = results, step.accumulate
 
-    def rows(self, rows: int) -> Values:
+    def finds(self, step: Stream) -> bool:
+        """Whether the operands of the next pass are where it wants them, from an earlier one."""
+        at, filled = (len(self.weights), self.filled) if self.continues(step) else (0, 0)
+        fits = self.operands.shape[1] == step.words * self.elements and filled + step.rows <= len(self.operands)
+        return fits and at < len(self._gathered) and self._gathered[at][0] == (step.reads, step.rows)
+
+    def rows(self, step: Stream) -> Values:
         """Room for the operands [rows, elements] of the next pass."""
         columns = self.results.shape[1] * self.elements
-        if self.filled + rows > len(self.operands) or self.operands.shape[1] != columns:
+        if self.operands.shape[1] != columns or self.filled + step.rows > len(self.operands):
             self.multiply()
-            height = max(rows, OPERAND_ELEMENTS // columns)
-            if height > len(self.operands) or self.operands.shape[1] != columns:
-                self.operands = np.empty((height, columns), self.number)
-        return self.operands[self.filled : self.filled + rows]
+            height = max(step.rows, OPERAND_ELEMENTS // columns)
+            if self.operands.shape[1] != columns or height > len(self.operands):
+                if height * columns > len(self._store):
+                    self._store = np.empty(max(OPERAND_ELEMENTS, height * columns), self.number)
+                self.operands, self._gathered = self._store[: height * columns].reshape(height, columns), []
+        at, room = len(self.weights), self.operands[self.filled : self.filled + step.rows]
+        whole = _hull([*step.reads.extents])
+        # Nobody tells of new words in banks, and its own sums change while passes are added to them.
+        lost = isinstance(step.reads, BankFeed) or overlap(whole, self.base, self.end - self.base)
+        self._gathered[at:] = [(None if lost else (step.reads, step.rows), whole)]
+        return room
 
-    def add(self, weights: Values, biases: Values | None = None) -> None:
-        """Let the operands just gathered meet `weights` [cols, rows]; sums begin at `biases` [cols], or at zero."""
+    def add(self, weights: Weights, biases: Values | None = None) -> None:
+        """Let the operands of the pass meet `weights` [cols, rows]; sums begin at `biases` [cols], or at zero."""
         self.weights.append(weights)
         self.biases.append(biases)
-        self.filled += weights.shape[1]
+        self.filled += weights.values.shape[1]
 
     def multiply(self) -> None:
         """Add the pending products into the result words; the reduction may go on after that."""
         if not self.weights:
             return
         # One product for all pending passes: their sum over rows is the sum over all their operands.
-        weights = self.weights[0] if len(self.weights) == 1 else np.concatenate(self.weights, axis=1)
-        operands = self.operands[: self.filled]
+        weights, operands = self._side_by_side(), self.operands[: self.filled]
         if self.accumulate or not self.results[0].flags.c_contiguous:
             sums = (weights @ operands).reshape(self.results.shape)
             if self.accumulate:
@@ -124,9 +158,33 @@ class Reduction:
                 self.results += biases[:, None, None]
         self._done()
 
+    def _side_by_side(self) -> Values:
+        """The weights of all pending passes."""
+        if len(self.weights) == 1:
+            return self.weights[0].values
+        wanted = tuple((each.place, *each.values.shape) for each in self.weights)
+        if wanted in self._joined:
+            return self._joined[wanted][1]
+        joined = np.concatenate([each.values for each in self.weights], axis=1)
+        if all(place for place, _, _ in wanted) and joined.size <= JOINED_ELEMENTS:
+            while sum(each.size for _, each in self._joined.values()) + joined.size > JOINED_ELEMENTS:
+                del self._joined[next(iter(self._joined))]
+            self._joined[wanted] = _hull([place for place, _, _ in wanted]), joined
+        return joined
+
     def _done(self) -> None:
         """Note that nothing is pending, and that later products are added."""
         self.weights, self.biases, self.filled, self.accumulate = [], [], 0, True
+
+
+def overlap(place: range, base: int, words: int) -> bool:
+    """Whether some word is both in `place` and in [base, base + words)."""
+    return place.start < base + words and base < place.stop
+
+
+def _hull(places: Sequence[range]) -> range:
+    """All words from the first of some places to the last."""
+    return range(min(each.start for each in places), max(each.stop for each in places)) if places else range(0)
 
 
 class InArrayOrder(Reduction):
@@ -137,7 +195,7 @@ class InArrayOrder(Reduction):
         if not self.weights:
             return
         first = 0
-        for weights, biases in zip(self.weights, self.biases, strict=True):
+        for (weights, _), biases in zip(self.weights, self.biases, strict=True):
             rows = self.operands[first : first + weights.shape[1]]
             sums = np.zeros((len(weights), rows.shape[1]), self.number)
             if biases is not None:
@@ -184,11 +242,13 @@ class _Run:
         self.word = hardware.vector_memory.word_elements
         width = program.widest_word(self.word)
         # What nothing has written is no number, so that a Program which reads it never passes for its zeros.
-        self.memory = np.full((hardware.lanes, program.words, width), np.nan, program.number)
+        # Behind them comes a word of zeros, which is read in place of padding.
+        self.memory = np.full((hardware.lanes, program.words + 1, width), np.nan, program.number)
+        self.memory[:, -1] = 0
         self.banks = np.full((program.bank_words, width), np.nan, program.number)
         read = {step.tensor.name for step in program.steps if isinstance(step, Inbound | Prefetch)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
-        self.weights: dict[int, Values] = {}
+        self.weights: dict[int, Weights] = {}
         self.biases: dict[int, Values] = {}
         self.reduction = reduction(program.fill_of(0), program.number)
 
@@ -199,10 +259,9 @@ class _Run:
                 case Stream():
                     self._stream(index, step)
                 case Preload():
-                    # Copies, because a later fill may overwrite the words before the stream uses them.
                     words = self._words(0, step.cols, step.base, step.words)
-                    weights = words[..., : self.word].reshape(step.cols, -1)
-                    self.weights[index] = weights[:, : step.rows].copy()
+                    weights = words[..., : self.word].reshape(step.cols, -1)[:, : step.rows]
+                    self.weights[index] = Weights(weights, range(step.base, step.base + step.words))
                     if step.bias is not None:
                         self.biases[index] = self._words(0, step.cols, step.bias, 1)[:, 0, 0].copy()
                 case Fill():
@@ -236,7 +295,7 @@ class _Run:
 
     def _words(self, first_lane: int, lanes: int, base: int, words: int) -> Values:
         """A view [lanes, words, W] of the memories, after any pending sums that belong there."""
-        count, depth, _ = self.memory.shape
+        count, depth = len(self.memory), self.program.words
         if not (base >= 0 and base + words <= depth and first_lane >= 0 and first_lane + lanes <= count):
             raise CheckFailed(
                 f"words [{base}, {base + words}) of lanes [{first_lane}, {first_lane + lanes}) were addressed; "
@@ -245,6 +304,15 @@ class _Run:
         self.reduction.settle(base, words)
         return self.memory[first_lane : first_lane + lanes, base : base + words]
 
+    def _to_write(self, first_lane: int, lanes: int, base: int, words: int) -> Values:
+        """The view to write to, after everything that needs what is there now."""
+        view = self._words(first_lane, lanes, base, words)
+        self.reduction.overwritten(base, words)
+        for index, (values, place) in self.weights.items():
+            if overlap(place, base, words):
+                self.weights[index] = Weights(values.copy(), range(0))
+        return view
+
     # ---- HBM to vector memory and back
 
     def _fill(self, tensor: HbmTensor, parts: Sequence[Part], step: Fill | None = None) -> None:
@@ -252,7 +320,7 @@ class _Run:
         for number, part in enumerate(parts):
             values = tensor.read(part)
             for first in part.first_lanes:
-                words = self._words(first, part.lanes, part.base, part.words)
+                words = self._to_write(first, part.lanes, part.base, part.words)
                 if step and step.work:
                     came = np.zeros_like(words)
                     pack(values, came, part)
@@ -282,7 +350,7 @@ class _Run:
         if (there := inside(part, step.tensor.shape, words.shape[2])) is not None:
             words = np.where(there, words, words.dtype.type(0))
         for operation, factor, at in zip(work.tallies, work.factors, tallies, strict=True):
-            tally = self._words(first, lanes, at, 1)
+            tally = self._to_write(first, lanes, at, 1)
             before = np.zeros_like(tally) if work.begins[number] else tally
             operands = [np.zeros_like(words), words, *([maps[factor]] if factor >= 0 else ())]
             terms = OPERATIONS[operation].values(operands, np.empty((0, lanes), words.dtype), ())
@@ -308,7 +376,8 @@ class _Run:
                 # Copies of a part are equal, so that the first one is enough.
                 values = tensor.in_hbm(unpacked(words, part))
             else:
-                values = tensor.in_hbm(collected(map(self._read_by, part.feed.groups), part, self.program.number))
+                reads = map(self._read_by, part.feed.groups)
+                values = tensor.in_hbm(collected(reads, part, self.memory))
             for place in places:
                 place.write(part, values)
 
@@ -319,30 +388,36 @@ class _Run:
         if (elements := self.program.fill_of(index)) != self.reduction.elements:
             self.reduction.multiply()
             self.reduction = type(self.reduction)(elements, self.program.number)
-        banked = isinstance(step.reads, BankFeed)
-        reads = [] if banked else [self._read_by(group) for group in step.reads.groups]
+        found = self.reduction.finds(step)
+        anew = () if found or isinstance(step.reads, BankFeed) else step.reads.groups
+        reads = [self._read_by(group) for group in anew]
         if not self.reduction.continues(step):
             # Other sums go first: these words may be their results.
-            results = self._words(0, step.cols, step.result_base, step.words)
             self.reduction.multiply()
+            results = self._to_write(0, step.cols, step.result_base, step.words)
             self.reduction.open(step, results[..., :elements])
-        operands = self.reduction.rows(step.rows)
+        if not found:
+            self._gather(step, reads, self.reduction.rows(step))
+        self.reduction.add(self.weights.pop(step.preload), self.biases.pop(step.preload, None))
+        if step.finish:
+            sums = self._words(0, step.cols, step.result_base, step.words)[..., :elements]
+            sums[...] = finished(sums, step.finish)
+
+    def _gather(self, step: Stream, reads: Sequence[tuple[LaneGroup, Reads]], operands: Values) -> None:
+        """Copy what the lanes read into the rows of `operands`."""
+        elements = self.reduction.elements
         if not step.reads.fills(step.rows):
             operands[...] = 0
-        for group in step.reads.groups if banked else ():
+        for group in step.reads.groups if isinstance(step.reads, BankFeed) else ():
             stored, addresses = walked(group.pattern)
             self._in_banks(addresses[stored])
             fetched: Values = np.zeros((len(addresses), elements), self.banks.dtype)
             fetched[stored] = self.banks[addresses[stored], :elements]
             # All rows of a group want the same words.
             operands[group.first_lane : min(group.first_lane + group.lanes, step.rows)] = fetched.reshape(-1)
-        for group, walk, words in reads:
+        for group, walk in reads:
             at = slice(group.first_lane, min(group.first_lane + group.lanes, step.rows))
-            gather(words[..., :elements], walk, operands[at])
-        self.reduction.add(self.weights.pop(step.preload), self.biases.pop(step.preload, None))
-        if step.finish:
-            sums = self._words(0, step.cols, step.result_base, step.words)[..., :elements]
-            sums[...] = finished(sums, step.finish)
+            walk.gather(self.memory, group.first_lane, operands[at])
 
     # ---- the vector unit
 
@@ -357,9 +432,9 @@ class _Run:
         if np.may_share_memory(results, self.memory):
             results = results.copy()
         for group in step.writes.groups:
-            lanes = slice(group.first_lane, group.first_lane + group.lanes)
-            _, walk, there = self._read_by(group)
-            scatter(results[lanes], walk, there)
+            _, walk = self._read_by(group)
+            place = self._to_write(group.first_lane, group.lanes, walk.first, walk.stop - walk.first)
+            walk.scatter(results[group.first_lane : group.first_lane + group.lanes], place)
 
     def _operand(self, feed: Feed, step: Vector) -> Values:
         """Words [lane, word, W] of an operand: a view if one group reads all of them, else a copy with zeros in lanes
@@ -367,9 +442,9 @@ class _Run:
         """
         width = self.memory.shape[2]
         if len(feed.groups) == 1 and feed.fills(step.lanes) and not feed.picks:
-            _, walk, words = self._read_by(feed.groups[0])
-            if (operand := seen(words, walk)) is not None:
-                return operand
+            group, walk = self._read_by(feed.groups[0])
+            if walk.consecutive:
+                return self.memory[group.first_lane : group.first_lane + group.lanes, walk.first : walk.stop]
         operand = np.zeros((step.lanes, step.words * width), self.memory.dtype)
         for group in feed.groups:
             place = operand[group.first_lane : group.first_lane + group.lanes]
@@ -377,23 +452,23 @@ class _Run:
                 # Picked operands are put together element by element.
                 table = pattern.table
                 addresses = picked_by(self._words(0, 1, table.base, table.words * table.word_words)[0], pattern)
-                first, stop = span(addresses)
-                words = self._words(group.first_lane, group.lanes, first, stop - first)
                 word, element = (addresses != PADDING).nonzero()
+                read = addresses[word, element]
+                first, stop = (int(read.min()), int(read.max()) + 1) if read.size else (0, 0)
+                words = self._words(group.first_lane, group.lanes, first, stop - first)
                 picked = place.reshape(group.lanes, step.words, width)
-                picked[:, word, element] = words[:, addresses[word, element] - first, element]
+                picked[:, word, element] = words[:, read - first, element]
             else:
-                _, walk, words = self._read_by(group)
-                gather(words, walk, place)
+                _, walk = self._read_by(group)
+                walk.gather(self.memory, group.first_lane, place)
         return operand.reshape(step.lanes, step.words, width)
 
-    def _read_by(self, group: LaneGroup) -> ReadWindow:
-        """The words among which a lane group reads, from the lowest address to the highest."""
-        walk: Walk
+    def _read_by(self, group: LaneGroup) -> tuple[LaneGroup, Reads]:
+        """The words that a lane group reads, when all sums that belong there are done."""
         if isinstance(pattern := group.pattern, Pointers):
             # The pointers are followed as they are in lane 0 at this step.
             walk = followed(self._words(0, 1, pattern.table.base, pattern.table.words)[0], pattern)
         else:
             walk = walk_of(pattern)
-        first, stop = span(walk)
-        return ReadWindow(group, walk, self._words(group.first_lane, group.lanes, first, stop - first))
+        self._words(group.first_lane, group.lanes, walk.first, walk.stop - walk.first)
+        return group, walk

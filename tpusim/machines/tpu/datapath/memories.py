@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -33,16 +33,33 @@ from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]
-Walk: TypeAlias = Counters | Addresses
-"""A walk of a lane group: counters with evenly spaced words, or an address for every word, or PADDING."""
 
 
-class ReadWindow(NamedTuple):
-    """A lane group, its walk, and the words [lanes, words, W] that span all its addresses."""
+class Reads(NamedTuple):
+    """Words that a lane group reads one after another, by `addresses` in [first, stop) or PADDING."""
 
-    group: LaneGroup
-    walk: Walk
-    words: Values
+    first: int
+    stop: int
+    addresses: Addresses
+    consecutive: bool
+
+    def gather(self, memory: Values, first_lane: int, into: Values) -> None:
+        """Fetch words of `memory`, whose last word is zero, into `into` [lanes, elements]; padding becomes zero."""
+        words, width = memory[first_lane : first_lane + len(into)], into.shape[1] // max(1, len(self.addresses))
+        # Wrapped around, padding is the last word.
+        if width == words.shape[2]:
+            words.take(self.addresses, 1, into.reshape(len(into), -1, width, copy=False), "wrap")
+        else:
+            elements = np.add.outer(self.addresses * words.shape[2], np.arange(width)).ravel()
+            words.reshape(len(into), -1).take(elements, 1, into, "wrap")
+
+    def scatter(self, values: Values, words: Values) -> None:
+        """Store `values` [lanes, words, E] into `words` [first, stop); padding stores nothing."""
+        if self.consecutive:
+            words[...] = values
+        else:
+            stored = self.addresses != PADDING
+            words[:, self.addresses[stored] - self.first] = values[:, stored]
 
 
 def pack(values: Values, words: Values, part: Part) -> None:
@@ -94,13 +111,13 @@ def unpacked(words: Values, part: Part) -> Values:
     return flat[:, : prod(counts)].reshape(len(words), *counts)
 
 
-def collected(reads: Iterable[ReadWindow], part: Part, number: type[Any]) -> Values:
+def collected(reads: Iterable[tuple[LaneGroup, Reads]], part: Part, memory: Values) -> Values:
     """Values of a part with addresses of its own, as [lane, *items]."""
     counts = [len(each.coordinates) for each in part.items]
-    flat: Values = np.zeros((part.lanes, part.words * part.per_word), number)
-    for group, walk, words in reads:
+    flat: Values = np.zeros((part.lanes, part.words * part.per_word), memory.dtype)
+    for group, walk in reads:
         at = slice(group.first_lane, group.first_lane + group.lanes)
-        gather(words[..., : part.per_word], walk, flat[at])
+        walk.gather(memory, group.first_lane, flat[at])
     return flat[:, : prod(counts)].reshape(part.lanes, *counts)
 
 
@@ -112,23 +129,38 @@ def _by_item(words: Values, part: Part) -> Values | None:
     return words[..., : part.per_word].reshape(len(words), *counts, copy=False)
 
 
-def walk_of(pattern: AddressPattern) -> Walk:
-    """The walk of a pattern: counters without jumps stay as they are. Pointers are refused: their values are in
-    memory.
-    """
-    if isinstance(pattern, Counters) and not any(each.jump for each in pattern.counters):
-        return pattern
-    stored, addresses = walked(pattern)
-    return np.where(stored, addresses, PADDING)
+def walk_of(pattern: AddressPattern) -> Reads:
+    """The reads of a pattern. Pointers are refused: their values are in memory."""
+    if not isinstance(pattern, Counters):
+        return _reads(*walked(pattern))
+    # Cached from base 0, as many passes walk the same way from another base.
+    stored, (first, stop, addresses, consecutive) = _counted(pattern.counters, pattern.window)
+    return Reads(pattern.base + first, pattern.base + stop, addresses + pattern.base * stored, consecutive)
 
 
-def followed(words: Values, pattern: Pointers) -> Addresses:
-    """Addresses that pointers in `words` [words, numbers] lead to."""
+@lru_cache(maxsize=256)
+def _counted(counters: tuple[Counter, ...], window: range | None) -> tuple[NDArray[np.bool_], Reads]:
+    """A mask of the words that are not padding, and the reads of a walk from base 0."""
+    stored, offsets = walked(Counters(0, counters, window))
+    return stored, _reads(stored, offsets)
+
+
+def _reads(stored: NDArray[np.bool_], addresses: Addresses) -> Reads:
+    """The reads of words at `addresses`, of which those that are not `stored` are padding."""
+    if not (read := addresses[stored]).size:
+        return Reads(0, 0, np.full(len(addresses), PADDING), False)
+    consecutive = bool(stored.all() and (np.diff(addresses) == 1).all())
+    return Reads(int(read.min()), int(read.max()) + 1, np.where(stored, addresses, PADDING), consecutive)
+
+
+def followed(words: Values, pattern: Pointers) -> Reads:
+    """The reads that pointers in `words` [words, numbers] lead to."""
     table = pattern.table
     numbers = words[:, : table.per_word].reshape(-1)[: table.pointers].astype(np.int64)
     offsets, padding = np.divmod(numbers[pattern.which :: table.together], 2)
     each = np.add.outer(pattern.base + offsets, np.arange(table.repeat))
-    return np.where(padding[:, None], PADDING, each).reshape(-1)
+    stored = np.repeat(padding == 0, table.repeat)
+    return _reads(stored, each.reshape(-1))
 
 
 def picked_by(words: Values, pattern: Picked) -> Addresses:
@@ -138,114 +170,6 @@ def picked_by(words: Values, pattern: Picked) -> Addresses:
     mine = numbers.reshape(table.words, table.operands, table.elements, table.together)
     offsets, padding = np.divmod(mine[:, pattern.operand, :, pattern.which], 2)
     return np.where(padding, PADDING, pattern.base + offsets)
-
-
-class _Stretch(NamedTuple):
-    """Words of a walk that counters without a window pass one after another.
-
-    Attributes:
-        at: words of the walk ahead of these.
-        words: their number, with padding.
-        counts: length of each counter.
-        inside: index into [lane, *counts] of the words that are not padding.
-        stored: number of these along each counter.
-        first: the first of these, counted from the first word of the walk's span.
-        apart: words from one count to the next, of each counter.
-    """
-
-    at: int
-    words: int
-    counts: tuple[int, ...]
-    inside: tuple[slice, ...]
-    stored: tuple[int, ...]
-    first: int
-    apart: tuple[int, ...]
-
-    @property
-    def padded(self) -> bool:
-        """Whether some words are padding."""
-        return self.stored != self.counts
-
-    def view(self, words: Values) -> Values:
-        """A view [lane, *stored, E] of `words`, which begin at the span, with an axis for every counter."""
-        if not all(self.stored):
-            return words[:, :0].reshape(len(words), *self.stored, words.shape[2])
-        lane, word, element = words.strides
-        strides = (lane, *(each * word for each in self.apart), element)
-        # A strided view, no copy: the counters of a walk are exactly the strides of an array.
-        return as_strided(words[:, self.first :], (len(words), *self.stored, words.shape[2]), strides)
-
-
-# Cached, as many passes walk the same way from another base.
-@lru_cache(maxsize=4096)
-def _stretched(counters: tuple[Counter, ...], window: range | None) -> tuple[int, int, tuple[_Stretch, ...]]:
-    """The span of a walk from base 0, and its stretches."""
-    pieces = Counters(0, counters, window).pieces
-    ends = [extent for piece in pieces if (extent := piece.extent)]
-    low, high = (min(each.start for each in ends), max(each.stop for each in ends)) if ends else (0, 0)
-    found, at = [], 0
-    for piece in pieces:
-        insides = [counter.inside for counter in piece.counters]
-        offsets = (each.offset(inside.start) for each, inside in zip(piece.counters, insides, strict=True))
-        found.append(
-            _Stretch(
-                at,
-                piece.words,
-                tuple(counter.length for counter in piece.counters),
-                (slice(None), *(slice(each.start, each.stop) for each in insides)),
-                tuple(map(len, insides)),
-                piece.base + sum(offsets) - low,
-                tuple(counter.step * counter.stride for counter in piece.counters),
-            )
-        )
-        at += piece.words
-    return low, high, tuple(found)
-
-
-def span(walk: Walk) -> tuple[int, int]:
-    """The lowest address read, and the address after the highest; (0, 0) if all is padding."""
-    if not isinstance(walk, Counters):
-        read = walk[walk != PADDING]
-        return (int(read.min()), int(read.max()) + 1) if read.size else (0, 0)
-    low, high, _ = _stretched(walk.counters, walk.window)
-    return (walk.base + low, walk.base + high) if high > low else (0, 0)
-
-
-def gather(words: Values, walk: Walk, operands: Values) -> None:
-    """Fetch `words` [lanes, words, E], which begin at the span, into `operands` [lanes, elements]; padding becomes
-    zero.
-    """
-    if not isinstance(walk, Counters):
-        stored, first = walk != PADDING, span(walk)[0]
-        operands[...] = 0
-        operands.reshape(len(operands), len(walk), -1)[:, stored] = words[: len(operands), walk[stored] - first]
-        return
-    lanes, elements = len(operands), words.shape[2]
-    for each in _stretched(walk.counters, walk.window)[2]:
-        mine = operands[:, each.at * elements : (each.at + each.words) * elements]
-        if each.padded:
-            mine[...] = 0
-        place = mine.reshape(lanes, *each.counts, -1, copy=False)
-        place[each.inside] = each.view(words[:lanes])
-
-
-def seen(words: Values, walk: Walk) -> Values | None:
-    """The view [lanes, words, E] of `words` that equals what `gather` would fetch; None if some of it is padding."""
-    if not isinstance(walk, Counters) or walk.window is not None:
-        return None
-    (each,) = _stretched(walk.counters, None)[2]
-    return None if each.padded else each.view(words).reshape(len(words), each.words, -1)
-
-
-def scatter(values: Values, walk: Walk, words: Values) -> None:
-    """Store `values` [lanes, words, E] into `words`, which begin at the span; padding stores nothing."""
-    if not isinstance(walk, Counters):
-        stored, first = walk != PADDING, span(walk)[0]
-        words[:, walk[stored] - first] = values[:, stored]
-        return
-    for each in _stretched(walk.counters, walk.window)[2]:
-        mine = values[:, each.at : each.at + each.words].reshape(len(values), *each.counts, -1)
-        each.view(words)[...] = mine[each.inside]
 
 
 class HbmTensor:
