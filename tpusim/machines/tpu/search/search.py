@@ -104,7 +104,7 @@ class Searched(NamedTuple):
     bound: Bound
 
 
-@lru_cache(maxsize=1 << 8)
+@lru_cache(maxsize=1 << 10)
 def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candidates]) -> Searched:
     candidates, tiling = _chosen(of(cut, hardware))
     bound = Bound(candidates)
