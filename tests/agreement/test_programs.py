@@ -147,6 +147,12 @@ def test_counters_that_begin_and_end_anywhere(first: int, stop: int) -> None:
     assert event.run(by_window, HARDWARE) == event.run(by_table, HARDWARE)
 
 
+@pytest.mark.parametrize("base", [-9, 10**6])
+def test_a_walk_that_is_all_padding_may_begin_anywhere(base: int) -> None:
+    nowhere = Counters(base, (Counter(4, 4, 1, 4, 1),))
+    assert (written(program(reads=feed((0, 4), pattern=nowhere)))[:, 0, 0] == 0).all()
+
+
 def test_a_window_that_its_counters_do_not_have_is_refused() -> None:
     wrong = program(reads=feed((0, 4), pattern=ALL._replace(window=range(1, 5))))
     with pytest.raises(CheckFailed, match="walks positions that its counters do not have"):

@@ -1,7 +1,7 @@
 """Verification of a layer: every output that its Program computes is compared with the reference.
 
-Parts are compared as they are written, so that a byte for each element is kept and not the values; or a tensor as a
-whole.
+Parts are compared as they are written, so that until the first wrong value only marks of what is right are kept; or a
+tensor as a whole.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 Every operand is read from a vector-memory word at a generated address and every result is written back through one, so
 a wrong address, lane, weight or order gives a wrong number.
 
-Passes that add to the same words one after the other are multiplied together: operands and weights are copied out of
-the memories when their step comes up, and one matrix product does the sums of them all. It runs no later than the next
-step that touches those words. Exact arithmetic makes that the same as one pass at a time; where sums are rounded, they
-are in an order of their own, unless that of the array is asked for.
+Passes that add to the same words one after the other are multiplied together: operands are copied out of the memories
+when their step comes up, weights are seen where they are, and one matrix product does the sums of them all. It runs no
+later than the next step that touches the words of the sums or overwrites the weights. Exact arithmetic makes that the
+same as one pass at a time; where sums are rounded, they are in an order of their own, unless that of the array is asked
+for.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ OPERAND_ELEMENTS = 1 << 20
 """Elements of streamed operands that are gathered before they are multiplied: enough for BLAS, few enough for the
 cache.
 """
-
 
 JOINED_ELEMENTS = OPERAND_ELEMENTS // 4
 """Most elements of weights that are kept side by side."""

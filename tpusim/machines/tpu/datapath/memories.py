@@ -134,8 +134,10 @@ def walk_of(pattern: AddressPattern) -> Reads:
     if not isinstance(pattern, Counters):
         return _reads(*walked(pattern))
     # Cached from base 0, as many passes walk the same way from another base.
-    stored, (first, stop, addresses, consecutive) = _counted(pattern.counters, pattern.window)
-    return Reads(pattern.base + first, pattern.base + stop, addresses + pattern.base * stored, consecutive)
+    stored, reads = _counted(pattern.counters, pattern.window)
+    # The base of a walk that is all padding may lie anywhere.
+    base = pattern.base if reads.stop > reads.first else 0
+    return Reads(base + reads.first, base + reads.stop, reads.addresses + base * stored, reads.consecutive)
 
 
 @lru_cache(maxsize=256)
