@@ -4,8 +4,8 @@ Every operand is read from a vector-memory word at a generated address and every
 a wrong address, lane, weight or order gives a wrong number.
 
 Passes that add to the same words one after the other are multiplied together: operands are copied out of the memories
-when their step comes up, weights are seen where they are, and one matrix product does the sums of them all. It runs no
-later than the next step that touches the words of the sums or overwrites the weights. Exact arithmetic makes that the
+when their step comes up, weights are seen where they are until these words change, and one matrix product does the sums
+of them all. It runs no later than the next step that touches the words of the sums. Exact arithmetic makes that the
 same as one pass at a time; where sums are rounded, they are in an order of their own, unless that of the array is asked
 for.
 """
@@ -65,6 +65,10 @@ class Weights(NamedTuple):
     values: Values
     place: range
 
+    def beside(self, base: int, words: int) -> Weights:
+        """The weights once words [base, base + words) change: a copy, if they are among these."""
+        return Weights(self.values.copy(), range(0)) if overlap(self.place, base, words) else self
+
 
 class Reduction:
     """Passes that add up in the same words: gathered one by one, then multiplied and added together.
@@ -92,8 +96,8 @@ class Reduction:
 
     def overwritten(self, base: int, words: int) -> None:
         """Let go of words [base, base + words), which are about to change."""
-        if any(overlap(each.place, base, words) for each in self.weights):
-            self.multiply()
+        # Copied, not multiplied at once: sums that are rounded are grouped by passes, whatever comes to their weights.
+        self.weights = [each.beside(base, words) for each in self.weights]
         for key in [key for key, (whole, _) in self._joined.items() if overlap(whole, base, words)]:
             del self._joined[key]
         for at, (_, place) in enumerate(self._gathered):
@@ -308,9 +312,7 @@ class _Run:
         """The view to write to, after everything that needs what is there now."""
         view = self._words(first_lane, lanes, base, words)
         self.reduction.overwritten(base, words)
-        for index, (values, place) in self.weights.items():
-            if overlap(place, base, words):
-                self.weights[index] = Weights(values.copy(), range(0))
+        self.weights = {index: each.beside(base, words) for index, each in self.weights.items()}
         return view
 
     # ---- HBM to vector memory and back
