@@ -227,7 +227,7 @@ class ComparedTensor:
         strided = expectation.layer.op in reference.STRIDED
         outlines = [outline(each, tensor.shape, strided) for part in tensor.parts for each in straight(part)]
         boxes = [box for each in outlines for _, box in each.boxes]
-        # From the first wrong element on, each is known by itself, and values are kept: those before need not be shown.
+        # From the first wrong element on, each has a mark and a value; values before that need not be shown.
         self._right = Covered(boxes, tensor.shape)
         self._known: InMemory | None = None
         self._wrong: InMemory | None = None

@@ -1,5 +1,5 @@
-"""Passes that the event engine takes at once come out as they do one by one; runs that are given up early would have
-taken as long as the limit.
+"""Passes, and words of a preload, that the event engine takes at once come out as they do one by one; runs that are
+given up early would have taken as long as the limit.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from hypothesis.strategies import integers
+from hypothesis.strategies import integers, sets
 
 from tests.strategies import cases, convs, machine, machines
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu import event
+from tpusim.machines.tpu.definition import FREE, IFMAP, WEIGHT
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board
+from tpusim.machines.tpu.event.calendar import Calendar
 from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing
@@ -126,3 +128,20 @@ def test_the_log_names_every_step_once() -> None:
     steps = [step for each in (*log.loads, *log.passes) for step in each.steps] + [move.step for move in log.moves]
     assert sorted(steps) == list(range(len(program.steps)))
     assert len(log.passes) < len(program.streams)
+
+
+@relaxed
+@given(owned=sets(integers(0, 60)), start=integers(0, 80), words=integers(1, 40), spacing=integers(1, 4))
+def test_a_preload_takes_the_first_free_cycles(owned: set[int], start: int, words: int, spacing: int) -> None:
+    port = Calendar()
+    for cycle in owned:
+        port.reserve(IFMAP, cycle, 1, 1)
+    taken, cycle = list[int](), start
+    while len(taken) < words:
+        if cycle not in owned:
+            taken.append(cycle)
+            cycle += spacing - 1
+        cycle += 1
+    assert port.claim(WEIGHT, start, words, spacing) == taken[-1]
+    owners = {**dict.fromkeys(owned, IFMAP), **dict.fromkeys(taken, WEIGHT)}
+    assert port.ahead(0) == bytes(owners.get(each, FREE) for each in range(max(owners) + 1))

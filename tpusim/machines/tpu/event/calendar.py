@@ -56,6 +56,7 @@ class Calendar:
         self.owned[CLIENTS[client]] += words
         self.changed_from = min(self.changed_from, start)
         cells, found = self._cells, start - self.settled - spacing
+        # Words that may follow one another are most of a long preload, and are found at once.
         if spacing == 1 and not left:
             slots = self._next_free(start - self.settled, words)
             found = int(slots[-1])

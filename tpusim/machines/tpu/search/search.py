@@ -90,7 +90,7 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = No
     Raises:
         CapacityError: when not even a block of one output word fits; says how much memory would do.
     """
-    # Whoever simulates has mostly asked for the estimate's choice before.
+    # A layer is mostly searched twice: all layers by the estimate first, then each for what to simulate.
     of: Callable[[Cut, Hardware], Candidates] = among or candidates_of(hardware)
     found = _searched(cut, hardware.having("mapping", search="estimate"), of)
     return ranked(found) if hardware.mapping.search == "simulate" else (found.first._replace(least=0.0),)
@@ -318,7 +318,7 @@ class Bound:
         in_a_word = hardware.lanes * hardware.vector_memory.word_elements
         self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
         self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
-        self._count = cache(self._counted)
+        self._count = cache(lambda counting, at, size: counting(self._axes[at][0], size, self._axes[at][1]))
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of every candidate: no run takes fewer."""
@@ -592,10 +592,6 @@ class Bound:
             counts = [self._count(counting, at, size) for size in different.tolist()]
             found = found * np.array(counts, dtype=np.int64)[where]
         return found
-
-    def _counted(self, counting: _Counting, at: int, size: int) -> int:
-        axis, taps = self._axes[at]
-        return counting(axis, size, taps)
 
 
 def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
