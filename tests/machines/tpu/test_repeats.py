@@ -7,14 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
+from weakref import ref
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
-from hypothesis.strategies import integers, sets
+from hypothesis.strategies import integers, sampled_from, sets
 
-from tests.strategies import cases, convs, machine, machines
+from tests.strategies import cases, convs, machine, machines, machines_of_all_kinds
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
+from tpusim.base.memory import at_rest
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import FREE, IFMAP, WEIGHT
 from tpusim.machines.tpu.description import Hardware
@@ -24,6 +26,7 @@ from tpusim.machines.tpu.event.issue import IssueUnit
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d
 
 
@@ -63,14 +66,20 @@ def agree(layer: Conv2d, hardware: Hardware) -> None:
 
 
 @relaxed
-@given(layer=convs(channels=60, size=9), hardware=machines(6), more=integers(-40, 40))
-def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware: Hardware, more: int) -> None:
+@given(
+    layer=convs(channels=60, size=9),
+    hardware=machines_of_all_kinds(6),
+    how=sampled_from(["channel_first", "implicit_gemm", "explicit"]),
+    more=integers(-40, 40),
+)
+def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware: Hardware, how: str, more: int) -> None:
     pixels = layer.out_height * layer.out_width
     assume(layer.macs(1) / pixels / hardware.pes < MOST_PASSES)
     try:
-        program = CHANNEL_FIRST.lower(layer, 3, hardware)[0]
+        ready = prepared(layer, 3, hardware.having("mapping", search="estimate"), how)
     except CapacityError:
         return
+    program, hardware = ready.program, ready.running
     whole = event.run(program, hardware)
     assert event.run_within(program, hardware, whole.cycles + 1) == whole
     found = event.run_within(program, hardware, whole.cycles + more)
@@ -85,6 +94,26 @@ def test_a_run_that_cannot_win_is_given_up_on_its_way() -> None:
     with patch.object(Board, "finish", autospec=True, side_effect=Board.finish) as finish:
         assert event.run_within(program, hardware, cycles // 2) is None
     assert 0 < finish.call_count < len(program.steps) / 2
+
+
+def test_a_run_is_given_up_when_the_bus_cannot_make_it() -> None:
+    layer, hardware = Conv2d("conv", 512, 14, 14, 128, 1), load_hardware("tpu_v2", {"hbm.bandwidth": "20 GB/s"})
+    program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
+    cycles = event.run(program, hardware).cycles
+    with patch.object(Board, "finish", autospec=True, side_effect=Board.finish) as finish:
+        assert event.run_within(program, hardware, cycles * 9 // 10) is None
+    assert 0 < finish.call_count < len(program.steps) / 2
+
+
+def test_a_program_whose_run_was_given_up_is_gone_at_once() -> None:
+    """Without the garbage collector, which rests while Programs are made and timed."""
+    layer, hardware = Conv2d("conv", 128, 14, 14, 128, 3, padding=1), load_hardware("tpu_v2")
+    program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
+    held = ref(program)
+    with at_rest():
+        assert event.run_within(program, hardware, 1000) is None
+        del program
+        assert held() is None
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 8))])

@@ -504,6 +504,12 @@ def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
     return padded(channels, multiple), shape.images
 
 
+def ifmap_of(shape: ConvShape, hardware: Hardware, name: str = "ifmap") -> Tensor:
+    """The map that the passes of a convolution read, as stored; `name` tells whether it is the layer's own."""
+    (channels, images), (_, *points, _) = stored_ifmap(shape, hardware), shape.tensors.ifmap
+    return Tensor(name, shape.tensors.ifmap, converted=True, padded=(channels, *points, images))
+
+
 def padded_map(extents: tuple[int, ...], hardware: Hardware) -> tuple[int, ...]:
     """The stored shape [channel, row, col, image] of a feature map that is no ifmap of a convolution."""
     channels, *rest = extents

@@ -11,7 +11,7 @@ from math import prod
 from typing import ClassVar, NamedTuple
 
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
-from tpusim.machines.tpu.cut.geometry import ConvShape, padded_map, stored_ifmap
+from tpusim.machines.tpu.cut.geometry import ConvShape, ifmap_of, padded_map
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap
 from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, parted, weight_words
 from tpusim.machines.tpu.definition import word_cycles
@@ -76,8 +76,7 @@ class Plan:
     @cached_property
     def ifmap(self) -> Tensor:
         """The input feature map."""
-        (channels, images), (_, *points, _) = stored_ifmap(self.shape, self.hardware), self.shape.tensors.ifmap
-        return Tensor(self.source, self.shape.tensors.ifmap, converted=True, padded=(channels, *points, images))
+        return ifmap_of(self.shape, self.hardware, self.source)
 
     @cached_property
     def filter(self) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
+from traceback import clear_frames
 
 import simpy
 
@@ -47,7 +48,10 @@ def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | Non
     with at_rest():
         try:
             log = logged(program, hardware, port, limit=limit)
-        except Overdue:
+        except Overdue as overdue:
+            # Frames of SimPy refer to the exception, and would hold the Program until the garbage collector comes.
+            for each in (overdue, overdue.__cause__):
+                clear_frames(each.__traceback__ if each else None)
             return None
         whole = timing_of(log, port, program, hardware)
         if not program.layers:
@@ -73,9 +77,15 @@ def logged(
     board = Board(program, env, limit - hardware.skew if limit < NEVER else NEVER)
     arrays = [IssueUnit(program, hardware, board, port, array) for array in range(hardware.array.queues)]
     vector, dma = vector_steps(program, hardware, board, port, arrays), Dma(program, hardware, board, port, keep)
-    for process in (*(array.process() for array in arrays), vector, dma.process(), keeps(program, board)):
+    processes = (*(array.process() for array in arrays), vector, dma.process(), keeps(program, board))
+    for process in processes:
         env.process(process)
-    env.run()
+    try:
+        env.run()
+    finally:
+        # A process that still waits would hold the Program until the garbage collector comes.
+        for process in processes:
+            process.close()
     board.check_finished()
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     return Log(

@@ -68,6 +68,10 @@ class PipedMemory:
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
         return busy, start + busy, ended, ended + self._pipe.latency
 
+    def least(self, step: Transfer) -> int:
+        """Cycles for which every transfer like this one keeps the bus from the next one, at least."""
+        return self._busy(step)
+
     def _busy(self, step: Transfer) -> int:
         """Cycles of a transfer if only the pipe, or its conversion, holds it up."""
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
@@ -110,6 +114,10 @@ class BankedHbm(PipedMemory):
         ended = max(asked, int(ready[-1]), self._after(accepted))
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
         return ended - start - max(0, last - asked), min(asked, ended), ended, stored
+
+    def least(self, step: Transfer) -> int:
+        # Bursts of a fill may be accepted long before they are done.
+        return self._busy(step) if isinstance(step, Spill) else max(1, step.conversion_cycles(self._hardware))
 
     @property
     def use(self) -> HbmUse:
@@ -159,6 +167,7 @@ class Dma:
         begun = self._hardware.sequencer.launch_cycles
         free = dict.fromkeys(self._memories, begun)
         last = staged = freed = 0
+        to_come = self._to_come() if self._board.limited else {}
         for index, step in enumerate(self._program.steps):
             if not isinstance(step, Transfer):
                 continue
@@ -201,6 +210,19 @@ class Dma:
                 self._board.moved[done] = move
             self._board.finish(index, done)
             free[bus] = ended
+            if index in to_come:
+                self._board.expect(ended + to_come[index])
+
+    def _to_come(self) -> dict[int, int]:
+        """Cycles of a bus behind each transfer to the end of the last spill on that bus, at least."""
+        found, behind = dict[int, int](), dict[str, int]()
+        for index, step in reversed([*enumerate(self._program.steps)]):
+            if isinstance(step, Spill):
+                behind.setdefault(step.bus, 0)
+            if isinstance(step, Transfer) and step.bus in behind:
+                found[index] = behind[step.bus]
+                behind[step.bus] += self._memories[step.bus].least(step)
+        return found
 
     def _words(
         self, step: Transfer, wanted: Cycles, earliest: int

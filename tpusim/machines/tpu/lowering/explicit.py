@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions, shifted
 from tpusim.machines.tpu.cut.dense import OnChip
-from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, padded_map, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, ifmap_of, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
 from tpusim.machines.tpu.cut.tiling import too_small
@@ -197,7 +197,8 @@ class Transformation(Units):
     outputs go.
 
     Attributes:
-        plan: that of the product which reads the lowered matrix: its words hold the same strips and images.
+        product: the shape of the product, which reads the lowered matrix: its words hold the same strips and images.
+        lowered: the lowered matrix.
         portions: the channels, as many at a time as there are lanes.
         word_groups: words of a pixel.
         copies: lane groups that hold the same channels, to spill as many taps at once: as few as need no more turns.
@@ -208,20 +209,23 @@ class Transformation(Units):
     tensors = ()
     policy = Policy(("window",), one_ahead_if_free)
 
-    def __init__(self, shape: ConvShape, plan: Plan, window: RollingWindow) -> None:
-        self.shape, self.plan, self.window, ifmap = shape, plan, window, shape.tensors.ifmap
-        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, plan.hardware))
-        self.traffic, self.word_fill = Traffic(plan.hardware, plan.shape), plan.word_fill
-        self.portions = channel_portions(shape, plan.hardware)
-        self.word_groups, _ = shape.word_groups(plan.hardware.vector_memory.word_elements)
-        room = max(1, plan.hardware.lanes // len(self.portions[0]))
+    def __init__(self, shape: ConvShape, product: ConvShape, hardware: Hardware, window: RollingWindow) -> None:
+        self.shape, self.product, self.hardware, self.window = shape, product, hardware, window
+        ifmap = shape.tensors.ifmap
+        self.ifmap = Tensor("ifmap", ifmap, converted=True, padded=padded_map(ifmap, hardware))
+        self.lowered = ifmap_of(product, hardware, LOWERED)
+        self.traffic, self.portions = Traffic(hardware, product), channel_portions(shape, hardware)
+        self.word_groups, self.word_fill = product.word_groups(hardware.vector_memory.word_elements)
+        room = max(1, hardware.lanes // len(self.portions[0]))
         # As many taps are written at once as lanes have room for, and shared out evenly among the parts of a unit.
         self.copies = -(-window.taps // -(-window.taps // room))
+        # Drafts that share the transformation spill the same; units share the lanes of the lowered matrix.
+        self._spills, self._lanes = cache(self._spilled), cache(self._lanes_of)
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
         """Units of the window, in their order."""
-        return [*window_units(self.shape, self.plan.hardware, self.window)]
+        return [*window_units(self.shape, self.hardware, self.window)]
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
@@ -244,19 +248,19 @@ class Transformation(Units):
         """The transfer of the rows that are new to a unit."""
         channels = range(unit.portions[0].start, unit.portions[-1].stop)
         rows, cols = self._rows(unit, unit.new), self.shape.col.coordinates(self._cols(unit))
-        box = Box(channels, rows, cols, self.plan.images(unit.groups))
+        box = Box(channels, rows, cols, self.product.images_of(self.word_fill, unit.groups))
         yield self.traffic.moves(self.ifmap, tuple(self._filled(unit, base)), [box], self.shape.ifmap_apart)
 
     def _filled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """Parts of the rows that are new to a unit, in every copy."""
         first_lanes = tuple(copy * len(self.portions[0]) for copy in range(self.copies))
-        cols, fill, pitch = self.shape.col.coordinates(self._cols(unit)), self.plan.word_fill, self.window.pitch
+        cols, apart, pitch = self.shape.col.coordinates(self._cols(unit)), self.shape.ifmap_apart, self.window.pitch
         for number, channels in enumerate(unit.portions):
             lane = (Along(CHANNEL, channels),)
             for some in self._runs(unit):
                 at = base + (number * self.window.depth + some.start % self.window.depth) * pitch
-                items = self.plan.map_items(self._rows(unit, some), cols, unit.groups, self.shape.ifmap_apart)
-                yield Part(at, first_lanes, lane, items, fill)
+                items = self.product.items(self.word_fill, self._rows(unit, some), cols, unit.groups, apart)
+                yield Part(at, first_lanes, lane, items, self.word_fill)
 
     def _runs(self, unit: WindowUnit) -> Iterator[range]:
         """The new rows, cut where the ring ends; one by one where they are shorter than its pitch."""
@@ -278,24 +282,28 @@ class Transformation(Units):
 
     # ---- and out
 
-    def _spilled(self, unit: WindowUnit, base: int) -> Iterator[Part]:
+    def _parts(self, unit: WindowUnit, base: int) -> Iterator[Part]:
         """The lowered rows of a unit's outputs: for each portion of the channels some taps at a time."""
+        cols = self._cols(unit)
         for number, channels in enumerate(unit.portions):
             ring = base + number * self.window.depth * self.window.pitch
             for at in range(0, len(unit.taps), self.copies):
                 taps = unit.taps[at : at + self.copies]
-                # The row of the lowered matrix that each lane holds: those of a channel group stand together.
-                held = [k for tap in taps for k in self.shape.ks(tap, channels)]
-                step = held[1] - held[0] if len(held) > 1 else 1
-                even = range(held[0], held[0] + step * len(held), step)
-                lane = (Along(CHANNEL, even if held == [*even] else tuple(held)),)
+                lane = (self._lanes(taps, channels),)
                 for rows in self._laps(unit, taps):
                     # A lane group a tap; each walks the grid points on which its tap stands.
-                    patterns = (self._pattern(unit, tap, rows, ring) for tap in taps)
+                    patterns = (self._pattern(unit, cols, tap, rows, ring) for tap in taps)
                     lanes = len(channels)
                     feed = Feed(tuple(LaneGroup(n * lanes, lanes, pattern) for n, pattern in enumerate(patterns)))
-                    items = self.plan.map_items(rows, unit.cols, unit.groups, self.shape.ofmap_apart)
-                    yield Part(0, (0,), lane, items, self.plan.word_fill, feed)
+                    items = self.product.items(self.word_fill, rows, unit.cols, unit.groups, self.shape.ofmap_apart)
+                    yield Part(0, (0,), lane, items, self.word_fill, feed)
+
+    def _lanes_of(self, taps: tuple[Tap, ...], channels: range) -> Along:
+        """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
+        held = [k for tap in taps for k in self.shape.ks(tap, channels)]
+        step = held[1] - held[0] if len(held) > 1 else 1
+        even = range(held[0], held[0] + step * len(held), step)
+        return Along(CHANNEL, even if held == [*even] else tuple(held))
 
     def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> list[range]:
         """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
@@ -309,11 +317,11 @@ class Transformation(Units):
         at = unit.origin + row * axis.step + axis.place(tap[0])
         return min(max(at, unit.live.start), max(unit.live.stop - 1, unit.live.start)) // self.window.depth
 
-    def _pattern(self, unit: WindowUnit, tap: Tap, rows: range, ring: int) -> Counters:
-        """Rows, columns and word groups of outputs whose rows lie in one lap of the ring."""
+    def _pattern(self, unit: WindowUnit, cols: range, tap: Tap, rows: range, ring: int) -> Counters:
+        """Rows, columns and word groups of outputs whose rows lie in one lap of the ring, which holds `cols`."""
         depth, pitch, lap = self.window.depth, self.window.pitch, self._lap(unit, tap, rows.start)
         held = range(max(lap * depth, unit.live.start), min((lap + 1) * depth, unit.live.stop))
-        patch = Patch(shifted(held, -unit.origin), self._cols(unit), unit.groups)
+        patch = Patch(shifted(held, -unit.origin), cols, unit.groups)
         walk = self.shape.walk(tap, Block(rows, unit.cols, unit.groups), patch, by_tap=False)
         down, *others = walk.counters
         return Counters(ring + held.start % depth * pitch, (down._replace(stride=pitch), *others))
@@ -322,13 +330,16 @@ class Transformation(Units):
         return ()
 
     def spill(self, unit: Unit, base: int) -> Moves:
+        return self._spills(unit.about, base)
+
+    def _spilled(self, place: int, base: int) -> Moves:
         """The transfer of a unit's lowered rows; neighbouring rows of the matrix are written as one run."""
-        window = self.windows[unit.about]
-        parts = tuple(self._spilled(window, base))
-        images = self.plan.images(window.groups)
+        window = self.windows[place]
+        parts = tuple(self._parts(window, base))
+        images = self.product.images_of(self.word_fill, window.groups)
         lowered = neighbours(sorted({row for part in parts for row in part.lane[0].coordinates}))
         boxes = (Box(rows, window.rows, window.cols, images) for rows in lowered)
-        return self.traffic.moves(self.plan.ifmap, parts, boxes, self.shape.ofmap_apart)
+        return self.traffic.moves(self.lowered, parts, boxes, self.shape.ofmap_apart)
 
     def last_of(self, filled: Patch) -> int:
         """The place of the last unit that writes any of these outputs."""
@@ -366,13 +377,21 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     hardware, (conv, images) = hardware.having("mapping", entry="ready"), layer.convolution(batch)
     product, whole = shape_of(conv.product, images, hardware), shape_of(conv, images, hardware)
 
+    @cache
+    def work(product: ConvShape) -> Transformation:
+        # Drafts in the same strips share it, since they differ in nothing else but the tiling of the product.
+        window = windowed(whole, product, hardware).window
+        return Transformation(whole.in_strips_of(product), product, hardware, window)
+
     def draft(product: ConvShape, rank: Ranked) -> Draft:
-        cut, held = TapGroups(product, hardware), windowed(whole, product, hardware)
-        plan = Plan(product, hardware, rank.tiling, cut, LOWERED)
-        work = Transformation(whole.in_strips_of(product), plan, held.window)
-        told = partial(_explained, work, layer)
+        plan = Plan(product, hardware, rank.tiling, TapGroups(product, hardware), LOWERED)
+        told = partial(_explained, plan, work(product), layer)
         return Draft(
-            partial(_Explicit, work), lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate
+            partial(_Explicit, plan, work(product)),
+            lambda each: (each, told(each)),
+            rank.tiling.blocks,
+            rank.least,
+            rank.estimate,
         )
 
     ranked = ranked_shapes(lambda each, on: windowed(whole, each, on).ranks, product, hardware)
@@ -423,10 +442,10 @@ def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Window
 class _Explicit(Convolution):
     """The product, each of whose fills needs the units of the transformation that write what it reads."""
 
-    def __init__(self, work: Transformation) -> None:
-        super().__init__(work.plan)
-        self.work, self.strands, self.intermediates = work, {LOWERED: work}, work.plan.ifmap.size
-        self.before = work.plan.hardware.mapping.transformation == "before"
+    def __init__(self, plan: Plan, work: Transformation) -> None:
+        super().__init__(plan)
+        self.work, self.strands, self.intermediates = work, {LOWERED: work}, plan.ifmap.size
+        self.before = plan.hardware.mapping.transformation == "before"
         self.tensors = work.ifmap, *self.tensors
 
     def counted(self) -> None:
@@ -439,12 +458,12 @@ class _Explicit(Convolution):
 # ---- in words
 
 
-def _explained(work: Transformation, layer: ArrayOp, program: Program) -> Explanation:
+def _explained(plan: Plan, work: Transformation, layer: ArrayOp, program: Program) -> Explanation:
     """The product's explanation, and how its ifmap comes about."""
-    rows = counted(work.plan.ifmap.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
-    told = explanation_of(work.plan, layer, rows)
-    window = SIZE.format(work.window.words * work.plan.hardware.word_bytes)
-    before = work.plan.hardware.mapping.transformation == "before"
+    rows = counted(plan.ifmap.shape[0] // work.shape.groups, "row") + " of the lowered matrix"
+    told = explanation_of(plan, layer, rows)
+    window = SIZE.format(work.window.words * plan.hardware.word_bytes)
+    before = plan.hardware.mapping.transformation == "before"
     memory = f"{told.aspects['memory']}; {window} of window for the ifmap{' in the same words' if before else ''}"
     row, col, channels = work.shape.row, work.shape.col, work.shape.channels
     taps = f"{row.kernel} x {col.kernel} = {work.shape.taps} copies of {counted(channels, 'channel')}"
@@ -459,19 +478,19 @@ def _explained(work: Transformation, layer: ArrayOp, program: Program) -> Explan
     own = {
         "taps": f"{taps}: {rows}{groups}",
         "window": f"{when}: {rolls}{copies}{again}{halos}",
-        "lowered": _read(work, program),
+        "lowered": _read(plan, program),
     }
     choices = {f"window_{name}": getattr(work.window, name) for name in ("rows", "cols", "groups", "taps", "depth")}
     aspects = {**own, **{name: text for name, text in told.aspects.items() if name not in own}, "memory": memory}
     return replace(told, choices={**told.choices, **choices}, aspects=aspects)
 
 
-def _read(work: Transformation, program: Program) -> str:
+def _read(plan: Plan, program: Program) -> str:
     """Sentence about the size of the lowered matrix, and about how often it is read."""
     moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
     written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
     times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written
-    size = f"{work.plan.ifmap.size * work.plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
+    size = f"{plan.ifmap.size * plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
     if times < 1.01:
         return f"{size} in HBM, written and read once"
     return f"{size} in HBM, written once and read {times:.3g} times: not all column folds are done while it is on chip"
