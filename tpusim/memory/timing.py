@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple, TypeVar
 
@@ -28,15 +29,21 @@ class Pipe:
         """Cycles in which each word of a fill is complete on the chip, int64[words]; words are spread evenly over
         `cycles`.
         """
-        whole, rest = divmod(cycles, words)
-        order = np.arange(1, words + 1, dtype=np.int64)
-        return start + self.latency + order * whole - (-order * rest // words)
+        return start + self.latency - _parts(-cycles, words)[1:]
 
     def demands(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
         """Cycles in which the bus can take each word of a spill that takes `cycles`: int64[words]."""
-        whole, rest = divmod(cycles, words)
-        order = np.arange(words, dtype=np.int64)
-        return start + order * whole + order * rest // words
+        return start + _parts(cycles, words)[:-1]
+
+
+@lru_cache(maxsize=64)
+def _parts(cycles: int, words: int) -> NDArray[np.int64]:
+    """The parts of `cycles` that 0, 1, and up to all words take, rounded down: int64[words + 1]; cached, because many
+    transfers are alike.
+    """
+    order = np.arange(words + 1, dtype=np.int64)
+    whole, rest = divmod(cycles, words)
+    return order * whole + order * rest // words
 
 
 class Clocks(NamedTuple):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpusim.base.files import make_folder, write
-from tpusim.cli.actions.results import write_pictures
+from tpusim.cli.actions.results import write_captions
 from tpusim.cli.actions.sweep import metered
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
@@ -53,28 +54,32 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
         sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
         inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
         try:
-            names = store.kept_files(inputs, _written(made, out, kinds))
+            names = store.kept_files(inputs, _written(made, out, kinds, workers))
         except KeyboardInterrupt:
             say(sys.stderr, f"Interrupted while drawing; all points are in {out}; the same command continues.")
             raise
     show(stream, f"In {out}: {', '.join([FILE, *names])}")
 
 
-def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str]) -> Iterator[str]:
+def _files(kinds: Sequence[str], picture: Picture) -> list[tuple[str, bytes]]:
+    """A picture in every format."""
+    return [*picture.files(kinds)]
+
+
+def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str], workers: int) -> Iterator[str]:
     # Imported here, because matplotlib takes longer to import than finished points take to be looked up.
     from tpusim.report.page.paper_page import paper_page
     from tpusim.report.plots.paper import pictures
 
     drawn = [*pictures(made)]
-    with Meter(len(drawn)) as meter:
-
-        def shown() -> Iterator[Picture]:
-            for done, picture in enumerate(drawn):
-                meter.show(done, picture.name)
-                yield picture
-
-        names = [path.name for path in write_pictures(out, shown(), kinds)]
+    with Meter(len(drawn)) as meter, Processes(partial(_files, tuple(kinds)), workers) as processes:
+        for done, (picture, files) in enumerate(processes.outcomes(drawn), 1):
+            for name, contents in files:
+                write(out / name, contents)
+            meter.show(done, picture.name)
+    names = [f"{picture.name}.{kind}" for picture in drawn for kind in kinds]
     yield from names
+    yield write_captions(out, drawn).name
     inside = {each.name: f"{each.name}.png" for each in drawn}
     images = {
         each.name: (out / name).read_bytes() if (name := inside[each.name]) in names else each.contents("png")

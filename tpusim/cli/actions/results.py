@@ -68,14 +68,20 @@ def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
 
 def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
     """Write pictures in every format, with CAPTIONS, and yield the paths as they are written."""
-    captions = []
+    drawn = []
     for picture in pictures:
-        captions.append(f"{picture.name}: {picture.caption}\n")
+        drawn.append(picture)
         for name, contents in picture.files(kinds):
             write(folder / name, contents)
             yield folder / name
+    yield write_captions(folder, drawn)
+
+
+def write_captions(folder: Path, pictures: Iterable[Picture]) -> Path:
+    """Write CAPTIONS, and return its path."""
+    captions = (f"{picture.name}: {picture.caption}\n" for picture in pictures)
     write(folder / CAPTIONS, "\n".join(captions).encode())
-    yield folder / CAPTIONS
+    return folder / CAPTIONS
 
 
 def write_page(source: Path, file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 
 from tpusim.network.ops.array_op import Conv2d
@@ -26,6 +27,7 @@ LIBRARY = "channel_last"
 """How the library of a GPU convolves."""
 
 
+@cache
 def convolutions(network: str, batch: int) -> tuple[Conv2d, ...]:
     """The convolutions of a shipped network."""
     return tuple(each for each in load_workload(network, batch=batch).layers if isinstance(each, Conv2d))

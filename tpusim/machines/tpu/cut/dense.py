@@ -150,9 +150,12 @@ class Dense(Cut):
     @cached_property
     def _rows(self) -> list[list[TapRow]]:
         """Rows of every pass."""
-        width, size = self.shape.col.kernel, self.block_k
-        pairs = (self._pair(at) for at in range(self._size))
-        rows = [(divmod(tap, width), channel) for tap, channel in pairs]
+        size, taps = self.block_k, [divmod(at, self.shape.col.kernel) for at in range(self.shape.taps)]
+        channels = range(self.shape.channels)
+        if self.k_order == "taps_fastest":
+            rows = [(tap, channel) for channel in channels for tap in taps]
+        else:
+            rows = [(tap, channel) for tap in taps for channel in channels]
         return [rows[at : at + size] for at in range(0, len(rows), size)]
 
     def _pair(self, at: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tpusim.base.imports import need
+from tpusim.base.memory import at_rest
 from tpusim.base.words import counted
 from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLayer, Told, WordPasses, WrittenTensor
 from tpusim.machines.tpu import event
@@ -317,6 +318,7 @@ _known: dict[Hashable, _Winner] = {}
 """Choices by shape, batch, machine and lowering: who asks again does not wait for the losers to be timed again."""
 
 
+@at_rest()
 def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
     """The Program of a layer by a lowering; of several drafts the first with the fewest cycles.
 
