@@ -26,6 +26,9 @@ from tpusim.study.sweep.store import Store, model_version, sources_digest
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
 
+PNG = "png"
+"""The format of pictures in the page."""
+
 PAGE, SOME = "paper.html", "figures.html"
 """The page of all exhibits, and the page of some exhibits, which leaves the other as it is."""
 
@@ -61,9 +64,9 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
     show(stream, f"In {out}: {', '.join([FILE, *names])}")
 
 
-def _files(kinds: Sequence[str], picture: Picture) -> list[tuple[str, bytes]]:
+def _in_every(kinds: Sequence[str], picture: Picture) -> dict[str, bytes]:
     """A picture in every format."""
-    return [*picture.files(kinds)]
+    return dict(zip(kinds, (contents for _, contents in picture.files(kinds)), strict=True))
 
 
 def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str], workers: int) -> Iterator[str]:
@@ -71,20 +74,18 @@ def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str], workers: 
     from tpusim.report.page.paper_page import paper_page
     from tpusim.report.plots.paper import pictures
 
-    drawn = [*pictures(made)]
-    with Meter(len(drawn)) as meter, Processes(partial(_files, tuple(kinds)), workers) as processes:
+    drawn, images = [*pictures(made)], {}
+    with (
+        Meter(len(drawn)) as meter,
+        Processes(partial(_in_every, tuple(dict.fromkeys([*kinds, PNG]))), workers) as processes,
+    ):
         for done, (picture, files) in enumerate(processes.outcomes(drawn), 1):
-            for name, contents in files:
-                write(out / name, contents)
+            for kind in kinds:
+                write(out / f"{picture.name}.{kind}", files[kind])
+            images[picture.name] = files[PNG]
             meter.show(done, picture.name)
-    names = [f"{picture.name}.{kind}" for picture in drawn for kind in kinds]
-    yield from names
+    yield from (f"{picture.name}.{kind}" for picture in drawn for kind in kinds)
     yield write_captions(out, drawn).name
-    inside = {each.name: f"{each.name}.png" for each in drawn}
-    images = {
-        each.name: (out / name).read_bytes() if (name := inside[each.name]) in names else each.contents("png")
-        for each in drawn
-    }
     page = PAGE if len(made) == len(MAKERS) else SOME
     write(out / page, paper_page(made, images, unverified()))
     yield page
