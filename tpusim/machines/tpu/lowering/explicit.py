@@ -10,7 +10,7 @@ some outputs, a copy for each tap. Rows that outputs share are brought once, as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
@@ -219,13 +219,18 @@ class Transformation(Units):
         room = max(1, hardware.lanes // len(self.portions[0]))
         # As many taps are written at once as lanes have room for, and shared out evenly among the parts of a unit.
         self.copies = -(-window.taps // -(-window.taps // room))
-        # Drafts that share the transformation spill the same; units share the lanes of the lowered matrix.
-        self._spills, self._lanes = cache(self._spilled), cache(self._lanes_of)
+        # Units share the lanes of the lowered matrix.
+        self._lanes = cache(self._lanes_of)
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
         """Units of the window, in their order."""
         return [*window_units(self.shape, self.hardware, self.window)]
+
+    @cached_property
+    def _spills(self) -> Callable[[int, int], Moves]:
+        """Spills by unit and first word; kept for one place of the window, which most drafts have in common."""
+        return lru_cache(maxsize=len(self.windows))(self._spilled)
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
