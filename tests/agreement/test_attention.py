@@ -56,7 +56,7 @@ def agrees(entry: Attention, batch: int, hardware: Hardware) -> None:
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-@settings(relaxed, max_examples=20)
+@settings(relaxed, max_examples=14)
 @given(entry=attentions(), batch=st.integers(1, 2), hardware=machines())
 def test_random_attention_on_random_machines(entry: Attention, batch: int, hardware: Hardware) -> None:
     agrees(entry, batch, hardware.with_overrides(ESTIMATE))
@@ -104,7 +104,7 @@ WEIGHTS = st.sampled_from(("shared", "own", "either"))
 BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_channels": st.integers(1, 50)})
 
 
-@settings(relaxed, max_examples=20)
+@settings(relaxed, max_examples=14)
 @given(layer=flash_attentions(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
 def test_random_attention_in_one_on_random_machines(
     layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
