@@ -318,6 +318,18 @@ def test_time_and_size_of_the_transformation() -> None:
     assert total.intermediates_checked == 54 * 7 * 7 * 3
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_drafts_that_share_a_transformation_are_what_each_is_alone(order: str) -> None:
+    """Before the product the window stands at one place; beside it, behind what each draft holds."""
+    layer, hardware = Conv2d("conv", 9, 12, 12, 20, 3, padding=1), ordered(machine(8, 4, capacity_words=300), order)
+    searching = hardware.having("mapping", search="simulate")
+    together = EXPLICIT.drafts(layer, 5, searching)
+    assert len(together) > 3
+    assert len({draft.units.work for draft in together}) < len(together)
+    for place, draft in enumerate(together):
+        assert draft.lower()[0] == EXPLICIT.drafts(layer, 5, searching)[place].lower()[0]
+
+
 def test_the_size_of_the_lowered_matrix_is_told_without_the_padding_of_its_channels() -> None:
     layer, hardware = conv(5, 9, 8, 3), machine(8, 8)
     plain, padded = (

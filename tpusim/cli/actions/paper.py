@@ -26,9 +26,6 @@ from tpusim.study.sweep.store import Store, model_version, sources_digest
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
 
-PNG = "png"
-"""The format of pictures in the page."""
-
 PAGE, SOME = "paper.html", "figures.html"
 """The page of all exhibits, and the page of some exhibits, which leaves the other as it is."""
 
@@ -64,9 +61,9 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
     show(stream, f"In {out}: {', '.join([FILE, *names])}")
 
 
-def _in_every(kinds: Sequence[str], picture: Picture) -> dict[str, bytes]:
-    """A picture in every format."""
-    return dict(zip(kinds, (contents for _, contents in picture.files(kinds)), strict=True))
+def _files(kinds: Sequence[str], picture: Picture) -> dict[str, bytes]:
+    """Names and contents of a picture in every format."""
+    return dict(picture.files(kinds))
 
 
 def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str], workers: int) -> Iterator[str]:
@@ -75,16 +72,16 @@ def _written(made: Sequence[Exhibit], out: Path, kinds: Sequence[str], workers: 
     from tpusim.report.plots.paper import pictures
 
     drawn, images = [*pictures(made)], {}
-    with (
-        Meter(len(drawn)) as meter,
-        Processes(partial(_in_every, tuple(dict.fromkeys([*kinds, PNG]))), workers) as processes,
-    ):
+    names = [f"{picture.name}.{kind}" for picture in drawn for kind in kinds]
+    # The page holds PNGs, whatever files are asked for.
+    draw = partial(_files, tuple(dict.fromkeys([*kinds, "png"])))
+    with Meter(len(drawn)) as meter, Processes(draw, workers) as processes:
         for done, (picture, files) in enumerate(processes.outcomes(drawn), 1):
-            for kind in kinds:
-                write(out / f"{picture.name}.{kind}", files[kind])
-            images[picture.name] = files[PNG]
+            for name in {*files}.intersection(names):
+                write(out / name, files[name])
+            images[picture.name] = files[f"{picture.name}.png"]
             meter.show(done, picture.name)
-    yield from (f"{picture.name}.{kind}" for picture in drawn for kind in kinds)
+    yield from names
     yield write_captions(out, drawn).name
     page = PAGE if len(made) == len(MAKERS) else SOME
     write(out / page, paper_page(made, images, unverified()))

@@ -98,9 +98,6 @@ class PointPlan:
             TpusimError: the executor can do no more.
         """
         wanted = [(point, key) for key, point in missing(self.points, store, fresh=False).items()]
-        # Points on one machine often have layers in common, which are simulated once where points go together.
-        machines = {machine: place for place, machine in enumerate(dict.fromkeys(each.hardware for each, _ in wanted))}
-        wanted.sort(key=lambda pair: machines[pair[0].hardware])
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
         # Layers are simulated at about the same rate whatever the batch, so progress counts them.
         jobs = (Assembly({key: point for point, key in each}).jobs(1) for each in some)

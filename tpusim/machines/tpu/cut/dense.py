@@ -56,7 +56,7 @@ class Dense(Cut):
         least = range(-(-self._size // passes), min(rows, self._size) + 1)
 
         def copies(size: int) -> int:
-            return len({self._pair(number * size)[1] for number in range(passes)})
+            return len({self._reduced[number * size][1] for number in range(passes)})
 
         return min(least, key=lambda size: (copies(size), size))
 
@@ -150,20 +150,16 @@ class Dense(Cut):
     @cached_property
     def _rows(self) -> list[list[TapRow]]:
         """Rows of every pass."""
-        size, taps = self.block_k, [divmod(at, self.shape.col.kernel) for at in range(self.shape.taps)]
-        channels = range(self.shape.channels)
-        if self.k_order == "taps_fastest":
-            rows = [(tap, channel) for channel in channels for tap in taps]
-        else:
-            rows = [(tap, channel) for tap in taps for channel in channels]
+        rows, size = self._reduced, self.block_k
         return [rows[at : at + size] for at in range(0, len(rows), size)]
 
-    def _pair(self, at: int) -> tuple[int, int]:
-        """(tap, channel) of element `at` of K; taps are counted row by row."""
+    @cached_property
+    def _reduced(self) -> list[TapRow]:
+        """Tap and channel of each element of K."""
+        taps, channels = self.shape.every_tap, range(self.shape.channels)
         if self.k_order == "taps_fastest":
-            channel, tap = divmod(at, self.shape.taps)
-            return tap, channel
-        return divmod(at, self.shape.channels)
+            return [(tap, channel) for channel in channels for tap in taps]
+        return [(tap, channel) for tap in taps for channel in channels]
 
     @property
     def _size(self) -> int:

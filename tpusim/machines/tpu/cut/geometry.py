@@ -504,8 +504,8 @@ def stored_ifmap(shape: ConvShape, hardware: Hardware) -> tuple[int, int]:
     return padded(channels, multiple), shape.images
 
 
-def ifmap_of(shape: ConvShape, hardware: Hardware, name: str = "ifmap") -> Tensor:
-    """The map that the passes of a convolution read, as stored; `name` tells whether it is the layer's own."""
+def ifmap_of(shape: ConvShape, hardware: Hardware, name: str) -> Tensor:
+    """The map that the passes of a convolution read, as stored: the layer's ifmap, or what another `name` says."""
     (channels, images), (_, *points, _) = stored_ifmap(shape, hardware), shape.tensors.ifmap
     return Tensor(name, shape.tensors.ifmap, converted=True, padded=(channels, *points, images))
 

@@ -111,12 +111,10 @@ class Calendar:
         """
         # A copy: an array over the cells themselves would keep them from growing for as long as anybody holds it.
         cells = self._cells[first - self.settled : stop - self.settled]
-        order, wanted = np.arange(len(wanted)), wanted - first
         if not cells.strip(bytes([FREE])):
-            # Nobody owns a cycle, so that words wait for one another alone.
-            alone: Cycles = np.maximum.accumulate(np.maximum(wanted, 0) - order)
-            return alone + (order + first)
-        free, cycles = (np.frombuffer(cells, np.uint8) == FREE).nonzero()[0], stop - first
+            cells, stop = cells[:0], first
+        free, wanted = (np.frombuffer(cells, np.uint8) == FREE).nonzero()[0], wanted - first
+        order, cycles = np.arange(len(wanted)), stop - first
         rank = free.searchsorted(wanted)
         if wanted[-1] > cycles:
             # Beyond the calendar every cycle is free, so F grows by one a cycle.

@@ -69,7 +69,7 @@ class PipedMemory:
         return busy, start + busy, ended, ended + self._pipe.latency
 
     def least(self, step: Transfer) -> int:
-        """Cycles for which every transfer like this one keeps the bus from the next one, at least."""
+        """Least cycles for which a transfer keeps the next one from the bus."""
         return self._busy(step)
 
     def _busy(self, step: Transfer) -> int:
@@ -214,7 +214,7 @@ class Dma:
                 self._board.expect(ended + to_come[index])
 
     def _to_come(self) -> dict[int, int]:
-        """Cycles of a bus behind each transfer to the end of the last spill on that bus, at least."""
+        """Least cycles of the bus from the end of each transfer to the end of the last spill on that bus."""
         found, behind = dict[int, int](), dict[str, int]()
         for index, step in reversed([*enumerate(self._program.steps)]):
             if isinstance(step, Spill):

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
-from tpusim.base.memory import at_rest
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.geometry import InStrips, by_filter_row
@@ -64,7 +63,7 @@ class Draft:
 
     def lower(self) -> ExplainedProgram:
         """The Program, and its explanation."""
-        with self.around(), at_rest():
+        with self.around():
             return self.finish(program_of(self.units))
 
     def telling(self, aspect: str, words: str, first: bool = False) -> Draft:

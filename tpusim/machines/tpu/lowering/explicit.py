@@ -219,8 +219,8 @@ class Transformation(Units):
         room = max(1, hardware.lanes // len(self.portions[0]))
         # As many taps are written at once as lanes have room for, and shared out evenly among the parts of a unit.
         self.copies = -(-window.taps // -(-window.taps // room))
-        # Units share the lanes of the lowered matrix.
-        self._lanes = cache(self._lanes_of)
+        # Units have these in common.
+        self._lane = cache(self._lane_of)
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
@@ -294,7 +294,7 @@ class Transformation(Units):
             ring = base + number * self.window.depth * self.window.pitch
             for at in range(0, len(unit.taps), self.copies):
                 taps = unit.taps[at : at + self.copies]
-                lane = (self._lanes(taps, channels),)
+                lane = (self._lane(taps, channels),)
                 for rows in self._laps(unit, taps):
                     # A lane group a tap; each walks the grid points on which its tap stands.
                     patterns = (self._pattern(unit, cols, tap, rows, ring) for tap in taps)
@@ -303,7 +303,7 @@ class Transformation(Units):
                     items = self.product.items(self.word_fill, rows, unit.cols, unit.groups, self.shape.ofmap_apart)
                     yield Part(0, (0,), lane, items, self.word_fill, feed)
 
-    def _lanes_of(self, taps: tuple[Tap, ...], channels: range) -> Along:
+    def _lane_of(self, taps: tuple[Tap, ...], channels: range) -> Along:
         """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
         held = [k for tap in taps for k in self.shape.ks(tap, channels)]
         step = held[1] - held[0] if len(held) > 1 else 1
@@ -390,14 +390,8 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
 
     def draft(product: ConvShape, rank: Ranked) -> Draft:
         plan = Plan(product, hardware, rank.tiling, TapGroups(product, hardware), LOWERED)
-        told = partial(_explained, plan, work(product), layer)
-        return Draft(
-            partial(_Explicit, plan, work(product)),
-            lambda each: (each, told(each)),
-            rank.tiling.blocks,
-            rank.least,
-            rank.estimate,
-        )
+        units, told = partial(_Explicit, plan, work(product)), partial(_explained, plan, work(product), layer)
+        return Draft(units, lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate)
 
     ranked = ranked_shapes(lambda each, on: windowed(whole, each, on).ranks, product, hardware)
     return [draft(*each) for each in ranked]
