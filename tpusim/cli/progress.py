@@ -7,8 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from tpusim.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -34,19 +32,11 @@ class Meter:
         self._told = self._began - max(0.0, QUIET_SECONDS - FIRST_SECONDS)
         self._name, self._share = "", 0.0
         self._bar: Progress | None = None
+        self._quick = True
         self._over = threading.Event()
         self._telling = threading.Lock()
 
     def __enter__(self) -> Meter:
-        console = Console(stderr=True)
-        if console.is_terminal:
-            # Imported here, because it takes as long to import as all code of tables.
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            name = TextColumn("{task.fields[name]}", markup=False)
-            self._bar = Progress(*columns, name, console=console, transient=True)
-            self._bar.add_task("", total=self._total, name="")
         self._timer = threading.Thread(target=self._remind, daemon=True)
         self._timer.start()
         return self
@@ -63,17 +53,36 @@ class Meter:
 
     def _remind(self) -> None:
         """Show the bar once it has taken a while; show what is under way even without news."""
-        wait = FIRST_SECONDS
-        while not self._over.wait(wait):
-            if self._bar and wait == FIRST_SECONDS:
-                self._bar.start()
-            wait = QUIET_SECONDS
+        if self._over.wait(FIRST_SECONDS):
+            return
+        self._bar, self._quick = self._on_terminal(), False
+        if self._bar:
+            self._bar.start()
+        while True:
             if self._name:
                 self._tell()
+            if self._over.wait(QUIET_SECONDS):
+                return
+
+    def _on_terminal(self) -> Progress | None:
+        """Return the bar; None in a pipe."""
+        # Imported here, because a quick command draws none, and it takes as long to import as all code of tables.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return None
+        name = TextColumn("{task.fields[name]}", markup=False)
+        bar = Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name, console=console, transient=True)
+        bar.add_task("", completed=self.done, total=self._total, name=self._name)
+        return bar
 
     def _tell(self) -> None:
-        """Update the bar; in a pipe, print a line unless there was one just now."""
+        """Update the bar; in a pipe, print a line unless there was one just now. Nothing is shown of quick work."""
         with self._telling:
+            if self._quick:
+                return
             now = time.monotonic()
             name, heard = self._name, self._news
             if self._unit:

@@ -24,7 +24,6 @@ from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
-from tpusim.network.training import USUAL, training_step
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
@@ -67,6 +66,8 @@ def load(
     ops = asked.ops or ("all" if asked.training is not None else None)
     work = workload_of(document, images or document.images or BATCH, ops)
     if asked.training is not None:
+        from tpusim.network.training import USUAL, training_step
+
         work = training_step(work, replace(work.training or USUAL, **asked.training))
     check_own(work, family_of(machine))
     work, lowering = by_layer(work, lowering, family_of(machine))
