@@ -32,7 +32,7 @@ class Meter:
         self._told = self._began - max(0.0, QUIET_SECONDS - FIRST_SECONDS)
         self._name, self._share = "", 0.0
         self._bar: Progress | None = None
-        self._quick = True
+        self._terminal = sys.stderr.isatty()
         self._over = threading.Event()
         self._telling = threading.Lock()
 
@@ -53,36 +53,30 @@ class Meter:
 
     def _remind(self) -> None:
         """Show the bar once it has taken a while; show what is under way even without news."""
-        if self._over.wait(FIRST_SECONDS):
-            return
-        self._bar, self._quick = self._on_terminal(), False
-        if self._bar:
-            self._bar.start()
-        while True:
+        wait = FIRST_SECONDS
+        while not self._over.wait(wait):
+            if self._terminal and wait == FIRST_SECONDS:
+                self._bar = self._started()
+            wait = QUIET_SECONDS
             if self._name:
                 self._tell()
-            if self._over.wait(QUIET_SECONDS):
-                return
 
-    def _on_terminal(self) -> Progress | None:
-        """Return the bar; None in a pipe."""
-        # Imported here, because a quick command draws none, and it takes as long to import as all code of tables.
+    def _started(self) -> Progress:
+        """Draw the bar."""
+        # Imported here, because quick work needs none, and it takes as long to import as all code of tables.
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            return None
+        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         name = TextColumn("{task.fields[name]}", markup=False)
-        bar = Progress(BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), name, console=console, transient=True)
+        bar = Progress(*columns, name, console=Console(stderr=True), transient=True)
         bar.add_task("", completed=self.done, total=self._total, name=self._name)
+        bar.start()
         return bar
 
     def _tell(self) -> None:
-        """Update the bar; in a pipe, print a line unless there was one just now. Nothing is shown of quick work."""
+        """Update the bar; in a pipe, print a line unless there was one just now."""
         with self._telling:
-            if self._quick:
-                return
             now = time.monotonic()
             name, heard = self._name, self._news
             if self._unit:
@@ -91,7 +85,7 @@ class Meter:
             if self._bar:
                 self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
                 return
-            if now - self._told <= QUIET_SECONDS or self._over.is_set():
+            if self._terminal or now - self._told <= QUIET_SECONDS or self._over.is_set():
                 return
             self._told = now
             silent = f", {now - heard:.0f} s" if now - heard > FIRST_SECONDS else ""
