@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import need
 from tpusim.input.document import Document
-from tpusim.network.graph import Graph, NodeViews
 
 if TYPE_CHECKING:
     from tpusim.network.formats.jax_function import JaxWorkload
+    from tpusim.network.graph import Graph, NodeViews
 
 # ---- what a user says of a model beside its file
 
