@@ -13,6 +13,7 @@ import yaml
 from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, written
 from tpusim.input.scalars import path_of, show, whole_number
@@ -84,7 +85,8 @@ def load_workload(
         (336, (('seq', 64),))
     """
     images, asked = images_of(batch), ModelOptions(dims or {}, skip_unknown, ops)
-    return workload_of(open_workload(name_or_path, asked), images, ops)
+    document = open_workload(name_or_path, asked)
+    return workload_of(document, fitting(document, images), ops)
 
 
 def images_of(batch: object) -> int:
@@ -93,6 +95,16 @@ def images_of(batch: object) -> int:
         return whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
         raise InputError(Problem(str(error), "batch")) from None
+
+
+def fitting(document: Document, batch: int) -> int:
+    """Return `batch` unchanged. Raises InputError where the file says for how many images its layers are, and these are
+    not as many.
+    """
+    if document.images is not None and document.images != batch:
+        says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
+        raise InputError(Problem(says, document.label))
+    return batch
 
 
 def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,9 +24,9 @@ from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
+from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
-from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
+from tpusim.network.workload_file import fitting, images_of, open_workload, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import BYTES, COUNTS
@@ -49,7 +50,8 @@ def load(
     """Return the workload with the layers that `layers` selects, the machine, and the lowering of all layers that have
     none of their own. `lowering` may also name lowerings of single layers, by patterns of their names.
 
-    Without a `batch`, the batch is the number of images in the arrays that are `asked` for, else BATCH.
+    Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
+    BATCH.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -60,7 +62,8 @@ def load(
     images = None if batch is None else images_of(batch)
     document = open_workload(workload, asked)
     if images and document.images and images != document.images:
-        held = "arrays of --input hold" if asked.arrays else "shapes are for"
+        plain = "shapes are for" if is_function(workload) else "layers are for"
+        held = "arrays of --input hold" if asked.arrays else plain
         says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
     ops = asked.ops or ("all" if asked.training is not None else None)
@@ -233,9 +236,11 @@ class EndToEnd:
 YAML = (".yaml", ".yml")
 
 
-def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOptions) -> None:
-    """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what it is."""
-    images = images_of(batch)
+def import_and_report(file: Path, out: Path | None, batch: int | None, asked: ModelOptions) -> None:
+    """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what was
+    read.
+    """
+    images = None if batch is None else images_of(batch)
     if out == Path(STDOUT):
         out = None
     if not is_foreign(file):
@@ -246,6 +251,7 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
+    images = fitting(document, images or document.images or BATCH)
     work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:
@@ -253,6 +259,8 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
     else:
         write(out, text.encode())
     macs = quantity(sum(layer.macs(images) for layer in work.layers), COUNTS)
-    say(sys.stderr, f"{out or work.name}: {counted(len(work.layers), 'layer')}, {macs}MAC at batch {images}")
+    ops = ", ".join(f"{op} {many:,}" for op, many in Counter(layer.op for layer in work.layers).most_common())
+    layers = f"{counted(len(work.layers), 'layer')} ({ops})"
+    say(sys.stderr, f"{out or work.name}: {layers}, {macs}MAC at batch {images}")
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     tell_left_out(work)
