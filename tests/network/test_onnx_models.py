@@ -187,11 +187,25 @@ def test_products_of_what_the_model_computes_stand_side_by_side(tmp_path: Path, 
     assert layers == (Gemm("matmul_y", 9, 9, 64, groups=12),)
 
 
-def test_a_first_dimension_that_is_given_counts_no_images(tmp_path: Path) -> None:
+def test_a_first_dimension_that_is_called_a_length_counts_no_images(tmp_path: Path) -> None:
     model = one("Conv", ["frames", 3, 8, 8], [4, 3, 3, 3])
-    assert len(layers_of(tmp_path, model, batch=2)) == 1
+    with pytest.raises(InputError, match=r"leave sizes open: frames \(dimension 0 of x\); .* --dim frames=N"):
+        layers_of(tmp_path, model, batch=2)
     assert len(layers_of(tmp_path, model, batch=2, dims={"frames": 5})) == 5
-    assert len(layers_of(tmp_path, one("Conv", ["N", 3, 8, 8], [4, 3, 3, 3]), batch=2, dims={"N": 5})) == 1
+
+
+@pytest.mark.parametrize("name", ["N", "batch", "pictures"])
+def test_a_batch_that_is_given_by_name_is_that_of_the_run(tmp_path: Path, name: str) -> None:
+    """Of a dimension that only its place makes the batch, a run of another batch shows that it is none."""
+    path = saved(tmp_path, one("Conv", [name, 3, 8, 8], [4, 3, 3, 3]))
+    work = load_workload(path, dims={name: 5})
+    assert (work.batch, work.layers) == (5, load_workload(path, 5).layers)
+    if name == "pictures":
+        assert len(load_workload(path, 2, dims={name: 5}).layers) == 5
+    else:
+        assert load_workload(path, 10, dims={name: 5}).layers == work.layers
+        with pytest.raises(InputError, match="the model is for 5 images at once, as the sizes given are; give 5 or a"):
+            load_workload(path, 2, dims={name: 5})
 
 
 def test_more_images_than_the_batch_are_as_many_layers(tmp_path: Path) -> None:
@@ -459,7 +473,7 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, name: str) -> None:
     ],
 )  # fmt: skip
 def test_what_moves_elements_is_a_layer(tmp_path: Path, nodes: list[NodeProto], shape: list[Any], layer: Op) -> None:
-    work = load_workload(saved(tmp_path, moving(nodes, shape)), batch=2)
+    work = load_workload(saved(tmp_path, moving(nodes, shape)), batch=2 if shape[0] == "N" else shape[0])
     assert work.layers == (layer,)
     assert not work.not_timed
 
@@ -637,7 +651,7 @@ def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_cannot_be_a_layer_says_why(tmp_path: Path, model: ModelProto, says: str) -> None:
     with pytest.raises(InputError) as error:
-        layers_of(tmp_path, model)
+        layers_of(tmp_path, model, batch=1 + ("--dim N=1" in says))
     assert says in str(error.value)
 
 
@@ -866,7 +880,7 @@ def test_a_deformable_convolution_adds_as_much_on_opposite_sides(tmp_path: Path)
         (["N", 3, "2 * H", 8], {}, "run or import: --dim '2 * H'=N; or run with --input FILE.npz, which has an"),
         (["N", 3, "H", 8], {"h": 8}, "--dim h: no dimension of that name is open; did you mean H? open are H, N"),
         ([1, 3, 8, 8], {"h": 8}, "--dim h: no dimension of that name is open; the model leaves none open"),
-        (["N", 3, 8, 8], {"N": 8}, None),
+        (["N", 3, 8, 8], {"N": 4}, None),
         (["images", 3, "H", 8], {"H": 8}, None),
         ([None, 3, 8, 8], {}, None),
     ],
@@ -886,7 +900,8 @@ def test_a_model_that_is_open_but_for_one_image_alone(tmp_path: Path) -> None:
     model = model_of(nodes, {"x": ["N", 4, 16]}, {"w": [64, 10]})
     model.graph.initializer.append(numpy_helper.from_array(np.array([1, -1]), "shape"))
     with pytest.raises(InputError, match=r"do not fit together; .*; for one image they do: give --dim N=1$"):
-        layers_of(tmp_path, model)
+        layers_of(tmp_path, model, batch=3)
+    assert layers_of(tmp_path, model) == (Gemm("gemm_y", 1, 10, 64),)
     assert layers_of(tmp_path, model, batch=3, dims={"N": 1}) == (Gemm("gemm_y", 3, 10, 64),)
 
 
@@ -988,7 +1003,7 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_without_work_for_the_array_says_how_to_run_it(tmp_path: Path) -> None:
     path = saved(tmp_path, model_of([node("Relu", "x", "y")], {"x": ["N", 3]}, {}))
-    with pytest.raises(InputError, match="is in the model; ops all also takes those of the vector unit"):
+    with pytest.raises(InputError, match=r"in the model: Relu 1 \(left out by ops array\); ops all also takes those"):
         load_workload(path, ops="array")
     assert load_workload(path).inputs() == {"relu_y": ("x",)}
 

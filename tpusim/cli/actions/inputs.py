@@ -13,7 +13,6 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
-from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused, names_wanted, select_layers
@@ -26,7 +25,7 @@ from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
 from tpusim.network.training import USUAL, training_step
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
-from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
+from tpusim.network.workload_file import images_of, open_workload, run_batch, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import BYTES, COUNTS
@@ -58,14 +57,14 @@ def load(
         InputError: with every problem of the first of them that cannot be used.
     """
     machine = load_hardware(hardware, changes or [])
-    images = None if batch is None else images_of(batch)
-    document = open_workload(workload, asked)
-    if images and document.images and images != document.images:
+    images = run_batch(batch)
+    document = open_workload(workload, replace(asked, batch=images))
+    if batch and document.images and batch != document.images:
         held = "arrays of --input hold" if asked.arrays else "shapes are for"
         says = f"the {held} {counted(document.images, 'image')}"
-        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
+        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
     ops = asked.ops or ("all" if asked.training is not None else None)
-    work = workload_of(document, images or document.images or BATCH, ops)
+    work = workload_of(document, document.images or images.images, ops)
     if asked.training is not None:
         work = training_step(work, replace(work.training or USUAL, **asked.training))
     check_own(work, family_of(machine))

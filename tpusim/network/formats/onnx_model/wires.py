@@ -13,11 +13,9 @@ from tpusim.network.entries import INPUTS, Entry, HandedOn, Wiring, read_layers
 from tpusim.network.formats import Names
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
-from tpusim.network.ops.op import BATCH, Op, Shape
+from tpusim.network.ops.op import BATCH, Shape
 from tpusim.network.workload import INPUT
 
-_BATCHES = (251, 1)
-"""Numbers of images for comparing sizes: a prime, which shows what follows the batch; one where a prime is too many."""
 _SAME = frozenset({"Dropout", "Identity"})
 _MAP_AXES = 4
 _ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -33,22 +31,19 @@ class Wired(NamedTuple):
 
 def wired(
     graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, constants: Set[str],
-    same: Set[str], names: Names,
+    same: Set[str], names: Names, batch: int,
 ) -> Wired:  # fmt: skip
     """Return entries with the names of what they read, entries that take no time among them.
 
     `layers` are entries by the first result of their nodes, `given` the network's inputs, `same` results that are no
-    other than the first operands; `names` has those of layers.
+    other than the first operands; `names` has those of layers, which are for a `batch`.
     """
     inputs = {name: names.take(name) for name in given or (INPUT,)}
-    lost = ""
-    for batch in _BATCHES:
-        try:
-            entries = [*_Wires(graph, layers, inputs, values, constants, same, names, batch).entries()]
-            return Wired([*inputs.values()], entries)
-        except InputError as error:
-            lost = error.problems[0].message
-    return Wired([], [*layers.values()], lost)
+    try:
+        entries = [*_Wires(graph, layers, inputs, values, constants, same, names, batch).entries()]
+    except InputError as error:
+        return Wired([], [*layers.values()], error.problems[0].message)
+    return Wired([*inputs.values()], entries)
 
 
 class _Wires:
@@ -114,7 +109,7 @@ class _Wires:
             # Each of several layers reads a part.
             fits = made is not None and ("count" in entry or made.fits(shape))
             if not fits and (name, whole) not in self._views:
-                view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
+                view = self._view(name, whole)
                 yield self._added(view)
                 self._views[name, whole] = view["name"]
             inputs.append(self._views.get((name, whole)) or self._at[name])
@@ -128,28 +123,19 @@ class _Wires:
         read_layers(entry, self._sizes, self._wiring)
         return entry
 
-    def _view(self, value: str, shape: Shape, entry: Entry, layer: Op | None) -> Entry:
-        """Return an entry between a layer and its input; sizes are the layer's, if it has them."""
+    def _view(self, value: str, shape: Shape) -> Entry:
+        """Return an entry between a layer and its input, of the size that the layer reads."""
         maker = self._makers.get(value)
-        fields = layer.sized_by.items() if layer and "count" not in entry else ()
-        many = next((entry.get(field) for field, axis in fields if axis == 3), None)
         channels, height, width, images = shape
-        # Sizes as a file writes them for any batch; no number of images where that is the batch itself.
-        many = many or self._written(images, by_batch=True)
         return {
             "name": self._names.take(called(maker) if maker is not None else value or "view"),
             "op": "view",
             INPUTS: [*self._entries_of(value)],
-            "channels": self._written(channels, isinstance(entry.get("groups"), str)),
+            "channels": channels,
             "height": height,
             "width": width,
-            **({"images": many} if many != BATCH else {}),
+            **({"images": images} if images != self._batch else {}),
         }
-
-    def _written(self, size: int, by_batch: bool) -> int | str:
-        """Write a size as a multiple of the batch, if it follows it."""
-        times, rest = divmod(size, self._batch)
-        return size if rest or not by_batch else f"{BATCH}*{times}" if times > 1 else BATCH
 
     # ---- what takes no time and is no view
 
