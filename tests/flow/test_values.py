@@ -644,9 +644,8 @@ def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("op", "reads", "more"),
     [
-        ("MatMul", "k a", {}), ("MatMul", "b a", {}), ("MatMul", "v a", {}), ("MatMul", "b u", {}), ("MatMul", "v u", {}),
+        *(("MatMul", reads, {}) for reads in ("k a", "b a", "v a", "b u", "v u", "c a", "b d", "d u", "v d")),
         ("Gemm", "b a", {}), ("Gemm", "b e", {"transB": 1}), ("Gemm", "a f", {"transA": 1}), ("Gemm", "k a", {}),
-        ("MatMul", "c a", {}), ("MatMul", "b d", {}), ("MatMul", "d u", {}), ("MatMul", "v d", {}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("runs", [1, 3])

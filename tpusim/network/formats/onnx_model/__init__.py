@@ -22,7 +22,7 @@ from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, RunBatch, UnfitNode, printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
-from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
+from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
@@ -160,13 +160,15 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
             read.folded += 1
         elif name in ops:
             _add_layer(read, node, path)
+        elif name in VECTOR_OPS:
+            read.not_timed[name] += 1
         else:
-            read.leave_out(name, _NOT_ASKED if name in VECTOR_OPS else _NO_LAYER)
+            read.leave_out(name, _IN_PLACE if name in IN_PLACE else _UNLIKE.get(name, _NO_LAYER))
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
         more = "; ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
-        why = f": {'; '.join(_untimed(read))}" if read.untimed else ""
+        why = f": {_untimed(read.untimed)}" if read.untimed else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{why}{more}", str(path)))
     return read
 
@@ -326,15 +328,19 @@ def _inside(node: NodeProto) -> Iterator[str]:
         yield f"{operator(node)} {called(node)} has inside {_listed(inner)}"
 
 
-def _untimed(read: Understood) -> Iterator[str]:
-    """Name the ops that take no time, each with the reasons."""
-    for op, reasons in read.untimed.items():
-        for why, count in reasons.items():
-            yield f"{op} {count:,} ({why})"
+def _untimed(ops: Mapping[str, Mapping[str, int]]) -> str:
+    """Name ops that take no time, with how often each reason holds."""
+    reasons = ((op, *each) for op, every in ops.items() for each in every.items())
+    return ", ".join(f"{op} {count:,} ({why})" for op, why, count in reasons)
 
 
 _NO_LAYER = "no layer here computes it"
-_NOT_ASKED = "left out by ops array"
+_IN_PLACE = "its result is read where its operand lies"
+_UNLIKE = {
+    **dict.fromkeys(("LpPool", "GlobalLpPool"), "pools take the largest element or the mean"),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), "which elements it takes follows from values"),
+}
+"""Reasons of operators that are like those of layers."""
 
 
 def _listed(ops: Mapping[str, int]) -> str:
@@ -419,6 +425,8 @@ def _notes(read: Understood) -> Iterator[str]:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:
         yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
+    if told := _untimed({op: each for op, each in read.untimed.items() if op not in IN_PLACE}):
+        yield f"not timed: {told}"
     if read.reasons:
         more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
         yield f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}"

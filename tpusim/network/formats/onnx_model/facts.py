@@ -43,6 +43,12 @@ _MOVES = (
 NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES)).split())
 """Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
 
+IN_PLACE = frozenset({
+    "Cast", "CastLike", "Concat", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size",
+    "Slice", "Split", "Squeeze", "Unsqueeze",
+})  # fmt: skip
+"""Those of them whose results are read where their operands lie."""
+
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
 })  # fmt: skip
