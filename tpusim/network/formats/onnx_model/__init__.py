@@ -20,7 +20,7 @@ from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, RunBatch, UnfitNode, printable
-from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
+from tpusim.network.formats.onnx_model.dims import ModelBatch, Run, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
@@ -45,18 +45,6 @@ class LayerNode(NamedTuple):
     node: NodeProto
     sizes: LayerSizes
     views: NodeViews
-
-
-class Run(NamedTuple):
-    """The images of a workload: `images` in all, `own` at once in a run of the model."""
-
-    images: int
-    own: int
-
-    @property
-    def times(self) -> int:
-        """Return how many runs of the model that is."""
-        return self.images // self.own
 
 
 @dataclass
@@ -366,8 +354,9 @@ def _document(read: Understood, path: Path) -> Document:
     opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.model.opset_import)
     maker = printable(f"{read.model.producer_name} {read.model.producer_version}".strip())
     origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
+    views = {each.node.output[0]: each.views for each in read.layers}
     known = read.values, read.facts.constants, {*read.same}
-    called_, entries, lost = wired(read.model.graph, layers, given, *known, names, read.run.images)
+    called_, entries, lost = wired(read.model.graph, layers, views, given, *known, names, read.run)
     # Large weights are inputs of the graph by now. The file names only the ones that a layer reads as it reads a map.
     reads = {each for entry in entries for each in entry.get(INPUTS, ())}
     weights = {each for name, each in zip(given, called_, strict=False) if name in read.facts.constants}

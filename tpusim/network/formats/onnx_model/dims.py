@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +75,18 @@ class ModelBatch:
         return {**self.dims, **dict.fromkeys(self.names, images)}
 
 
+class Run(NamedTuple):
+    """The images of a workload: `images` in all, `own` at once in a run of the model."""
+
+    images: int
+    own: int
+
+    @property
+    def times(self) -> int:
+        """Return how many runs of the model that is."""
+        return self.images // self.own
+
+
 def inputs(graph: GraphProto) -> list[ValueInfoProto]:
     """Return the model's inputs from outside: without weights, which old files name among the inputs."""
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
@@ -100,7 +112,7 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     settled = next((sizes[each.name] for each in opened if each.name in counted & sizes.keys()), None)
     left = counted if settled is None else frozenset[str]()
     if missing := {each.name: each for each in reversed(opened) if each.name not in left | sizes.keys()}:
-        raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
+        raise InputError(Problem(_missing([*missing.values()][::-1], counted, arrays), str(path)))
     own = None if left else settled or _first(given)
     by_place = settled is not None and not named
     return ModelBatch(left, own, by_place, not counted, sizes, arrays, _runs(given, sizes, arrays))
@@ -184,7 +196,7 @@ def _first(given: Sequence[ValueInfoProto]) -> int:
     return max(1, next((int(shape[0].dim_value) for shape in shapes if len(shape) > 1), 1))
 
 
-def _missing(left: Sequence[Open], arrays: Arrays) -> str:
+def _missing(left: Sequence[Open], counted: Set[str], arrays: Arrays) -> str:
     where = ", ".join(f"{each.name} (dimension {each.axis} of {each.value})" for each in left)
     give = " ".join(f"--dim {shlex.quote(each.name)}=N" for each in left)
     by = "or run with --input FILE.npz, which has an array for each input, by its name"
@@ -192,4 +204,5 @@ def _missing(left: Sequence[Open], arrays: Arrays) -> str:
         wanted = ", ".join({each.value: f"{each.value} of {each.rank} dimensions" for each in left}.values())
         there = ", ".join(f"{printable(name)} of {array.ndim}" for name, array in arrays.items())
         by = f"or arrays in --input that say them: {wanted}, where it has {there or 'none'}"
-    return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}"
+    batch = f" ({' and '.join(sorted(counted))} is the batch, which --batch gives)" if counted else ""
+    return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}{batch}"

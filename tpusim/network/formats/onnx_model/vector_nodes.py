@@ -87,8 +87,8 @@ def _arithmetic(node: KnownNode) -> AsLayer:
     if not whole:
         raise UnfitNode("neither operand is as large as what it makes")
     main = next((index for index in whole if not node.constant[index]), whole[0])
-    at, first = 1 - main, len(node.result) < 2 or node.result[0] > 1
-    if node.constant[at] and node.shapes[at] == node.result and first:
+    at = 1 - main
+    if len(node.result) == 2 and node.result[0] > 1 and node.constant[at] and node.shapes[at] == node.result:
         raise UnfitNode("its constant has numbers of its own for each image")
     if main == 1 and node.op in ("Sub", "Div"):
         name = f"r{name}"
@@ -133,8 +133,8 @@ def _kind(mine: Shape, result: Shape, constant: bool, shared: bool) -> Other | N
     """Return along which axes the other operand has elements of its own. A constant is the same for all images."""
     if prod(mine) == 1 and constant:
         return "number"
-    # What the network makes belongs to its image, where it can.
-    for kind, kept in sorted(KEPT.items(), key=lambda each: not each[1][IMAGES]):
+    # What the network makes belongs to its image where it can, and what all images share to a channel.
+    for kind, kept in sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map")):
         alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
         allowed = not constant if kept[IMAGES] else shared
         if alike and allowed and mine[IMAGES] == (result[IMAGES] if kept[IMAGES] else 1):
