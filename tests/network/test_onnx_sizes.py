@@ -145,7 +145,7 @@ def test_a_file_for_every_batch_has_the_sizes_of_each(tmp_path: Path) -> None:
     assert [entry["m"] for entry in document.data["layers"] if entry["op"] == "gemm"] == ["batch*16", "batch*16+48"]
     written = tmp_path / "net.yaml"
     written.write_text(yaml_of(document))
-    for images in (1, 2, 7, 8, 16, 64):
+    for images in (1, 2, 7, 8, 64):
         assert load_workload(written, images).layers == load_workload(path, images).layers
         # Of one image, elements stand where they do in whatever order its axis is read.
         assert images == 1 or load_workload(written, images).edges == load_workload(path, images).edges

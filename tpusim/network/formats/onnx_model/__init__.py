@@ -20,7 +20,7 @@ from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, RunBatch, UnfitNode, printable
-from tpusim.network.formats.onnx_model.dims import ModelBatch, Run, batch_of, inputs, set_sizes
+from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
@@ -63,7 +63,7 @@ class Understood:
 
     model: ModelProto
     batch: ModelBatch
-    run: Run
+    run: ModelRun
     facts: Facts
     values: Inferred
     taken: Sequence[str]
@@ -176,17 +176,17 @@ def _images_of(model: ModelProto, values: Inferred, first: int) -> int:
     return first if all(each % first == 0 for each in images) else gcd(*images)
 
 
-def _run(batch: ModelBatch, own: int, wanted: RunBatch, path: Path) -> Run:
+def _run(batch: ModelBatch, own: int, wanted: RunBatch, path: Path) -> ModelRun:
     """Return the images of a run. Raises InputError where the model is not for that batch."""
     if batch.runs is not None:
-        return Run(own * batch.runs, own)
+        return ModelRun(own * batch.runs, own)
     if wanted.usual and not (batch.fixed and wanted.images % own == 0):
-        return Run(own, own)
+        return ModelRun(own, own)
     if wanted.images % own:
         of = "as its inputs are" if batch.fixed else "as the sizes given are"
         says = f"the model is for {counted(own, 'image')} at once, {of}; give {own:,} or a multiple, or leave it out"
         raise InputError(Problem(says, f"{path}: --batch {wanted.images}"))
-    return Run(wanted.images, own)
+    return ModelRun(wanted.images, own)
 
 
 def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:

@@ -75,7 +75,7 @@ class ModelBatch:
         return {**self.dims, **dict.fromkeys(self.names, images)}
 
 
-class Run(NamedTuple):
+class ModelRun(NamedTuple):
     """The images of a workload: `images` in all, `own` at once in a run of the model."""
 
     images: int

@@ -47,7 +47,7 @@ IN_PLACE = frozenset({
     "Cast", "CastLike", "Concat", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size",
     "Slice", "Split", "Squeeze", "Unsqueeze",
 })  # fmt: skip
-"""Those of them whose results are read where their operands lie."""
+"""Operators whose results are read where their operands lie."""
 
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",

@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto
 from tpusim.base.errors import InputError
 from tpusim.network.entries import INPUTS, Entry, HandedOn, Wiring, read_layers
 from tpusim.network.formats import Names
-from tpusim.network.formats.onnx_model.dims import Run
+from tpusim.network.formats.onnx_model.dims import ModelRun
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
 from tpusim.network.graph import IMAGES, Axes, NodeViews, OperandView, TensorView
@@ -33,7 +33,7 @@ class Wired(NamedTuple):
 
 def wired(
     graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], given: Sequence[str],
-    values: Inferred, constants: Set[str], same: Set[str], names: Names, run: Run,
+    values: Inferred, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
 ) -> Wired:  # fmt: skip
     """Return entries with the names of what they read, entries that take no time among them.
 
@@ -53,7 +53,7 @@ class _Wires:
 
     def __init__(
         self, graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], inputs: Mapping[str, str],
-        values: Inferred, constants: Set[str], same: Set[str], names: Names, run: Run,
+        values: Inferred, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
     ) -> None:  # fmt: skip
         self._graph, self._layers, self._same, self._names = graph, layers, same, names
         self._shapes, self._constants = values.shapes, constants
@@ -136,7 +136,7 @@ class _Wires:
     def _seen(self, view: TensorView, value: str) -> tuple[Axes, int] | None:
         """Return the places of a value's elements in a tensor, and the axis along which several runs stand."""
         shape = self._shape(value)
-        if not view.axes or (view.shape or shape) != shape:
+        if not view.axes or (view.spread or view.shape or shape) != shape:
             return None
         return view.places(shape), view.images if self._runs > 1 else IMAGES
 
