@@ -182,7 +182,8 @@ _LONGEST = 180
 
 def printable(text: str) -> str:
     """Return `text` in one line that a message, a comment or a name can hold."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST]
+    shown = text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)
+    return shown[:_LONGEST]
 
 
 class Names:

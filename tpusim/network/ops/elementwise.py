@@ -36,7 +36,7 @@ MOST_POWER = 3
 
 Other: TypeAlias = Literal["each", "map", "channel", "image", "pixel", "number"]
 
-KEPT: Mapping[Other, tuple[bool, bool, bool, bool]] = {
+KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
     "each": (True, True, True, True),
     "map": (True, True, True, False),
     "channel": (True, False, False, False),

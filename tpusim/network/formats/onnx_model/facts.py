@@ -145,6 +145,6 @@ def _channels_first(graph: GraphProto, lists: Mapping[str, NDArray[Any]]) -> dic
 
 def _behind_channels(node: NodeProto, lists: Mapping[str, NDArray[Any]]) -> bool:
     """Return whether a node only adds or takes away axes of one element behind the channels, which come first."""
-    said = next((each.ints for each in node.attribute if each.name == "axes"), [])
-    axes = lists.get(node.input[1], said) if len(node.input) > 1 else said
+    axes = [axis for each in node.attribute if each.name == "axes" for axis in each.ints]
+    axes += [int(axis) for name in node.input[1:] for axis in lists.get(name, ())]
     return node.op_type in ("Squeeze", "Unsqueeze") and len(axes) > 0 and min(axes) > 1

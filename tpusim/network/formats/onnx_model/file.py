@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -53,8 +53,13 @@ def load(path: Path) -> ModelProto:
 
 def operator(node: NodeProto) -> str:
     """Return the name of a node's operator, with its domain where that is not ONNX's own."""
-    domain = "" if node.domain in _MAIN else f"{node.domain}."
-    return printable(f"{domain}{node.op_type}")[:60] or "an op without a name"
+    return _operator(node.domain, node.op_type)
+
+
+@cache
+def _operator(domain: str, op_type: str) -> str:
+    of = "" if domain in _MAIN else f"{domain}."
+    return printable(f"{of}{op_type}")[:60] or "an op without a name"
 
 
 def opset_of(model: ModelProto) -> int:
@@ -139,20 +144,27 @@ def _leads_into(file: Path, folders: Set[Path]) -> bool:
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Yield all tensors that a model holds, those of its functions and of the graphs inside its nodes included."""
     graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
+    sparse: list[SparseTensorProto] = []
     while graphs or nodes:
-        sparse: list[SparseTensorProto] = []
-        if graphs:
-            graph = graphs.pop()
+        for graph in graphs:
             yield from graph.initializer
             sparse += graph.sparse_initializer
             nodes += graph.node
-        for each in (each for node in nodes for each in node.attribute):
+        graphs, every = [], (each for node in nodes for each in node.attribute if each.type in _HOLDING)
+        for each in every:
             yield from (each.t, *each.tensors)
             sparse += (each.sparse_tensor, *each.sparse_tensors)
-            graphs += [inner for inner in (each.g, *each.graphs) if inner.node or inner.initializer]
+            graphs += (each.g, *each.graphs)
         nodes = []
-        for whole in sparse:
-            yield from (whole.values, whole.indices)
+    for whole in sparse:
+        yield from (whole.values, whole.indices)
+
+
+_HOLDING = frozenset({
+    AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS,
+    AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.UNDEFINED,
+})  # fmt: skip
+"""Types of attributes that hold tensors."""
 
 
 def _check_order(graph: GraphProto, path: Path) -> None:

@@ -23,7 +23,7 @@ from tpusim.network.formats.onnx_model.nodes import (
     padding_of,
 )
 from tpusim.network.graph import IMAGES, NodeViews, OperandView, TensorView
-from tpusim.network.ops.elementwise import KEPT, ROWS, Other
+from tpusim.network.ops.elementwise import KEPT, ROWS
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
 
@@ -113,28 +113,34 @@ def _spread(node: KnownNode, own: Sequence[int], constant: bool) -> TensorView:
     the axes of the result along which it has elements.
     """
     axes = range(len(node.result))
-    (channels,) = map_axes(len(axes), node.first)[0]
+    channel = map_axes(len(axes), node.first)[0]
+    (channels,) = channel
     if constant:
         # All images share it, so they run along the other axes.
-        channel = (channels if channels in own else own[-1],) if own else (channels,)
+        channel = channel if channels in own or not own else (own[-1],)
         others = [axis for axis in own if axis not in channel]
         images = [axis for axis in axes if axis not in {*own, *channel}]
     else:
         images = [axis for axis in axes if axis in own or node.result[axis] == 1]
         rest = [axis for axis in axes if axis not in images]
-        channel = (channels,) if channels in own else (*rest,)
+        channel = channel if channels in own else (*rest,)
         others = [axis for axis in rest if axis not in channel]
         images = [axis for axis in images if axis not in channel]
     rows, cols = (others[:-1], others[-1:]) if len(others) > 1 else (others, [])
     return TensorView((channel, (*rows,), (*cols,), (*images,)), node.result)
 
 
-def _kind(mine: Shape, result: Shape, constant: bool, shared: bool) -> Other | None:
+_KINDS = sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map"))
+"""What another operand may have a number for, as it is looked for: what the network makes belongs to its image where it
+can, and what all images share to a channel.
+"""
+
+
+def _kind(mine: Shape, result: Shape, constant: bool, shared: bool) -> str | None:
     """Return along which axes the other operand has elements of its own. A constant is the same for all images."""
     if prod(mine) == 1 and constant:
         return "number"
-    # What the network makes belongs to its image where it can, and what all images share to a channel.
-    for kind, kept in sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map")):
+    for kind, kept in _KINDS:
         alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
         allowed = not constant if kept[IMAGES] else shared
         if alike and allowed and mine[IMAGES] == (result[IMAGES] if kept[IMAGES] else 1):
