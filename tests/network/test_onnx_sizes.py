@@ -161,13 +161,25 @@ def test_a_file_for_every_batch_has_the_sizes_of_each(tmp_path: Path) -> None:
         ([3, 8, 8], [node("Unsqueeze", "x zero", "u"), node("Conv", "u f")], 1),
         ([2, 4, 3, 8, 8], [node("Reshape", "x maps", "u"), node("Conv", "u f")], 2),
         ([6, 16], [node("MatMul", "x w")], 6),
+        (
+            [5, 2, 3, 8, 8],
+            [node("Transpose", "x", "u", perm=[1, 0, 2, 3, 4]), node("Reshape", "u seven", "v"), node("Conv", "v g")],
+            2,
+        ),
     ],
 )
 def test_a_model_of_fixed_sizes_runs_for_multiples_of_its_images(
     tmp_path: Path, shape: list[int], nodes: list[NodeProto], own: int
 ) -> None:
     """Those are of its convolutions, if it has any; without `--batch`, the usual number, or its own."""
-    arrays = {"zero": [0], "maps": [-1, 3, 8, 8], "f": np.ones((4, 3, 3, 3)), "w": np.ones((16, 32))}
+    arrays = {
+        "seven": [2, 15, 8, 8],
+        "g": np.ones((4, 15, 3, 3)),
+        "zero": [0],
+        "maps": [-1, 3, 8, 8],
+        "f": np.ones((4, 3, 3, 3)),
+        "w": np.ones((16, 32)),
+    }
     used = {name for each in nodes for name in each.input}
     path = saved(tmp_path, model(nodes, shape, {name: each for name, each in arrays.items() if name in used}))
     assert load_workload(path).batch == (8 if 8 % own == 0 else own)
@@ -175,7 +187,11 @@ def test_a_model_of_fixed_sizes_runs_for_multiples_of_its_images(
     for runs in (2, 3):
         work = load_workload(path, own * runs)
         assert sum(layer.macs(work.batch) for layer in work.layers) == runs * sum(each.macs(own) for each in one.layers)
+    document = open_workload(path)
+    assert workload_of(document, own * 2).layers == load_workload(path, own * 2).layers
     if own > 1:
+        with pytest.raises(InputError, match=f"is for {own} images at once; give {own} or a multiple"):
+            workload_of(document, own + 1)
         with pytest.raises(
             InputError, match=f"--batch {own + 1}: the model is for {own} images at once, as its inputs"
         ):

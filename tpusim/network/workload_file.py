@@ -283,6 +283,9 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     if document.images and batch != document.images:
         says = f"{document.label} is for {counted(document.images, 'image')} here; leave the batch out, or give as many"
         raise InputError(Problem(says, f"--batch {batch}"))
+    if batch % document.multiple:
+        says = f"{document.label} is for {document.multiple:,} images at once; give {document.multiple:,} or a multiple"
+        raise InputError(Problem(says, f"batch {batch}"))
     names = names_in(document, batch)
     context = {NAMES: names, _WIRING: wiring_of(document, batch)}
     file = _FILE.read(document, context, _problems_together(document, names))

@@ -93,7 +93,7 @@ def read(path: Path, asked: ModelOptions) -> Document:
     if asked.batch is not None or opened.batch.runs is not None:
         # Arrays hold as many images as they do, whatever the usual number is.
         return _document(understood(opened, asked.batch or RunBatch(1, usual=True)), path)
-    own = opened.batch.own or 1
+    own = 1 if opened.batch.names else understood(opened, RunBatch(1, usual=True)).run.own
     read_at = {own * times: _document(understood(opened, RunBatch(own * times)), path) for times in _TIMES}
     return for_any_batch(read_at, path, min(opened.batch.names, default=""))
 

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def for_any_batch(read_at: Mapping[int, Document], path: Path, name: str) -> Doc
         of_dim = f"; give it: --dim {shlex.quote(name)}=N" if name else ""
         says = f"{reason} is no line of the batch, so that no workload is for every batch{of_dim}"
         raise InputError(Problem(f"{says}; tpusim run --batch N takes the model as it is", str(path))) from None
-    return replace(first, data={**first.data, "layers": layers}, images=None)
+    return replace(first, data={**first.data, "layers": layers}, images=None, multiple=gcd(*read_at))
 
 
 def _entry(at: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
