@@ -78,6 +78,7 @@ def test_what_is_imported_runs_the_same() -> None:
         "# sizes given: seq=5\n"
         "# pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out\n"
         "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
+        "# not timed: LogSoftmax 1 (no layer here computes it)\n"
         "name: model\n"
         "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"
         "inputs: [x, q, k]\n"

@@ -14,7 +14,6 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
-from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.fusion import fused, names_wanted, select_layers
@@ -26,7 +25,15 @@ from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
-from tpusim.network.workload_file import fitting, images_of, open_workload, workload_of, yaml_of
+from tpusim.network.workload_file import (
+    USUAL_BATCH,
+    fitting,
+    images_of,
+    open_workload,
+    run_batch,
+    workload_of,
+    yaml_of,
+)
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import BYTES, COUNTS
@@ -51,7 +58,7 @@ def load(
     none of their own. `lowering` may also name lowerings of single layers, by patterns of their names.
 
     Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
-    BATCH.
+    USUAL_BATCH.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -59,15 +66,15 @@ def load(
         InputError: with every problem of the first of them that cannot be used.
     """
     machine = load_hardware(hardware, changes or [])
-    images = None if batch is None else images_of(batch)
-    document = open_workload(workload, asked)
-    if images and document.images and images != document.images:
+    images = run_batch(batch)
+    document = open_workload(workload, replace(asked, batch=images))
+    if batch and document.images and batch != document.images:
         plain = "shapes are for" if is_function(workload) else "layers are for"
         held = "arrays of --input hold" if asked.arrays else plain
         says = f"the {held} {counted(document.images, 'image')}"
-        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
+        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
     ops = asked.ops or ("all" if asked.training is not None else None)
-    work = workload_of(document, images or document.images or BATCH, ops)
+    work = workload_of(document, document.images or images.images, ops)
     if asked.training is not None:
         from tpusim.network.training import USUAL, training_step
 
@@ -251,7 +258,7 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
-    images = fitting(document, images or document.images or BATCH)
+    images = fitting(document, images or document.images or USUAL_BATCH)
     work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:

@@ -284,7 +284,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     points = _sound_points(document, spec, space, combinations)
     notes: list[str] = []
     for each in spec.workloads:
-        work = workload_of(each, 1)
+        work = workload_of(each, each.multiple)
         said = (*each.notes, left_out(work.never_timed, work.not_known))
         notes += (f"{work.name}: {note}" for note in said if note)
     return Sweep(
