@@ -86,8 +86,7 @@ def load_workload(
     """
     images = run_batch(batch)
     document = open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown, ops, batch=images))
-    own = document.images if images.usual and document.images else images.images
-    return workload_of(document, fitting(document, own), ops)
+    return workload_of(document, document.images if images.usual and document.images else images.images, ops)
 
 
 USUAL_BATCH = 8
@@ -105,16 +104,6 @@ def images_of(batch: object) -> int:
         return whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
         raise InputError(Problem(str(error), "batch")) from None
-
-
-def fitting(document: Document, batch: int) -> int:
-    """Return `batch` unchanged. Raises InputError where the file says for how many images its layers are, and these are
-    not as many.
-    """
-    if document.images is not None and document.images != batch:
-        says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
-        raise InputError(Problem(says, document.label))
-    return batch
 
 
 def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
@@ -292,8 +281,8 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     Raises InputError with every problem of it; a batch that its sizes are not for.
     """
     if document.images and batch != document.images:
-        says = f"{document.label} is for {counted(document.images, 'image')} here; leave the batch out, or give as many"
-        raise InputError(Problem(says, f"--batch {batch}"))
+        says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
+        raise InputError(Problem(says, document.label))
     if batch % document.multiple:
         says = f"{document.label} is for {document.multiple:,} images at once; give {document.multiple:,} or a multiple"
         raise InputError(Problem(says, f"batch {batch}"))

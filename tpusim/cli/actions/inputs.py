@@ -27,7 +27,6 @@ from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, i
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import (
     USUAL_BATCH,
-    fitting,
     images_of,
     open_workload,
     run_batch,
@@ -258,7 +257,7 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
-    images = fitting(document, images or document.images or USUAL_BATCH)
+    images = images or document.images or USUAL_BATCH
     work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:
