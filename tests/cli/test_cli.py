@@ -38,6 +38,7 @@ from tpusim.machines.tpu import event, register
 from tpusim.network.formats import OPS
 from tpusim.network.ops.array_op import STORED_BITS
 from tpusim.network.workload import MOST_IMAGES
+from tpusim.network.workload_file import USUAL_BATCH
 from tpusim.report.tables.compared import ORDERS
 from tpusim.report.tables.generation import GENERATION_FILE
 from tpusim.report.trace.lanes import LEGEND
@@ -666,7 +667,7 @@ def test_help_names_what_there_is() -> None:
     assert tuple(STORED_BITS) == names.NARROW
     assert tuple(ORDERS) == names.LAYER_ORDERS
     assert tuple(number_sets()) == names.NUMBER_SETS
-    assert names.MOST_IMAGES == MOST_IMAGES
+    assert (names.MOST_IMAGES, names.BATCH) == (MOST_IMAGES, USUAL_BATCH)
     assert tuple(WORDS) == names.NUMBER_WORDS
     assert names.RESULT_FILE == RESULT_FILE
     assert names.GENERATION_FILE == GENERATION_FILE
