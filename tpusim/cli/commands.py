@@ -6,6 +6,7 @@ commands in the order of this module.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -179,7 +180,7 @@ def report(
     """
     from tpusim.cli.actions.results import write_page
 
-    write_page(source, out or (source if source.is_dir() else source.parent) / names.PAGE_FILE)
+    write_page(source, out or (source if os.path.isdir(source) else source.parent) / names.PAGE_FILE)
 
 
 @command("explain resnet50 --layer conv1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import InputError
+from tpusim.base.files import is_named_pipe
 from tpusim.base.units import number
 from tpusim.base.words import counted
+from tpusim.input.source import PIPE
 from tpusim.network.entries import LOWERING
 from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
 from tpusim.report.text import from_cell, scale, three_digits, to_cell
@@ -270,9 +273,9 @@ class SweepPoints:
 
 def is_sweep(source: Path) -> bool:
     """Return whether `source` is a points.csv, or a directory that a sweep has written into."""
-    if not source.is_dir():
+    if not os.path.isdir(source):
         return source.suffix == ".csv"
-    return any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
+    return any(os.path.exists(source / name) for name in (POINTS_FILE, STORE_FILE))
 
 
 def read_points(file: Path) -> SweepPoints:
@@ -283,6 +286,8 @@ def read_points(file: Path) -> SweepPoints:
             wrote, which the store beside them tells.
     """
     todo = _AGAIN if file.name == POINTS_FILE else _OTHER
+    if is_named_pipe(file):
+        raise InputError(f"{file}: {PIPE}")
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             points = _points(file.resolve().parent.name if file.name == POINTS_FILE else file.stem, lines)

@@ -269,12 +269,16 @@ class Store:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder of a sweep. Raises InputError while another process holds it.
+    """Hold the folder of a sweep. Raises InputError while another process holds it, or where it cannot be held.
 
     SQLite locks a file there through the system, so a killed process holds nothing.
     """
     file = folder / LOCK
-    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+    try:
+        lock = sqlite3.connect(file, timeout=0, isolation_level=None)
+    except sqlite3.Error as error:
+        raise InputError(f"{file}: cannot be used to hold the folder ({error}); {_CHECK}") from None
+    with closing(lock) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:

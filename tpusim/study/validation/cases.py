@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from typing import ParamSpec, TypeVar
 from zlib import crc32
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.files import is_named_pipe
+from tpusim.input.source import PIPE
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -182,7 +185,7 @@ def _read(table: Traversable) -> Iterator[Row]:
 
 def _checked(folder: Path) -> None:
     """Hold every table of a folder against the shipped one of its name: columns, and where numbers stand."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"--truth: {folder} is no folder; name one that holds tables such as xla_tpu_gen_gemm.csv")
     shipped = {each.name for each in _SHIPPED.iterdir() if each.name.endswith(".csv")}
     known = [path for path in sorted(folder.glob("*.csv")) if path.name in shipped]
@@ -196,6 +199,8 @@ def _checked(folder: Path) -> None:
 
 def _held_against(ours: Traversable, path: Path) -> None:
     """Raises InputError where a table lacks a column, or a number in a column of numbers."""
+    if is_named_pipe(path):
+        raise InputError(f"--truth: {path}: {PIPE}")
     try:
         wanted, given = [*_read(ours)], [*_read(path)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
