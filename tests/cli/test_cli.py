@@ -43,7 +43,7 @@ from tpusim.report.tables.compared import ORDERS
 from tpusim.report.tables.generation import GENERATION_FILE
 from tpusim.report.trace.lanes import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
-from tpusim.result.records import Mismatch
+from tpusim.result.records import Mismatch, total_of
 from tpusim.study.validation.cases import WORDS
 from tpusim.study.validation.sets import number_sets
 
@@ -420,7 +420,11 @@ def test_a_complete_result_does_not_say_that_nothing_is_left() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_an_incomplete_result_says_so_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_simulate(monkeypatch, lambda result: replace(result, layers=result.layers[:1], layers_left=1))
+    def first_of(result: Any) -> Any:
+        layers = result.layers[:1]
+        return replace(result, layers=layers, layers_left=1, total=total_of(layers, 0.0))
+
+    with_simulate(monkeypatch, first_of)
     assert run_small("--out", "deep").exit_code == 0
     tpusim("plot", "deep", "--format", "svg")
     tpusim("report", "deep")
