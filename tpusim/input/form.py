@@ -12,7 +12,7 @@ from functools import cache, partial
 from inspect import Parameter, Signature, signature
 from math import isfinite, nan
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, Self, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     PlainValidator,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -29,6 +30,7 @@ from pydantic_core import ArgsKwargs, CoreSchema, ErrorDetails, core_schema
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import QuantityKind
+from tpusim.base.words import with_settings
 from tpusim.input.document import Document, Place, parse_scalar
 from tpusim.input.scalars import (
     integer,
@@ -76,6 +78,40 @@ class FileSection(BaseModel):
             known = hash(tuple(getattr(self, name) for name in type(self).model_fields))
             object.__setattr__(self, "_hash", known)
         return known
+
+
+class FileModel(FileSection):
+    """A whole model with a name, which tells what was set of it beside its file (`--set`, sweeps, Python).
+
+    That is no part of the model: models of equal fields are equal, however they came to them.
+    """
+
+    name: str
+    _changes: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, each) == getattr(other, each) for each in type(self).model_fields)
+
+    __hash__ = FileSection.__hash__
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """Fields that were set beside the file, by path, as they were written."""
+        return self._changes
+
+    @property
+    def label(self) -> str:
+        """The name for people, with what was set: "tpu_v2 with array.size=64"."""
+        return with_settings(self.name, self._changes)
+
+    def telling(self, changes: Mapping[str, str]) -> Self:
+        """Return a copy that tells of changes ahead of the model's own; a name is no change, as it is told anyway."""
+        told = self.model_copy()
+        told._changes = {path: text for path, text in {**changes, **self._changes}.items() if path != "name"}
+        return told
 
 
 class Form(Generic[Model]):
@@ -247,6 +283,11 @@ def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, lis
         except InputError as error:
             problems.append(Problem(str(error), f"--set {text}"))
     return given, problems
+
+
+def texts_of(given: Settings) -> dict[str, str]:
+    """Overrides that were read, by path, as they were written."""
+    return {path: where.partition("=")[2].strip() for path, (_, (where, _)) in given.items()}
 
 
 def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:

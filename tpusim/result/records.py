@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from annotated_types import Interval
 
 from tpusim.base.errors import InputError
-from tpusim.base.words import counted
+from tpusim.base.words import counted, with_settings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -60,7 +60,7 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes")
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -351,6 +351,8 @@ class Result:
         sums: order in which the data path added: any, or that of the array.
         reference_only: ops whose values the reference alone worked out, by name and count; left out of the JSON where
             there are none.
+        changes: fields of the machine that were set beside its file, by path, as they were written; left out of the
+            JSON where there are none.
 
     Examples:
         >>> import tpusim
@@ -377,6 +379,12 @@ class Result:
     dtype: str = "integers"
     sums: str = "any"
     reference_only: Mapping[str, Count] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> str:
+        """The machine's name for people, with what was set: "tpu_v2 with array.size=64"."""
+        return with_settings(str(self.hardware.get("name", "unnamed hardware")), self.changes)
 
     @property
     def checked(self) -> bool:
@@ -419,8 +427,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Return a line, as `print` shows it; every figure is in `to_json()`."""
-        machine = self.hardware.get("name", "unnamed hardware")
-        run = f"{self.workload}, batch {self.batch}, on {machine}: {counted(len(self.layers), 'layer')}"
+        run = f"{self.workload}, batch {self.batch}, on {self.machine}: {counted(len(self.layers), 'layer')}"
         took = f"{self.total.cycles:,} cycles, {self.total.time_us:,.1f} us"
         return f"<Result of {run}, {took}; to_json(), to_frame(), total and layers tell more>"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tpusim.base.errors import InputError
-from tpusim.base.words import counted
+from tpusim.base.words import counted, with_settings
 from tpusim.flow.lowerings import asked_of, by_layer, usual
 from tpusim.flow.simulation import simulate
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
@@ -71,6 +71,7 @@ class Generation:
 
     Attributes:
         workload, hardware: names of what ran.
+        changes: fields of the machine that were set beside its file, by path, as they were written.
         batch: sequences, each of which gets every token.
         tokens: tokens in order.
         off: largest distance of a simulated token from the line through the simulated ones beside it, as a share of its
@@ -86,6 +87,12 @@ class Generation:
     off: float
     clock_hz: int
     bandwidth: int
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> str:
+        """The machine's name for people, with what was set."""
+        return with_settings(self.hardware, self.changes)
 
     @property
     def seconds(self) -> float:
@@ -167,8 +174,8 @@ def generate(
     off = max((_off(*each) for each in zip(found, found[1:], found[2:], strict=False)), default=0.0)
     off = off if tokens > len(found) else 0.0
     work = at(first)
-    bandwidth = machine.hbm_bytes_per_s
-    return Generation(work.name, machine.name, work.batch, tuple(made), off, machine.clock_hz, bandwidth)
+    told = work.name, machine.name, work.batch, tuple(made), off
+    return Generation(*told, machine.clock_hz, machine.hbm_bytes_per_s, dict(machine.changes))
 
 
 def _check_rows(work: Workload, later: Workload) -> None:

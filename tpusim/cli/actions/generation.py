@@ -63,7 +63,7 @@ def generate_and_report(
         picture = time_of_tokens(made, sizes)
         for path in write_pictures(folder, [picture], FORMATS):
             say(output.words_to, str(path))
-        write(folder / PAGE_FILE, told_page(f"{made.workload} on {made.hardware}", shown.paragraphs, [picture]))
+        write(folder / PAGE_FILE, told_page(f"{made.workload} on {made.machine}", shown.paragraphs, [picture]))
         say(output.words_to, str(folder / PAGE_FILE))
 
     output.deliver(shown, *([partial(to_folder, out)] if out is not None else []))

@@ -16,6 +16,7 @@ from tpusim.base.units import FREQUENCY
 from tpusim.input.document import Document
 from tpusim.input.form import (
     FROM_YAML,
+    FileModel,
     FileSection,
     Form,
     Name,
@@ -24,6 +25,7 @@ from tpusim.input.form import (
     Reader,
     Settings,
     read_overrides,
+    texts_of,
     written,
 )
 from tpusim.input.scalars import dated_name, show
@@ -50,7 +52,7 @@ SUM_BYTES = 4
 """Bytes of a sum of the arrays, and of a number that ALUs work on: float32."""
 
 
-class Hardware(FileSection):
+class Hardware(FileModel):
     """A TPU: the whole machine, complete and immutable.
 
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
@@ -322,7 +324,7 @@ class Hardware(FileSection):
 
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """The machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
-        return _build(Document(self.name, self.to_dict()), overrides)
+        return _build(Document(self.name, self.to_dict()), overrides).telling(self.changes)
 
 
 @lru_cache(maxsize=64)
@@ -371,10 +373,11 @@ def _build(document: Document, overrides: Overrides) -> Hardware:
     # The file is settled before the overrides: a clash within the file is reported at its own line.
     sized, clashes = _set(replace(document, data=data), written_out)
     given, refused = read_overrides(overrides, FORM)
+    changes = texts_of(given)
     if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
         given.setdefault("vector_unit.alus", (alus, given[_SIZE][1]))
     final, disagreeing = _set(sized, given)
-    return FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
+    return FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing]).telling(changes)
 
 
 def _set(document: Document, given: Settings) -> tuple[Document, list[Problem]]:

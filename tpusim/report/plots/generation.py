@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.plots.figure import LETTERS_OF_TITLE, Picture, figure_of, plain
 from tpusim.report.style import HATCHES, MARK
 from tpusim.report.tables.generation import MEANING
 from tpusim.report.text import scale
@@ -28,7 +29,7 @@ def time_of_tokens(made: Generation, sizes: str) -> Picture:
     A bar is a simulated token; the other tokens lie on lines between the tops of bars.
     """
     caption = (
-        f"Time of a token of {made.workload} at batch {made.batch}{sizes}, on {made.hardware}, by the number of tokens "
+        f"Time of a token of {made.workload} at batch {made.batch}{sizes}, on {made.machine}, by the number of tokens "
         "whose keys it sees. Bars: simulated tokens, by part. Dashed: the time in which HBM moves their bytes."
     )
     return Picture("token_time", caption, partial(_drawn, made))
@@ -55,7 +56,7 @@ def _drawn(made: Generation) -> Figure:
         across, np.array(told) / size, color=MARK, linestyle="--", linewidth=1.2, label="bytes at the bandwidth of HBM"
     )
     axes.set(
-        title=plain(f"{made.workload}, batch {made.batch}, on {made.hardware}"),
+        title=plain(fill(f"{made.workload}, batch {made.batch}, on {made.machine}", LETTERS_OF_TITLE)),
         xlabel="tokens whose keys a token sees",
         ylabel=f"time of a token ({unit})",
         xlim=(contexts[0] - wide, contexts[-1] + wide),

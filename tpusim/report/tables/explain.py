@@ -65,7 +65,7 @@ def explained(
     return Shown(
         (
             [
-                _heading(layer, setup.hardware.name, setup.batch, work.name, setup.layer.text),
+                _heading(layer, setup.hardware.label, setup.batch, work.name, setup.layer.text),
                 shape,
                 f"{_time(layer)}; {_use(layer) if layer.macs else 'nothing for the array'}",
                 _neighbours(work, layer.name),
@@ -101,6 +101,7 @@ def _data(
     setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
     return {
         "hardware": setup.hardware.to_dict(),
+        "changes": dict(setup.hardware.changes),
         "workload": work.name,
         "batch": setup.batch,
         "lowering": setup.lowering,
@@ -253,7 +254,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     return Shown(
         (
             [
-                _heading(layer, setup.hardware.name, setup.batch, workload, setup.layer.text),
+                _heading(layer, setup.hardware.label, setup.batch, workload, setup.layer.text),
                 f"{_time(layer)}; {_use(layer)}",
             ],
             [_verdict_elsewhere(found)],
@@ -269,6 +270,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
         ),
         {
             "hardware": setup.hardware.to_dict(),
+            "changes": dict(setup.hardware.changes),
             "workload": workload,
             "batch": setup.batch,
             "lowering": setup.lowering,

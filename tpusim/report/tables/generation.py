@@ -26,7 +26,7 @@ def generated(made: Generation, sizes: str) -> Shown:
     first, last = made.tokens[0], made.tokens[-1]
     many, own = len(made.tokens), made.tokens_per_second / made.batch
     heading = (
-        f"{made.workload}, batch {made.batch}{sizes}, on {made.hardware}: {counted(many, 'token')} of each sequence"
+        f"{made.workload}, batch {made.batch}{sizes}, on {made.machine}: {counted(many, 'token')} of each sequence"
     )
     told = [
         f"{counted(many, 'token')} behind {first.context - 1:,}: {_time(made.seconds * 1e6)}; "

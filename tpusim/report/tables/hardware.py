@@ -165,7 +165,7 @@ def area(machine: Machine, found: ChipArea) -> Shown:
     size = SIZE.format(found.memory_bytes)
     return Shown(
         (
-            [Sentences([f"{machine.name} in {silicon.name}: {three_digits(total)} mm2"])],
+            [Sentences([f"{machine.label} in {silicon.name}: {three_digits(total)} mm2"])],
             [_part_table([*parts, AreaPart("total", "all together", total, "model", "")], total)],
             [Sentences([_BASES])],
             [Sentences(beside)],
@@ -175,6 +175,7 @@ def area(machine: Machine, found: ChipArea) -> Shown:
         ),
         {
             "hardware": machine.to_dict(),
+            "changes": dict(machine.changes),
             "technology": silicon.to_dict(),
             "parts": [asdict(part) for part in parts],
             "total_mm2": total,
@@ -217,11 +218,11 @@ def replayed(result: Replay, trace: Trace) -> Shown:
     """Say what a device made of a trace: in a sentence, channel by channel, and in JSON."""
     device, total, peak = result.device, result.total, result.device.peak_bytes_per_s
     bursts = int((trace.addresses >= device.capacity_bytes).sum())
-    has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.name}, where addresses begin again at 0"
+    has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.label}, where addresses begin again at 0"
     rows = [(f"{number}", each) for number, each in enumerate(result.channels)]
     table = Table(_CHANNEL, [*rows, ("all", total)] if len(rows) > 1 else rows)
     heading = [
-        f"{device.name}: {device.channels} channels of {device.banks} banks, {peak / 1e9:.0f} GB/s at most; "
+        f"{device.label}: {device.channels} channels of {device.banks} banks, {peak / 1e9:.0f} GB/s at most; "
         f"mapping {device.mapping}.",
         f"{total.bytes_moved:,} bytes moved for {total.bytes_requested:,} asked for, in {total.last_ns or 0:,.1f} ns: "
         f"{total.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {100 * total.bandwidth_bytes_per_s / peak:.1f} % of the peak.",

@@ -27,7 +27,7 @@ def heading(result: Result) -> str:
     numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
     total = result.total
     told = with_extent(
-        f"{result.workload}, {size_of(result)}, on {result.hardware.get('name', 'unnamed hardware')}: "
+        f"{result.workload}, {size_of(result)}, on {result.machine}: "
         f"{in_heading(result)}, {engine}, {numbers}seed {result.seed}",
         result,
     )
