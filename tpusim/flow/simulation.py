@@ -149,7 +149,7 @@ def result_of(
     asked = workload.name, workload.batch, lowering, engine, seed
     more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes), dtype, sums
     run = Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
-    return replace(run, changes=dict(hardware.changes))
+    return replace(run, changes=dict(hardware.changes), chips=workload.chips)
 
 
 def _results(

@@ -93,6 +93,9 @@ class FileModel(FileSection):
         """Whether all fields are equal."""
         if type(other) is not type(self):
             return NotImplemented
+        if self.__dict__ == other.__dict__:
+            return True
+        # Besides fields, properties that were worked out once may lie there.
         return all(getattr(self, each) == getattr(other, each) for each in type(self).model_fields)
 
     __hash__ = FileSection.__hash__

@@ -286,6 +286,10 @@ class Family(Protocol):
         """Return the generation of chips that a machine stands for, with its year; None where it stands for no chip."""
         return None
 
+    def chip_cores(self, machine: Any) -> int:
+        """Return the cores of the chip of which a machine is one; 1 where it is the whole chip, or stands for none."""
+        return 1
+
     def capacity(self, machine: Any) -> int | None:
         """Return the bytes that the DRAM of a machine holds; None where its file does not tell."""
         return None

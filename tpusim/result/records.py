@@ -351,6 +351,7 @@ class Result:
         sums: order in which the data path added: any, or that of the array.
         reference_only: ops whose values the reference alone worked out, by name and count; left out of the JSON where
             there are none.
+        chips: chips that share the network, whose part of one was run; left out of the JSON where it is 1.
         changes: fields of the machine that were set beside its file, by path, as they were written; left out of the
             JSON where there are none.
 
@@ -380,6 +381,7 @@ class Result:
     sums: str = "any"
     reference_only: Mapping[str, Count] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
+    chips: Count = 1
 
     @property
     def machine(self) -> str:
@@ -406,7 +408,13 @@ class Result:
             {name: each[name] for name in each if each[name] or name not in _OF_LAYERS_WHERE_ANY}
             for each in made["layers"]
         ]
-        told = {"checked": self.checked, "correct": self.correct}
+        if self.chips == 1:
+            del made["chips"]
+        # Imported here, as the words of results are above the records.
+        from tpusim.result.vocabulary.runs import cores_of_its_chip, part_notes
+
+        notes = part_notes(self.chips, self.hardware.get("name"), cores_of_its_chip(self.hardware))
+        told = {"checked": self.checked, "correct": self.correct, **({"notes": notes} if notes else {})}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
         parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}
         return {**made, **told, **parts}

@@ -72,6 +72,8 @@ class Generation:
     Attributes:
         workload, hardware: names of what ran.
         changes: fields of the machine that were set beside its file, by path, as they were written.
+        chips: chips that share the network, of whose work one's part was timed.
+        chip_cores: cores of the chip of which the machine is one.
         batch: sequences, each of which gets every token.
         tokens: tokens in order.
         off: largest distance of a simulated token from the line through the simulated ones beside it, as a share of its
@@ -88,6 +90,8 @@ class Generation:
     clock_hz: int
     bandwidth: int
     changes: Mapping[str, str] = field(default_factory=dict)
+    chips: int = 1
+    chip_cores: int = 1
 
     @property
     def machine(self) -> str:
@@ -175,7 +179,8 @@ def generate(
     off = off if tokens > len(found) else 0.0
     work = at(first)
     told = work.name, machine.name, work.batch, tuple(made), off
-    return Generation(*told, machine.clock_hz, machine.hbm_bytes_per_s, dict(machine.changes))
+    parts = work.chips, family_of(machine).chip_cores(machine)
+    return Generation(*told, machine.clock_hz, machine.hbm_bytes_per_s, dict(machine.changes), *parts)
 
 
 def _check_rows(work: Workload, later: Workload) -> None:

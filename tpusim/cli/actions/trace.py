@@ -30,6 +30,7 @@ from tpusim.report.trace.lanes import (
     vcd,
 )
 from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
+from tpusim.result.vocabulary.runs import shared_by
 
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
 TIMELINE_FORMATS = (*PERFETTO_FORMATS, ".json")
@@ -149,7 +150,8 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
         form = ChromeTrace()
     placed, total = _placed(wanted, out)
     end = wanted.end(total)
-    title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.label}"
+    size = ", ".join(filter(None, [f"batch {wanted.work.batch}", shared_by(wanted.work.chips)]))
+    title = f"{wanted.work.name}, {size}, on {wanted.hardware.label}"
     with Meter(sum(len(each.layers) for each in placed)) as meter:
         return timeline(
             form, title, placed, wanted.hardware.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")

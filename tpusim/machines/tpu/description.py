@@ -26,6 +26,7 @@ from tpusim.input.form import (
     Settings,
     read_overrides,
     texts_of,
+    whole,
     written,
 )
 from tpusim.input.scalars import dated_name, show
@@ -73,6 +74,7 @@ class Hardware(FileModel):
         mapping: choices that lowerings follow; a section.
         technology: constants in which areas and energies are told; no cycle depends on them. A file of its own
             describes them (see the technology files below); 45nm unless given.
+        chip_cores: cores of the chip of which the machine is one; 1 of a whole one.
 
     Examples:
         >>> import tpusim
@@ -100,6 +102,7 @@ class Hardware(FileModel):
         PlainSerializer(as_written),
         written("45nm"),
     ] = None
+    chip_cores: Annotated[int, whole(64)] = 1
 
     @field_validator("vector_memory")
     @classmethod
@@ -240,7 +243,8 @@ class Hardware(FileModel):
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Hardware.model_validate` gives an equal Hardware back."""
         written = self.model_dump(by_alias=True)
-        return {key: value for key, value in written.items() if key not in ("generation", "scratch_memory") or value}
+        held = {key: value for key, value in written.items() if key not in ("generation", "scratch_memory") or value}
+        return held if self.chip_cores > 1 else {key: value for key, value in held.items() if key != "chip_cores"}
 
     def having(self, section: str, **changes: Any) -> Hardware:
         """The machine with other fields of a section, by their attribute names; they are not validated."""

@@ -299,6 +299,7 @@ def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """Return what a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
     found: list[Sentence] = [
+        [runs.share_notice(result.chips)],
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, hardware),

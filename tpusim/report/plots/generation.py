@@ -15,6 +15,7 @@ from tpusim.report.style import HATCHES, MARK
 from tpusim.report.tables.generation import MEANING
 from tpusim.report.text import scale
 from tpusim.result.vocabulary.figures import TIMES
+from tpusim.result.vocabulary.runs import shared_by
 from tpusim.study.generation import Generation
 
 _LOOKS = (("#0b3c5d", ""), ("#9dbdd6", "level"), ("#c49a6c", "rising"), ("#eceff2", "dots"))
@@ -51,12 +52,13 @@ def _drawn(made: Generation) -> Figure:
         below = below + times
     # A bound of one token is a line across its bar.
     across = [contexts[0] - wide / 2, *contexts, contexts[-1] + wide / 2]
-    told = [bounds[0], *bounds, bounds[-1]]
-    axes.plot(
-        across, np.array(told) / size, color=MARK, linestyle="--", linewidth=1.2, label="bytes at the bandwidth of HBM"
-    )
+    levels = [bounds[0], *bounds, bounds[-1]]
+    moved = "bytes at the bandwidth of HBM"
+    axes.plot(across, np.array(levels) / size, color=MARK, linestyle="--", linewidth=1.2, label=moved)
+    share = f", {shared_by(made.chips)}" * (made.chips > 1)
+    told = f"{made.workload}, batch {made.batch}{share}, on {made.machine}"
     axes.set(
-        title=plain(fill(f"{made.workload}, batch {made.batch}, on {made.machine}", LETTERS_OF_TITLE)),
+        title=plain(fill(told, LETTERS_OF_TITLE)),
         xlabel="tokens whose keys a token sees",
         ylabel=f"time of a token ({unit})",
         xlim=(contexts[0] - wide, contexts[-1] + wide),

@@ -23,7 +23,7 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
-from tpusim.result.vocabulary.runs import left_out
+from tpusim.result.vocabulary.runs import left_out, share_notice
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
@@ -287,7 +287,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     notes: list[str] = []
     for each in spec.workloads:
         work = workload_of(each, 1)
-        said = (*each.notes, left_out(work.never_timed, work.not_known))
+        said = (*each.notes, left_out(work.never_timed, work.not_known), share_notice(work.chips))
         notes += (f"{work.name}: {note}" for note in said if note)
     fixed = {
         path: str(axis.shown[0])
