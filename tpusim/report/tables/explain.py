@@ -66,7 +66,9 @@ def explained(
     return Shown(
         (
             [
-                _heading(layer, setup.hardware.label, setup.batch, work.name, setup.layer.text, work.chips),
+                Sentences(
+                    [_heading(layer, setup.hardware.label, setup.batch, work.name, setup.layer.text, work.chips)]
+                ),
                 shape,
                 f"{_time(layer)}; {_use(layer) if layer.macs else 'nothing for the array'}",
                 _neighbours(work, layer.name),
@@ -255,7 +257,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     return Shown(
         (
             [
-                _heading(layer, setup.hardware.label, setup.batch, workload, setup.layer.text),
+                Sentences([_heading(layer, setup.hardware.label, setup.batch, workload, setup.layer.text)]),
                 f"{_time(layer)}; {_use(layer)}",
             ],
             [_verdict_elsewhere(found)],
