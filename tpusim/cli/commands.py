@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from typer import Argument, Exit, Option, Typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from tpusim.base.version import __version__
 from tpusim.cli import names, options
@@ -58,11 +58,6 @@ _Engine = Annotated[
     str,
     Option(metavar="NAME", help=f"What keeps time: {', '.join(names.ENGINES)}.", autocompletion=words(names.ENGINES)),
 ]
-_Batch = Annotated[
-    int | None,
-    Option(parser=options.whole("--batch", 1, names.MOST_IMAGES), metavar="N", show_default=False,
-           help=f"Images at a time: unless given, as many as --input or the file holds, else {names.BATCH}."),
-]  # fmt: skip
 _Dtype = Annotated[
     str | None,
     Option(
@@ -90,9 +85,10 @@ _Saved = Annotated[
 
 @command("run resnet50 --batch 8 --set array.size=256 --json run.json")
 def run(
+    context: Context,
     workload: options.Workload,
     hardware: options.Hardware = "tpu_v2",
-    batch: _Batch = None,
+    batch: options.Batch = None,
     lowering: options.Lowering = None,
     engine: _Engine = "event",
     check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
@@ -137,12 +133,13 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load, training_of
+    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load, tell_unasked, training_of
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
     step = training_of(training, keep, optimizer)
     asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
+    unnamed = options.left_out(context, "hardware")
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
         from tpusim.cli.actions.generation import generate_and_report
@@ -151,9 +148,11 @@ def run(
         beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event"}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
-        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out)
+        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out, unnamed)
         return
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
+    if unnamed:
+        tell_unasked(work)
     values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
     journey = ends.journey(workload, work, asked, **values)
     simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)
@@ -185,12 +184,13 @@ def report(
 
 @command("explain resnet50 --layer conv1")
 def explain(
+    context: Context,
     workload: options.Workload,
     layer: Annotated[
         str | None, Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
     ] = None,
     hardware: options.Hardware = "tpu_v2",
-    batch: options.Batch = 8,
+    batch: options.Batch = None,
     lowering: options.Lowering = None,
     changes: options.Changes = None,
     dims: options.Dims = None,
@@ -216,12 +216,14 @@ def explain(
     It is also run by every other lowering, to say what it would cost.
     """
     from tpusim.cli.actions.explain import explain_and_report
-    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, tell_unasked, training_of
 
     step = training_of(training, keep, optimizer)
     asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
+    if options.left_out(context, "hardware"):
+        tell_unasked(work)
     explain_and_report(work, machine, layer, lowering, json, out)
 
 
@@ -308,9 +310,10 @@ def plot(
 
 @command("trace resnet50 --layers conv1 -o conv1.perfetto-trace")
 def trace(
+    context: Context,
     workload: options.Workload,
     hardware: options.Hardware = "tpu_v2",
-    batch: options.Batch = 8,
+    batch: options.Batch = None,
     lowering: options.Lowering = None,
     layers: options.Layers = "*",
     changes: options.Changes = None,
@@ -356,7 +359,7 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
-    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, training_of
+    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, tell_unasked, training_of
     from tpusim.cli.actions.trace import Wanted, print_or_write
     from tpusim.flow.lowerings import usual
     from tpusim.machines.family import family_of
@@ -365,6 +368,8 @@ def trace(
     asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
+    if options.left_out(context, "hardware"):
+        tell_unasked(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
 
 
@@ -456,7 +461,7 @@ def import_model(
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")
     ] = None,
-    batch: _Batch = None,
+    batch: options.Batch = None,
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,

@@ -134,7 +134,7 @@ def check_hbm(workload: Workload, machine: Machine) -> None:
     capacity = family_of(machine).capacity(machine)
     if capacity is None or (need := hbm_need(workload, machine)).total <= capacity:
         return
-    says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.name} has {capacity:,} B"
+    says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.label} has {capacity:,} B"
     parts = f"{need.weights:,} B are weights, {need.ends:,} B inputs and outputs"
     parts += f", {need.between:,} B maps between layers, while {need.at} runs"
     parts += f", {need.caches:,} B caches" if need.caches else ""

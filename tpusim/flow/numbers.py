@@ -138,7 +138,7 @@ def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: 
     """Raise InputError for layers whose values could not be checked: all of them, before the first is simulated."""
     family = family_of(machine)
     if numbers.in_array_order and not family.array_order:
-        says = f"{machine.name} is {family.title}, and an array's order is a TPU's"
+        says = f"{machine.label} is {family.title}, and an array's order is a TPU's"
         raise InputError(f"sums array: {says}; take sums {ANY_ORDER}")
     problems: list[Problem] = []
     for layer, name in asked_of(workload, lowering, family):

@@ -112,7 +112,7 @@ def simulate(
         )
     seed, numbers, family = seed_of(seed), numbers_of(dtype, sums), family_of(hardware)
     if engine not in family.engines:
-        keeps = f"{hardware.name} is {family.title}, whose time is kept by {', '.join(family.engines)}"
+        keeps = f"{hardware.label} is {family.title}, whose time is kept by {', '.join(family.engines)}"
         raise InputError(f"engine {engine}: {keeps}")
     began = time.perf_counter()
     workload, lowering = by_layer(workload, lowering, family)
@@ -148,7 +148,8 @@ def result_of(
     done, left = tuple(layers), len(workload.layers) - len(layers)
     asked = workload.name, workload.batch, lowering, engine, seed
     more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes), dtype, sums
-    return Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
+    run = Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
+    return replace(run, changes=dict(hardware.changes), chips=workload.chips)
 
 
 def _results(

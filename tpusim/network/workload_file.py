@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.document import Document
-from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, written
+from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, whole, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.entries import (
@@ -298,7 +298,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
             raise InputError(problems)
     known = file.not_timed, file.not_known, file.sizes, edges
     found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
-    return narrowed(replace(found, grows=file.grows), document).with_ops(ops or file.ops)
+    return narrowed(replace(found, grows=file.grows, chips=file.chips), document).with_ops(ops or file.ops)
 
 
 def narrowed(work: Workload, document: Document) -> Workload:
@@ -394,6 +394,8 @@ def _entries(entries: object) -> object:
 
 # ---- the file
 
+MOST_CHIPS = 2**20
+"""Most chips that may share a network."""
 _PHASES = "{prefill: {tokens: context}, decode: {tokens: 1}}"
 
 
@@ -412,6 +414,7 @@ class _File:
         sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
         phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
         grows: size that each token of a generation adds one to (`tpusim run --tokens`).
+        chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
         inputs: names by which entries read the inputs of the network.
         training: what a training step adds to the network (`tpusim run --training`).
         weights: how HBM has second factors of products that no layer makes: `computed`, as they are multiplied, or as
@@ -429,6 +432,7 @@ class _File:
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
     grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
+    chips: Annotated[int, whole(MOST_CHIPS)] = 1
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None

@@ -94,6 +94,7 @@ def test_shipped_names():
         "tpu_v5p",
         "tpu_v5p_core",
         "tpu_v6e",
+        "tpu_v7x",
         "tpu_v7x_core",
         "v100",
     ]
@@ -230,6 +231,7 @@ OF_TYPES = [
         ("mapping.entry=relaid", lambda h: h.mapping.entry, "relaid"),
         ("hbm.channel_multiple=128", lambda h: h.hbm.channel_multiple, 128),
         ("hbm.layout=CHW", lambda h: h.hbm.layout.of("ofmap"), "CHW"),
+        ("chip_cores=2", lambda h: h.chip_cores, 2),
         ("generation=TPU v5e, 2023", lambda h: h.generation, "TPU v5e, 2023"),
         ("hbm.capacity=16 GiB", lambda h: h.hbm.capacity_bytes, 2**34),
         ("hbm.alignment=512 B", lambda h: h.hbm.alignment_bytes, 512),

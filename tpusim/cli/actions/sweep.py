@@ -17,6 +17,7 @@ from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables import sweep as tables
+from tpusim.report.tables.hardware import part_notice
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.jobs import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
@@ -55,7 +56,8 @@ def run_and_report(
             axis = "" if sweep.goals else tables.compares([*sweep.axes])
             present(sys.stdout, tables.compared(rows, axis) if axis else tables.best(rows, [*sweep.axes], sweep.goals))
             notice = tables.word_notice(outcome.points, store.word_fills([key for _, key in outcome.points]))
-            show(sys.stdout, *filter(None, [notice]), "")
+            parts = part_notice(dict.fromkeys(point.hardware for point, _ in outcome.points))
+            show(sys.stdout, *filter(None, [parts, notice]), "")
             names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     done = outcome.computed + outcome.failed
     counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"

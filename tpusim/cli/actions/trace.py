@@ -30,6 +30,7 @@ from tpusim.report.trace.lanes import (
     vcd,
 )
 from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
+from tpusim.result.vocabulary.runs import shared_by
 
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
 TIMELINE_FORMATS = (*PERFETTO_FORMATS, ".json")
@@ -72,7 +73,7 @@ class Wanted:
         if self.lanes and self._backward:
             raise InputError(f"--to {self.last} comes before --from {self.first}")
         if not self.lanes and (out is None or out.suffix not in TIMELINE_FORMATS):
-            says = f"{self.hardware.name} is {family_of(self.hardware).title}, and a trace of it is a timeline"
+            says = f"{self.hardware.label} is {family_of(self.hardware).title}, and a trace of it is a timeline"
             raise InputError(f"{says}; write it with --out FILE{PERFETTO_FORMATS[0]} or --out FILE.json")
         if out is None:
             return
@@ -149,7 +150,8 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
         form = ChromeTrace()
     placed, total = _placed(wanted, out)
     end = wanted.end(total)
-    title = f"{wanted.work.name}, batch {wanted.work.batch}, on {wanted.hardware.name}"
+    size = ", ".join(filter(None, [f"batch {wanted.work.batch}", shared_by(wanted.work.chips)]))
+    title = f"{wanted.work.name}, {size}, on {wanted.hardware.label}"
     with Meter(sum(len(each.layers) for each in placed)) as meter:
         return timeline(
             form, title, placed, wanted.hardware.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")

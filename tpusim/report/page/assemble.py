@@ -172,8 +172,10 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
     verdict = f"All {points.size:,} points finished"
     if failed:
         verdict = f"{len(failed):,} of {points.size:,} points failed; see below"
-    axes = [f"{axis} ({len(set(texts[axis]))} values)" for axis in points.axes]
-    over = " x ".join(axes) or "no axis"
+    counts = {axis: len(set(texts[axis])) for axis in points.axes}
+    over = " x ".join(f"{axis} ({count} values)" for axis, count in counts.items() if count > 1) or "no axis"
+    fixed = ", ".join(f"{axis}={texts[axis][0]}" for axis, count in counts.items() if count == 1)
+    over += f", all with {fixed}" * bool(fixed)
     return {
         "title": f"Sweep {points.name}",
         "subtitle": f"{points.size:,} points over {over}; timing alone, values not checked",

@@ -29,7 +29,7 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
     any.
     """
     layer, setup = found.layer, found.setup
-    run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.name}"
+    run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.label}"
     bound = f"bound by {LIMITS[found.limit][0]}" if found.limit else "no single bound"
     caption = (
         f"Above: what the systolic array did in the {layer.cycles:,} cycles of {run}. Below: how many times as fast the"

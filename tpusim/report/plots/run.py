@@ -11,6 +11,7 @@ from functools import partial
 from heapq import nlargest
 from itertools import accumulate
 from math import sqrt
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,16 @@ from pydantic import ValidationError
 from tpusim.base.errors import InputError
 from tpusim.input.form import FROM_YAML
 from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of, peak_tflops
-from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
+from tpusim.report.plots.figure import (
+    CYCLE_COUNTS,
+    LETTERS_OF_TITLE,
+    Picture,
+    bars,
+    columns_below,
+    figure_of,
+    plain,
+    stack,
+)
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
 from tpusim.report.text import scale, shortened
@@ -73,8 +83,7 @@ def network_of(result: Result) -> Picture | None:
 
 
 def _run(result: Result) -> str:
-    name = result.hardware.get("name", "a machine")
-    return with_extent(f"{result.workload} at {size_of(result)} on {name}", result)
+    return with_extent(f"{result.workload} at {size_of(result)} on {result.machine}", result)
 
 
 # ---- a bar a layer
@@ -150,7 +159,9 @@ def _figure_of_layers(layers: Sequence[LayerResult], height: float) -> Figure:
 
 
 def _title(result: Result) -> str:
-    return plain(with_extent(f"{result.workload}, {size_of(result)}, {result.hardware.get('name', '')}", result))
+    told = with_extent(f"{result.workload}, {size_of(result)}, {result.machine}", result)
+    # What was set of the machine may be longer than a picture is wide.
+    return plain(fill(told, LETTERS_OF_TITLE))
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tpusim.network.entries import LOWERING
 from tpusim.report.plots.compared import lowerings_figure, machines_figure
 from tpusim.report.plots.figure import (
+    LETTERS_OF_TITLE,
     Picture,
     Scale,
     axis_label,
@@ -112,7 +113,7 @@ def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
     names, batches = ({row[key] for row in rows} for key in ("workload", "batch"))
     what = f": {rows[0]['workload']}" if len(names) == 1 else ""
     batch = f", batch {rows[0]['batch']}" if len(batches) == 1 else ""
-    return plain(f"{sweep.name}{what}{batch}")
+    return plain(fill(f"{sweep.name}{what}{batch}{f', {sweep.fixed}' * bool(sweep.fixed)}", LETTERS_OF_TITLE))
 
 
 def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:

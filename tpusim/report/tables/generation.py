@@ -10,6 +10,7 @@ from tpusim.base.words import counted
 from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, scale, three_digits
 from tpusim.result.vocabulary.figures import BYTES, TIMES
+from tpusim.result.vocabulary.runs import part_notes, share_notice
 from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenPart
 
 GENERATION_FILE = "generation.json"
@@ -28,13 +29,15 @@ def generated(made: Generation, sizes: str) -> Shown:
     """Return what a generation took, for people and as JSON; `sizes` are those of the workload in words."""
     first = made.tokens[0]
     many, own = len(made.tokens), made.tokens_per_second / made.batch
-    heading = (
-        f"{made.workload}, batch {made.batch}{sizes}, on {made.hardware}: {counted(many, 'token')} of each sequence"
-    )
+    part = f", one of the {made.chip_cores} cores of a chip" if made.chip_cores > 1 else ""
+    run = f"{made.workload}, batch {made.batch}{sizes}, on {made.machine}{part}"
+    heading = f"{run}: {counted(many, 'token')} of each sequence"
     told = [
         f"{counted(many, 'token')} behind {first.context - 1:,}: {_time(made.seconds * 1e6)}; "
         f"{three_digits(made.tokens_per_second)} tokens a second, {three_digits(own)} of each sequence"
     ]
+    if shared := share_notice(made.chips):
+        told[0] += f". {shared}"
     if many > (simulated := len(made.simulated)):
         told.append(
             f"{simulated} of {many:,} tokens were simulated, others lie on lines between these; a simulated one is at "
@@ -71,7 +74,7 @@ def _growth(made: Generation) -> Iterator[str]:
     for line in made.lines:
         off = f"; those between are at most {line.off:,.0f} cycles off" if line.off >= 1 else ""
         yield f"From context {line.first:,} to {line.last:,}, on one plan, each key adds {line.slope:,.0f} cycles{off}."
-    if changes := made.changes:
+    if changes := made.plan_changes:
         more_of_them = f"; and {len(changes) - _SHOWN} times more" if len(changes) > _SHOWN else ""
         where = "; ".join(f"{one:,} and {other:,}" for one, other in changes[:_SHOWN])
         yield f"The plan of some layer changes between context {where}{more_of_them}."
@@ -118,11 +121,13 @@ def _tokens(made: Generation) -> Table[Token]:
 
 
 def _data(made: Generation) -> dict[str, Any]:
+    notes = part_notes(made.chips, made.hardware, made.chip_cores)
     return {
         **asdict(made),
+        **({"notes": notes} if notes else {}),
         "tokens": [{**asdict(each), "simulated": each.simulated} for each in made.tokens],
         "lines": [asdict(each) for each in made.lines],
-        "changes": made.changes,
+        "plan_changes": made.plan_changes,
         "parts": [asdict(each) for each in made.tokens[0].parts],
         "seconds": made.seconds,
         "tokens_per_second": made.tokens_per_second,

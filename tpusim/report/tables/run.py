@@ -16,7 +16,7 @@ from tpusim.report.tables import sentences as said
 from tpusim.report.text import percent, scale, three_digits, written
 from tpusim.result.records import LayerResult, OpUse, Result, by_op, by_phase
 from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
-from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
+from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, share_notice, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
 _RANKS = {
@@ -61,6 +61,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
         [phases] if phases else [],
         [
             said.totals(result.total),
+            share_notice(result.chips),
             " ".join(lowerings),
             said.fusion_notice(work, result),
             said.overlap_notice(result),

@@ -71,7 +71,9 @@ Whole = tuple[str, Point, WorkFinding]
 """A point by its key, with its layers in network order, or the reason why it cannot be simulated."""
 
 _JOBS_A_WORKER = 8
-"""Least jobs for each worker: the last jobs then leave idle at most an eighth of a worker's time."""
+"""Least jobs for each worker: the last jobs then leave idle at most an eighth of a worker's time, unless a layer, or a
+network whose layers overlap, takes longer by itself.
+"""
 _MACS_OF_A_LAYER = 100_000
 """Cost of a layer before its first pass, as multiplications of one PE."""
 
@@ -108,16 +110,17 @@ class Assembly:
                     new[lowering].append(work)
                 place.waiting.setdefault(kind, []).append(key)
             self._left[key] = len(parts)
-            self._new += [Job(point.hardware, lowering, tuple(works)) for lowering, works in new.items()]
+            own = (Job(point.hardware, lowering, tuple(works)) for lowering, works in new.items())
+            self._new += sorted(own, key=weight, reverse=True)
 
     def jobs(self, workers: int) -> list[Job]:
-        """Return every shape on every machine once: long points first, cut up if there are few for `workers`.
+        """Return every shape on every machine once, cut up if there are few for `workers`.
 
-        A network whose layers overlap is one job.
+        All that a point needs comes ahead of what only later points need, so that points end one after another, and
+        whoever stops a sweep keeps those that were begun first. A network whose layers overlap is one job.
         """
-        weighed = sorted(((weight(job), job) for job in self._new), key=lambda pair: -pair[0])
-        limit = sum(weight for weight, _ in weighed) / (_JOBS_A_WORKER * workers)
-        return [piece for _, job in weighed for piece in _pieces(job, limit)]
+        limit = sum(map(weight, self._new)) / (_JOBS_A_WORKER * workers)
+        return [piece for job in self._new for piece in _pieces(job, limit)]
 
     def add(self, job: Job, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
         """Take in the findings of a job, and yield the points that are now complete."""

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import with_settings
 from tpusim.flow.fusion import fused
 from tpusim.flow.lowerings import usual
 from tpusim.input.document import Document
@@ -22,7 +23,7 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
-from tpusim.result.vocabulary.runs import left_out
+from tpusim.result.vocabulary.runs import left_out, share_notice
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
@@ -142,10 +143,9 @@ class _Machines:
                 self._changes[key] = {name: value for name, value in attributes if value != plain[name]}
             changes |= self._changes[key]
         # The whole machine is validated once more, so that rules across sections also hold for points.
-        if not changes:
-            return base
-        machine: Machine = family_of(base).model().model_validate({**plain, **changes})
-        return machine
+        set_here = {path: str(shown(values[index])) for fields in self._sections for path, index in fields}
+        machine: Machine = family_of(base).model().model_validate({**plain, **changes}) if changes else base
+        return machine.telling(set_here) if set_here else machine
 
 
 class _Network:
@@ -252,6 +252,8 @@ class Sweep:
     search: Search | None
     goals: tuple[Goal, ...]
     """The goals of the Pareto front; empty without one."""
+    fixed: str = ""
+    """The machine with what axes of a single value set of it; empty where there is no such axis."""
     notes: tuple[str, ...] = ()
     """Notes on networks of other tools: how they were read, and which of their ops take no time."""
 
@@ -285,8 +287,15 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     notes: list[str] = []
     for each in spec.workloads:
         work = workload_of(each, each.least_batch)
-        said = (*each.notes, left_out(work.never_timed, work.not_known))
+        said = (*each.notes, left_out(work.never_timed, work.not_known), share_notice(work.chips))
         notes += (f"{work.name}: {note}" for note in said if note)
+    fixed = {
+        path: str(axis.shown[0])
+        for axis in spec.axes
+        if len(axis.values) == 1
+        for path in axis.paths
+        if of_machine(path)
+    }
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -296,6 +305,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
+        fixed=with_settings(spec.hardware.name if spec.hardware else "machines", fixed) if fixed else "",
         notes=tuple(notes),
     )
 

@@ -24,7 +24,9 @@ from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
-"""Called after every job with the points done, the present workload, and the share of the work that is done, 0 to 1."""
+"""Called before the first job and after every one with the points that are stored, the workload of the last one, and
+the share of the work that is done, 0 to 1.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,10 @@ def run_sweep(
     jobs = assembly.jobs(executor.workers)
     everything, behind = sum(map(weight, jobs)), 0.0
     done = failed = len(assembly.refused)
-    name = ""
+    name = next((point.workload.name for point in wanted.values()), "")
     for refused in assembly.refused:
         store.save(*refused)
+    progress(done, name, 0.0)
     with closing(executor.outcomes(jobs)) as outcomes:
         for job, findings in outcomes:
             for key, point, finding in assembly.add(job, findings):

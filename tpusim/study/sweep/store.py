@@ -43,9 +43,13 @@ def model_version() -> str:
     return sources_digest(*_MODEL)
 
 
+_LABELS = "name", "generation", "chip_cores"
+"""Fields of a machine that say what it stands for, and change no result."""
+
+
 def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
-    machine = {name: value for name, value in point.hardware.to_dict().items() if name not in ("name", "generation")}
+    machine = {name: value for name, value in point.hardware.to_dict().items() if name not in _LABELS}
     machine |= family_of(point.hardware).constants(point.hardware)
     inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()

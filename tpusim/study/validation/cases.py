@@ -19,6 +19,7 @@ from zlib import crc32
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import is_named_pipe
+from tpusim.base.words import with_settings
 from tpusim.input.source import PIPE
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -81,11 +82,11 @@ class LeftOut:
 class NumberSet:
     """Cases of one word about one kind of thing, and the machine that they are compared with.
 
-    `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
-    is the lowering of the cases. `left_out` has operations that are not compared. `generation` and `part` place the set
-    in the table over all TPUs. `group`: the name that asks for this set together with others. `tiles`: the cases are
-    one layer, each with a block of its own, which may not fit. `vector_work`: compared are the cycles in which the
-    vector unit works by itself, as the reference has no transfers.
+    `changes` override its description, and `asked` is what was set beside them. `fitted`: half of the cases were used
+    to choose fitted numbers. `lowering` is the lowering of the cases. `left_out` has operations that are not compared.
+    `generation` and `part` place the set in the table over all TPUs. `group`: the name that asks for this set together
+    with others. `tiles`: the cases are one layer, each with a block of its own, which may not fit. `vector_work`:
+    compared are the cycles in which the vector unit works by itself, as the reference has no transfers.
     """
 
     name: str
@@ -104,6 +105,13 @@ class NumberSet:
     group: str = ""
     tiles: bool = False
     vector_work: bool = False
+    asked: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """The machine's name for people, with what was set beside the set's own changes."""
+        settings = (text.partition("=") for text in self.asked)
+        return with_settings(self.hardware, {path.strip(): value.strip() for path, _, value in settings})
 
     @property
     def measured(self) -> bool:
