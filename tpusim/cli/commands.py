@@ -26,7 +26,8 @@ Action = TypeVar("Action", bound=Callable[..., None])
 app = Typer(
     name="tpusim",
     cls=Commands,
-    help="Simulate the matrix unit of a TPU v2, cycle by cycle, or a GPU, and check every output.",
+    help="Simulate neural networks on a TPU, v2 to 7x, or a GPU, cycle by cycle: convolutional networks and language "
+    "models, inference and training. Every output is checked.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,
     # Plain help and tracebacks: rich's would take longer to import than a small run takes.
