@@ -158,3 +158,24 @@ def test_errors_of_every_generation_are_those_of_validate() -> None:
     for generation in dict.fromkeys(name for name, _ in means):
         row = ["7x" if generation == "v7x" else generation, *(means.get((generation, part), "") for part in parts)]
         assert f"| {' | '.join(row)} |".replace("  ", " ") in ACCURACY
+    told = readme_generations()
+    assert [*told] == ["v4", "v5e", "v5p", "v6e", "v7x"]
+    counts = {(each["generation"], each["part"]): str(each["cases"]) for each in sets}
+    for generation, (cases, errors) in told.items():
+        keys = [(generation, part) for part in ("products", "convolutions", "vector ops")]
+        assert (cases, errors) == ([counts[key] for key in keys], [f"{means[key]} %" for key in keys])
+
+
+def readme_generations() -> dict[str, tuple[list[str], list[str]]]:
+    """Cases and mean errors of each later TPU in the README's table: products, convolutions, vector ops."""
+    pattern = r"^\| .* \| scheduled \| `code_(\w+)` \| ([\d, ]+) \| ([\d., %]+) \|$"
+    rows = re.findall(pattern, PAGES[0].text, re.MULTILINE)
+    return {name: (cases.split(", "), errors.split(", ")) for name, cases, errors in rows}
+
+
+def test_the_readme_says_of_later_tpus_what_validation_says() -> None:
+    """To the digit, as the long test holds the README itself."""
+    page = (ROOT / "docs" / "validation.md").read_text()
+    for generation, (_, (products, convolutions, vector)) in readme_generations().items():
+        row = rf"^\| {generation} \| {products[:-2]} \| {convolutions[:-2]} \| .* \| {vector[:-2]} \|$"
+        assert re.search(row, page, re.MULTILINE), generation

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tests.typed import Page, Step
 from tpusim.cli.app import app
+from tpusim.study.sweep.points import load_sweep
 
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "walk_paths"))
 PAGE = Page("docs/paths.md")
@@ -46,6 +47,16 @@ def test_cheap_commands_run(text: str, tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / name).write_text(held)
     done = CliRunner().invoke(app, text.split()[1:])
     assert done.exit_code == 0, done.output
+
+
+def test_the_sweep_of_the_page_has_the_machines_that_it_tells_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine, of three sizes and three words, and goals that a sweep knows."""
+    monkeypatch.chdir(tmp_path)
+    for name, held in PAGE.files.items():
+        (tmp_path / name).write_text(held)
+    assert len(load_sweep("my_sweep.yaml").points) == 9
 
 
 def test_a_command_that_fails_is_told_and_ends_the_walk_with_an_error(
