@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Pace, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill, Tensor
+from tpusim.machines.tpu.program.transfers import LANES, Fill, Keep, Spill, Tensor
 from tpusim.machines.tpu.schedule.in_time import Known, in_time
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
@@ -362,7 +362,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
     """
     if len(layers) == 1:
         return layers[0].program
-    handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]
+    handed = [*_handed(layers)]
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs: list[Program] = []
     for layer, program, *_ in layers:
@@ -382,7 +382,11 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         programs.append(named)
     steps, numbers = waits.in_order()
     return Program(
-        tensors=tuple(each for program in programs for each in program.tensors),
+        tensors=tuple(
+            replace(each, place=LANES) if each.name in stay else each
+            for program in programs
+            for each in program.tensors
+        ),
         buffers=tuple(each for program in programs for each in program.buffers),
         steps=steps,
         word_fill=max(each.word_fill for each in programs),

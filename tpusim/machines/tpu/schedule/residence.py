@@ -20,7 +20,7 @@ from tpusim.machines.lowered import LayerTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import SCRATCH, Fill, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP
@@ -264,13 +264,13 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     """
     if hardware.scratch_memory is None:
         return tuple(layers)
-    room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
+    room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, Place]](dict)
     # Of each tensor: bytes kept off the bus of HBM, for its room and time; its users; its bytes; the layers of its
     # life.
     lives: list[tuple[float, list[tuple[int, str]], int, range]] = []
     for users in _users(layers, stay):
         (first, tensor), (last, _) = users[0], users[-1]
-        size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
+        size = len(layers[first].program.tensor(tensor).extent(hardware.element_bytes))
         span = range(first, last + 1)
         moved = sum(
             step.hbm_bytes
@@ -282,9 +282,9 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     for _, users, size, span in sorted(lives, key=lambda each: -each[0]):
         starts = 0, *sorted(place.stop for place in room.taken(span))
         with suppress(FullError):
-            first = room.place(starts, size, span)
+            there = SCRATCH.at(room.place(starts, size, span))
             for at, name in users:
-                places[at][name] = first
+                places[at][name] = there
     return tuple(joint._replace(program=_lying(joint.program, places[at])) for at, joint in enumerate(layers))
 
 
@@ -306,11 +306,11 @@ def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tupl
             yield [(maker, OFMAP), *((at, tensor) for at, tensor, _ in wanted)]
 
 
-def _lying(program: Program, places: Mapping[str, int]) -> Program:
-    """The Program with tensors at `places` in the scratch memory."""
+def _lying(program: Program, places: Mapping[str, Place]) -> Program:
+    """The Program with tensors at other `places`."""
     if not places:
         return program
-    tensors = {each.name: replace(each, scratch=places.get(each.name, each.scratch)) for each in program.tensors}
+    tensors = {each.name: replace(each, place=places.get(each.name, each.place)) for each in program.tensors}
     steps = (
         replace(each, tensor=tensors[each.tensor.name]) if isinstance(each, Transfer) else each
         for each in program.steps
@@ -332,7 +332,7 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     """
     if hardware.scratch_memory is None:
         return program
-    taken = (each.scratch_bytes(hardware.element_bytes).stop for each in program.tensors if each.scratch is not None)
+    taken = (each.extent(hardware.element_bytes).stop for each in program.tensors if each.place.base is not None)
     first, copies = max(taken, default=0), list[Tensor]()
     same = defaultdict[object, _Fills](list)
     for at, step in enumerate(program.steps):
@@ -348,8 +348,8 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     # Bytes of repeated fills, which no longer come from HBM.
     spared = {name: sum(step.hbm_bytes for fills in each for _, step in fills[1:]) for name, each in again.items()}
     for name in sorted(again, key=lambda name: -spared[name] / program.tensor(name).size):
-        copy = replace(program.tensor(name), name=f"{name} in scratch memory", scratch=first)
-        stop = copy.scratch_bytes(hardware.element_bytes).stop
+        copy = replace(program.tensor(name), name=f"{name} in scratch memory", place=SCRATCH.at(first))
+        stop = copy.extent(hardware.element_bytes).stop
         if stop <= hardware.scratch_memory.capacity_bytes:
             copies.append(copy)
             first = stop
