@@ -13,7 +13,6 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
     HBM,
-    LANES,
     PRODUCTS,
     SCRATCH,
     BankFill,
@@ -49,6 +48,8 @@ def check_program(program: Program, hardware: Hardware) -> None:
     for per_word in (*picked, *(table.per_word for table in program.tables)):
         if per_word > widest:
             raise CheckFailed(f"a step reads {per_word} pointers a word; no word holds more than {widest} numbers")
+    if lost := {step.bus for step in program.steps if isinstance(step, Transfer)} - hardware.pipes.keys():
+        raise CheckFailed(f"transfers need a bus of {' and '.join(sorted(lost))}; there is {', '.join(hardware.pipes)}")
     limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
     for index, step in enumerate(program.steps):
         for what, first, stop in _named(step):
@@ -158,7 +159,7 @@ def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
     home = {each.tensor: each.sources[0] for each in program.handed}
     for each in program.handed:
         place = program.tensor(each.tensor).place
-        if place != LANES and any(program.tensor(source).place != place for source in each.sources):
+        if place.bus and any(program.tensor(source).place != place for source in each.sources):
             yield f"{each.tensor} does not lie where {' and '.join(each.sources)} is"
     steps: dict[str, list[int]] = {}
     prefetched = set[str]()

@@ -6,7 +6,7 @@ time: interpreters find out how long it takes. No other room reads the plan behi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -30,7 +30,7 @@ from tpusim.machines.tpu.definition import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
-from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
 
@@ -320,6 +320,16 @@ class Program:
         """Names of the tensors whose given values replace tensor `name` where it stays, for those who read it there."""
         readers = [each.tensor for each in self.handed if each.sources == (name,) and not each.same]
         return [each for each in readers if self.tensor(each).place == LANES]
+
+    def lying(self, names: Collection[str], place: Place) -> Program:
+        """The Program with the tensors of these names at a place."""
+        tensors = {each.name: replace(each, place=place) if each.name in names else each for each in self.tensors}
+        steps = (
+            replace(each, tensor=tensors[each.tensor.name])
+            if isinstance(each, Transfer) and each.tensor.name in names else each
+            for each in self.steps
+        )  # fmt: skip
+        return replace(self, tensors=tuple(tensors.values()), steps=tuple(steps)) if names else self
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a name."""

@@ -256,8 +256,7 @@ class RegisterMachine:
     def booked(self) -> Booked:
         """Cycles booked so far."""
         board, queues = self.registers.board, self.hardware.array.queues
-        names = [unit_name("systolic_array", at) for at in range(queues)]
-        names += [unit_name("preload", at) for at in range(queues)]
+        names = [unit_name(unit, at) for unit in ("systolic_array", "preload") for at in range(queues)]
         names += self.hardware.pipes
         uses = {name: _counted(BOOKED, use.tolist()) for name, use in zip(names, board.use, strict=True)}
         order = [unit_name(unit, at) for at in range(queues) for unit in ("systolic_array", "preload", "vector_unit")]

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Pace, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import LANES, Fill, Keep, Spill, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill, Tensor
 from tpusim.machines.tpu.schedule.in_time import Known, in_time
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
@@ -355,10 +355,10 @@ def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     return [each._replace(program=each.at(room.own(at, each.program.words))) for at, each in enumerate(layers)]
 
 
-def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
+def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
     """Consecutive layers, with their places, as one Program; a single layer is returned as it is.
 
-    No layer may be `unfit` for those ahead of it. Tensors named in `stay` are read where others have left them.
+    No layer may be `unfit` for those ahead of it.
     """
     if len(layers) == 1:
         return layers[0].program
@@ -382,11 +382,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = 
         programs.append(named)
     steps, numbers = waits.in_order()
     return Program(
-        tensors=tuple(
-            replace(each, place=LANES) if each.name in stay else each
-            for program in programs
-            for each in program.tensors
-        ),
+        tensors=tuple(each for program in programs for each in program.tensors),
         buffers=tuple(each for program in programs for each in program.buffers),
         steps=steps,
         word_fill=max(each.word_fill for each in programs),
