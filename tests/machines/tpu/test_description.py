@@ -228,8 +228,8 @@ OF_TYPES = [
         ("hbm.bandwidth=300 GB/s", lambda h: h.hbm.bandwidth_bytes_per_s, 3 * 10**11),
         ("hbm.latency=100 ns", lambda h: h.latency_cycles, 70),
         ("scratch_memory.capacity=1 MiB", lambda h: h.scratch_memory.capacity_bytes, 2**20),
-        ("scratch_memory.bandwidth=700 GB/s", lambda h: h.scratch_pipe.bytes_per_cycle, 1000),
-        ("scratch_memory.latency=20 ns", lambda h: h.scratch_pipe.latency, 14),
+        ("scratch_memory.bandwidth=700 GB/s", lambda h: h.pipes["scratch_memory"].bytes_per_cycle, 1000),
+        ("scratch_memory.latency=20 ns", lambda h: h.pipes["scratch_memory"].latency, 14),
         ("hbm.burst=32 B", lambda h: h.hbm.burst_bytes, 32),
         ("mapping.multi_tile=2", lambda h: h.mapping.multi_tile, 2),
         ("mapping.loop_order=filter_major", lambda h: h.mapping.loop_order, "filter_major"),
@@ -291,7 +291,7 @@ SCRATCH = {
 def test_a_scratch_memory_may_be_left_out_but_not_half_of_it():
     machine = load_hardware("tpu_v2")
     assert machine.scratch_memory is None
-    assert machine.scratch_pipe is None
+    assert [*machine.pipes] == ["hbm"]
     assert "scratch_memory" not in machine.to_dict()
     there = machine.with_overrides(SCRATCH)
     assert Hardware.model_validate(there.to_dict()) == there != machine

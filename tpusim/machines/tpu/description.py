@@ -206,12 +206,15 @@ class Hardware(FileModel):
         return -(-self.hbm.latency_ps * self.clock_hz // _PS_PER_S)
 
     @property
-    def scratch_pipe(self) -> Pipe | None:
-        """The scratch memory's latency and bytes in cycles; None where there is no such memory."""
-        if (memory := self.scratch_memory) is None:
-            return None
-        latency = -(-memory.latency_ps * self.clock_hz // _PS_PER_S)
-        return Pipe(latency, Fraction(memory.bandwidth_bytes_per_s, self.clock_hz))
+    def pipes(self) -> dict[str, Pipe]:
+        """Latency and bytes in cycles of each bus to a memory behind the lanes, by the section of that memory; HBM's
+        first. A DRAM has its own latency; its pipe is all its data buses.
+        """
+        found = {"hbm": Pipe(0 if self.hbm.dram else self.latency_cycles, self.hbm_peak_bytes_per_cycle)}
+        if memory := self.scratch_memory:
+            latency = -(-memory.latency_ps * self.clock_hz // _PS_PER_S)
+            found["scratch_memory"] = Pipe(latency, Fraction(memory.bandwidth_bytes_per_s, self.clock_hz))
+        return found
 
     @property
     def element_bytes(self) -> int:
