@@ -22,7 +22,7 @@ from tpusim.network.workload import Workload, with_sizes
 from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.report.page.assemble import told_page
 from tpusim.report.plots import FORMATS
-from tpusim.report.tables.generation import GENERATION_FILE, generated
+from tpusim.report.tables.generation import GENERATION_FILE, at_a_glance, generated
 from tpusim.result.vocabulary.runs import shared_by
 from tpusim.study.generation import CHECKED, generate
 
@@ -70,7 +70,8 @@ def generate_and_report(
         picture = time_of_tokens(made, sizes)
         for path in write_pictures(folder, [picture], FORMATS):
             say(output.words_to, str(path))
-        write(folder / PAGE_FILE, told_page(f"{made.workload} on {made.machine}", shown.paragraphs, [picture]))
+        title = f"{made.workload} on {made.machine}"
+        write(folder / PAGE_FILE, told_page(title, shown, at_a_glance(made), [picture]))
         say(output.words_to, str(folder / PAGE_FILE))
 
     output.deliver(shown, *([partial(to_folder, out)] if out is not None else []))

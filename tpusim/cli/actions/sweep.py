@@ -147,6 +147,11 @@ def write_files(
     files that are still as they were. Returns the names; raises InputError when a file cannot be written.
     """
 
+    def point_rows() -> Iterator[Row]:
+        """A row for each point, with what the front of all was asked for."""
+        told = tables.goals_told(sweep.goals)
+        return ({**row, **told} for row in rows)
+
     def layer_rows() -> Iterator[Row]:
         """A row for each layer of every point."""
         done = (point.workload for (point, _), row in zip(points, rows, strict=True) if not row["error"])
@@ -157,7 +162,7 @@ def write_files(
 
     def written() -> Iterator[str]:
         contents: list[tuple[str, tables.ColumnKinds, Callable[[], Iterable[Row]]]] = [
-            ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
+            ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), point_rows),
             ("layers", tables.layer_columns(sweep.axes), layer_rows),
         ]
         writers = {"csv": tables.write_csv, **({"parquet": tables.write_parquet} if parquet else {})}

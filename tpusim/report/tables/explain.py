@@ -16,7 +16,7 @@ from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, figure_column
 from tpusim.report.tables.sentences import energy_sentence, own_text
-from tpusim.report.text import folded, percent, quantity, scale, three_digits
+from tpusim.report.text import column_scale, folded, percent, quantity, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Scales, own_figure, value_of
 from tpusim.result.vocabulary.runs import shared_by
@@ -208,7 +208,7 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: st
 
     def size(head: str, value: Callable[[Alternative], int], units: Scales, rank: int, of: str) -> Column[Alternative]:
         """Make a column of sizes in one unit, so that the eye can compare."""
-        unit, scaled = scale(map(value, fit), units)
+        unit, scaled = column_scale(map(value, fit), units)
         legend = f"{head}: {of}".replace("\n", " ")
         return Column(f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=legend)
 
@@ -243,7 +243,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     amounts = [(state.label, parts[state.key]) for state in all_parts(layer) if parts[state.key] >= 1]
     _, *others = layer.units.items()
     chose = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
-    unit, size = scale([float(each.hbm_bytes) for each in fit], BYTES)
+    unit, size = column_scale([float(each.hbm_bytes) for each in fit], BYTES)
     lowerings = Table(
         [
             *_lowering_columns(layer.lowering, now),

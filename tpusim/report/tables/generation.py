@@ -8,7 +8,7 @@ from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table
-from tpusim.report.text import percent, quantity, scale, three_digits
+from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import BYTES, TIMES
 from tpusim.result.vocabulary.runs import part_notes, share_notice
 from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenPart
@@ -53,9 +53,12 @@ def generated(made: Generation, sizes: str) -> Shown:
     parts = _parts(made)
     paragraphs: Paragraphs = [
         [Sentences([heading], wide=True)],
-        [parts],
-        [parts.legend(*(f"{each.name}: {MEANING[each.name]}." for each in first.parts))],
-        [_tokens(made)],
+        [
+            "Parts of the first token",
+            parts,
+            parts.legend(*(f"{each.name}: {MEANING[each.name]}." for each in first.parts)),
+        ],
+        ["Tokens that were simulated", _tokens(made)],
         [Sentences(told)],
     ]
     return Shown(paragraphs, _data(made))
@@ -82,6 +85,18 @@ def _growth(made: Generation) -> Iterator[str]:
         yield f"Fewer than {FEWEST_ON_A_LINE} simulated tokens in a row are on one plan: no line tells what a key adds."
 
 
+def at_a_glance(made: Generation) -> list[tuple[str, str, str]]:
+    """Return the figures of a generation that matter most, each with its name and what more there is to say."""
+    first, whole = made.tokens[0], made.seconds * 1e6
+    took, moved = first.cycles / made.clock_hz * 1e6, made.bound_seconds * 1e6
+    return [
+        ("speed", f"{three_digits(made.tokens_per_second)} tokens/s", f"of all {made.batch:,} sequences together"),
+        ("first token", _time(took), f"sees {first.context:,} keys, its own included"),
+        ("all tokens", _time(whole), f"{len(made.tokens):,} of each sequence, one after the other"),
+        ("HBM", _time(moved), f"for the bytes of the first token: {percent(moved / took)} % of its time"),
+    ]
+
+
 def _time(microseconds: float) -> str:
     return quantity(microseconds, TIMES)
 
@@ -89,7 +104,7 @@ def _time(microseconds: float) -> str:
 def _parts(made: Generation) -> Table[TokenPart]:
     parts = made.tokens[0].parts
     total = sum(each.cycles for each in parts)
-    unit, size = scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
+    unit, size = column_scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
 
     def bound(part: TokenPart) -> float:
         return part.hbm_bytes / made.bandwidth * 1e6
@@ -110,7 +125,7 @@ def _parts(made: Generation) -> Table[TokenPart]:
 
 
 def _tokens(made: Generation) -> Table[Token]:
-    unit, size = scale((each.cycles / made.clock_hz * 1e6 for each in made.tokens), TIMES)
+    unit, size = column_scale((each.cycles / made.clock_hz * 1e6 for each in made.tokens), TIMES)
     columns: list[Column[Token]] = [
         Column("context", lambda token: f"{token.context:,}"),
         Column("cycles", lambda token: f"{round(token.cycles):,}"),

@@ -23,6 +23,7 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
+from tpusim.result.vocabulary.figures import SPEEDS
 from tpusim.result.vocabulary.runs import left_out, share_notice
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
@@ -44,6 +45,13 @@ class Point:
     settings: PointSettings
     hardware: Machine
     lowering: str
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the workload makes, one of each sequence; None where it makes none, as when it reads a prompt."""
+        work = self.workload
+        # A workload that grows is one of a generation; of several tokens at once all but the last are given.
+        return work.batch if work.grows and dict(work.sizes).get("tokens", 1) == 1 else None
 
 
 class Space:
@@ -284,6 +292,11 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
+    tokenless = next((point.workload.name for point in points if point.tokens is None), None)
+    if tokenless and any(goal.column in SPEEDS for goal in spec.goals):
+        key = "search.objectives" if spec.search else "pareto"
+        says = f"tokens_per_s: {tokenless} makes no token of each sequence; take phase: decode, or another column"
+        raise InputError(document.problem(key, says))
     notes: list[str] = []
     for each in spec.workloads:
         work = workload_of(each, each.least_batch)

@@ -46,6 +46,13 @@ class Goal:
         return f"{'least' if self.minimize else 'most'} {self.column}"
 
 
+def goal_named(text: str) -> Goal | None:
+    """Return the goal that is written as this text; None if it is none."""
+    direction, _, column = text.partition(" ")
+    found = Goal(column, direction == "least")
+    return found if column and str(found) == text else None
+
+
 def costs(hardware: Machine) -> dict[str, float | None]:
     """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM, mm2.
 
