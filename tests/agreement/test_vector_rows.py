@@ -303,7 +303,7 @@ def test_lowerings_of_single_places_refuse_them_and_theirs_refuses_those() -> No
 def test_few_long_rows_are_shared_by_lanes() -> None:
     """8 rows, 4 to a word, in 2 of 32 lanes would have 100 words: each lane has a part of the channels of 4 or of 2."""
     wide = machine(32, 8, word_elements=4)
-    for channels, share in ((100, "4 shares of 25 channels"), (101, "4 shares of 25 or 26 channels")):
+    for channels, share in ((100, "4 shares of 25 channels"), (101, "8 shares of 12 or 13 channels")):
         layer = Softmax("s", channels, 8)
         program, told = lowering.VECTOR_ROWS.lower(layer, 1, wide)
         assert told.aspects["folds"] == f"rows in {share}, which meet by way of HBM"
