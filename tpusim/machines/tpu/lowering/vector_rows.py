@@ -186,7 +186,7 @@ class RowSteps:
     def cycles(
         self, operation: str, words: int, operands: int, fill: int, lanes: int, coefficients: tuple[float, ...] = ()
     ) -> float:
-        """Cycles of a step that makes some words, of so many operands each, in some lanes."""
+        """Cycles of a step that makes some words, each of `operands` operands, in some lanes."""
         key = operation, words, operands, fill, lanes, coefficients
         if key not in self._times:
             work = pace_of(operation, Arity(operands, 0, len(coefficients)), coefficients, self.hardware.vector_unit)
@@ -658,7 +658,7 @@ class RowUnits(Units):
         return ahead + first + work + (blocks - 1) * turn + last
 
     def _moved(self, numbers: int, words: int, transfers: int = 1) -> float:
-        """Cycles of some transfers of so many numbers together: those of the bus, or of a lane's port for its words."""
+        """Cycles of transfers of `numbers` numbers together: those of the bus, or of a lane's port for its words."""
         hardware = self.hardware
         busy = max(numbers * hardware.element_bytes / float(hardware.hbm_bytes_per_cycle), words)
         # Two transfers are on their way at most.
