@@ -186,7 +186,7 @@ class RowSteps:
     def cycles(
         self, operation: str, words: int, operands: int, fill: int, lanes: int, coefficients: tuple[float, ...] = ()
     ) -> float:
-        """Cycles of a step that makes some words, each of `operands` operands, in some lanes."""
+        """The time of a step that makes some words, each of `operands` operands, in some lanes."""
         key = operation, words, operands, fill, lanes, coefficients
         if key not in self._times:
             work = pace_of(operation, Arity(operands, 0, len(coefficients)), coefficients, self.hardware.vector_unit)
@@ -448,7 +448,7 @@ class RowUnits(Units):
         return Along(CHANNEL, channels), Along(IMAGE, begins if len(firsts) == 1 else (*begins,) * len(firsts))
 
     def _runs(self, channels: range, shares: int) -> list[tuple[int, range]]:
-        """Channels of a piece of the first shares, in runs that so many of the shares have: all, then the longer."""
+        """Runs of the channels of a piece, each with the number of first shares that have it: all, then the longer."""
         every = range(channels.start, min(channels.stop, self.common))
         rest = range(every.stop, channels.stop)
         return [(shares, every), (min(shares, self.longer), rest)] if rest else [(shares, every)]
@@ -460,7 +460,7 @@ class RowUnits(Units):
         return tuple(Box(shifted(own, first), range(1), range(1), rows) for first, own in each)
 
     def _there(self, rows: range) -> range:
-        """Those of some rows that there are."""
+        """The rows of a block, without those beyond the end."""
         return range(rows.start, min(rows.stop, self.rows))
 
     def _held(self, name: str, rows: range, channels: range, shares: int, base: int, alike: bool = False) -> Moves:
@@ -658,7 +658,7 @@ class RowUnits(Units):
         return ahead + first + work + (blocks - 1) * turn + last
 
     def _moved(self, numbers: int, words: int, transfers: int = 1) -> float:
-        """Cycles of transfers of `numbers` numbers together: those of the bus, or of a lane's port for its words."""
+        """The time of transfers of `numbers` numbers: that of the bus, or of a lane's port for its words."""
         hardware = self.hardware
         busy = max(numbers * hardware.element_bytes / float(hardware.hbm_bytes_per_cycle), words)
         # Two transfers are on their way at most.
