@@ -268,6 +268,19 @@ def test_a_sweep_of_tokens_draws_tokens_a_second() -> None:
 
 
 @pytest.mark.parametrize(("axes", "name"), [
+    ("array.size: [2, 4]", "throughput"),
+    ("array.size: [2, 4], batch: [1, 8]", "tflops_net"),
+    ("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz]", "axes_net"),
+])  # fmt: skip
+def test_points_of_which_some_make_no_tokens_are_drawn_by_tflops(axes: str, name: str) -> None:
+    sweep = spec(axes)
+    made = [{**row, "tokens_per_s": None if index % 2 else 100.0} for index, row in enumerate(rows(sweep))]
+    pictures = drawn(sweep, made)
+    assert all(texts(each) for each in pictures.values())
+    assert "TFLOPS" in " ".join(texts(pictures[name]))
+
+
+@pytest.mark.parametrize(("axes", "name"), [
     ("array.size: [2, 4, 8]", "throughput"),
     ("array.size: [2, 4, 8], batch: [1, 8], clock: [1 GHz, 700 MHz]", "axes_net"),
 ])  # fmt: skip

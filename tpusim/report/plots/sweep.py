@@ -190,7 +190,7 @@ def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: i
     values = [row[axis] for row in rows]
     scale, values = zipped([*sweep.axes], rows) if len(sweep.axes) > 1 else (scale_of(axis, values), values)
     places = [scale.places[value] for value in values]
-    # Workloads that make no tokens have none a second.
+    # Some points lack some figures: a GPU has no vector memories.
     done = [(x, row) for x, row in zip(places, rows, strict=True) if not row["error"] and row[column] is not None]
     title, size = in_unit(COLUMNS[column], [row[column] for _, row in done])
     top, curves = max(row[column] for _, row in done) / size, dict[str, dict[float, float]]()

@@ -48,14 +48,14 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     columns.
 
     Without goals, best is the most TFLOPS, which for one network and batch is the least time, or the most tokens a
-    second where networks make tokens; with goals, best is the Pareto front, in the order of the first goal.
+    second where all networks make tokens; with goals, best is the Pareto front, in the order of the first goal.
     """
 
     def setting(axis: str, row: Row) -> str:
         return str(row[axis])
 
     def rank(row: Row) -> tuple[Any, ...]:
-        costs = [goal.cost(row[goal.column]) for goal in goals] or [-(row[speed] or 0)]
+        costs = [goal.cost(row[goal.column]) for goal in goals] or [-row[speed]]
         # False sorts before True: points on the front come first.
         return row["workload"], not row.get("pareto", False), *costs
 
@@ -94,8 +94,9 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
 
 
 def speed_of(rows: Sequence[Row]) -> str:
-    """Return the column that tells how fast points are: tokens a second where networks make tokens, or else TFLOPS."""
-    return "tokens_per_s" if any(row.get("tokens_per_s") is not None for row in rows) else "tflops"
+    """Return the column that tells how fast points are: tokens a second where all make tokens, or else TFLOPS."""
+    made = [row.get("tokens_per_s") for row in rows]
+    return "tokens_per_s" if made and None not in made else "tflops"
 
 
 def _figure_column(key: str, rows: Sequence[Row], rank: int = 0) -> Column[Row]:
