@@ -148,8 +148,8 @@ def result_of(
     done, left = tuple(layers), len(workload.layers) - len(layers)
     asked = workload.name, workload.batch, lowering, engine, seed
     more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes), dtype, sums
-    run = Result(__version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
-    return replace(run, changes=dict(hardware.changes), chips=workload.chips)
+    told = __version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
+    return Result(*told, changes=dict(hardware.changes), chips=workload.chips)
 
 
 def _results(

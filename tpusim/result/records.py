@@ -16,6 +16,7 @@ from annotated_types import Interval
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted, with_settings
+from tpusim.result.chips import cores_of_its_chip, part_notes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -411,9 +412,6 @@ class Result:
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
         if self.chips == 1:
             del made["chips"]
-        # Imported here, as the words of results are above the records.
-        from tpusim.result.vocabulary.runs import cores_of_its_chip, part_notes
-
         notes = part_notes(self.chips, self.hardware.get("name"), cores_of_its_chip(self.hardware))
         told = {"checked": self.checked, "correct": self.correct, **({"notes": notes} if notes else {})}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}

@@ -23,7 +23,7 @@ from tpusim.network.workload_file import images_of, open_workload, workload_of
 from tpusim.report.page.assemble import told_page
 from tpusim.report.plots import FORMATS
 from tpusim.report.tables.generation import GENERATION_FILE, at_a_glance, generated
-from tpusim.result.vocabulary.runs import shared_by
+from tpusim.result.chips import shared_by
 from tpusim.study.generation import CHECKED, generate
 
 

@@ -30,7 +30,7 @@ from tpusim.report.trace.lanes import (
     vcd,
 )
 from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
-from tpusim.result.vocabulary.runs import shared_by
+from tpusim.result.chips import shared_by
 
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
 TIMELINE_FORMATS = (*PERFETTO_FORMATS, ".json")

@@ -17,6 +17,7 @@ from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memor
 from tpusim.report.style import hatches
 from tpusim.report.tables import sentences as said
 from tpusim.report.text import frequency, percent, quantity, three_digits
+from tpusim.result.chips import share_notice
 from tpusim.result.records import LayerResult, Result, Total, told
 from tpusim.result.vocabulary import figures, runs, states
 from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
@@ -299,7 +300,7 @@ def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """Return what a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
     found: list[Sentence] = [
-        [runs.share_notice(result.chips)],
+        [share_notice(result.chips)],
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, hardware),

@@ -14,8 +14,8 @@ from tpusim.report.plots.figure import LETTERS_OF_TITLE, Picture, figure_of, pla
 from tpusim.report.style import HATCHES, MARK
 from tpusim.report.tables.generation import MEANING
 from tpusim.report.text import scale
+from tpusim.result.chips import shared_by
 from tpusim.result.vocabulary.figures import TIMES
-from tpusim.result.vocabulary.runs import shared_by
 from tpusim.study.generation import Generation
 
 _LOOKS = (("#0b3c5d", ""), ("#9dbdd6", "level"), ("#c49a6c", "rising"), ("#eceff2", "dots"))

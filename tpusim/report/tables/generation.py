@@ -9,8 +9,8 @@ from typing import Any
 from tpusim.base.words import counted
 from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
+from tpusim.result.chips import part_notes, share_notice
 from tpusim.result.vocabulary.figures import BYTES, TIMES
-from tpusim.result.vocabulary.runs import part_notes, share_notice
 from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenPart
 
 GENERATION_FILE = "generation.json"

@@ -14,8 +14,8 @@ from tpusim.memory.dram.device import Device
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, three_digits
+from tpusim.result.chips import shared_by
 from tpusim.result.vocabulary.figures import COUNTS
-from tpusim.result.vocabulary.runs import shared_by
 from tpusim.technology.constants import chip_of, shrink
 
 if TYPE_CHECKING:

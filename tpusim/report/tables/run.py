@@ -14,9 +14,10 @@ from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_column
 from tpusim.report.tables import sentences as said
 from tpusim.report.text import column_scale, percent, three_digits, written
+from tpusim.result.chips import share_notice
 from tpusim.result.records import LayerResult, OpUse, Result, by_op, by_phase
 from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
-from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, share_notice, worth_telling
+from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
 _RANKS = {

@@ -11,10 +11,11 @@ from tpusim.network.ops.fused import Fused
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
+from tpusim.result.chips import cores_of_its_chip
 from tpusim.result.records import LayerResult, Result, Total, by_op
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES, own_figure
-from tpusim.result.vocabulary.runs import cores_of_its_chip, in_heading, numbers_asked, size_of, with_extent
+from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
 
 _WHOLE = "integers", "int8"

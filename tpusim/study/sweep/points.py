@@ -23,8 +23,9 @@ from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
+from tpusim.result.chips import share_notice
 from tpusim.result.vocabulary.figures import SPEEDS
-from tpusim.result.vocabulary.runs import left_out, share_notice
+from tpusim.result.vocabulary.runs import left_out
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
