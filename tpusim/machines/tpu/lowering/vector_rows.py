@@ -65,6 +65,7 @@ def ways(layer: RowOp, batch: int, hardware: Hardware) -> list[Draft]:
 
 @lru_cache(maxsize=64)
 def _near(layer: RowOp, batch: int, hardware: Hardware) -> tuple[RowUnits, ...]:
+    """The ways that fit and are expected to be about as fast as the fastest, that one first. Raises as `ways`."""
     every = [RowUnits(layer, batch, hardware, alone(layer, batch, hardware))]
     if every[0].rows < hardware.lanes * hardware.vector_memory.word_elements or not every[0].pieces.kept:
         every += [RowUnits(layer, batch, hardware, each) for each in shared_out(layer, batch, hardware)]
@@ -280,9 +281,6 @@ class RowUnits(Units):
         common: channels that every share has.
         pieces: as few pieces as possible, with rows kept if they fit, and room for the next rows if that fits, too.
         sizes: sizes of these pieces; `words`: words of a lane that all takes, and whether that `fits`.
-
-    Raises:
-        CapacityError: when not even an element at a time fits; says how much memory would do.
     """
 
     tensors: tuple[Tensor, ...] = ()
@@ -378,11 +376,7 @@ class RowUnits(Units):
             joined = max(joined, *(does.made_of_all(each, sizes) + 1 for each in self.stages if each.joins))
 
         turns = 1 if pieces.kept else len(stages)
-        left = 0 if self.reduces else size
-        # A body has as many pieces as fill a window, and costs its cycles once, ahead of the first.
-        brought = size * len(self.maps) + left
-        element = self.hardware.vector_memory.element_bytes
-        body = self._body = in_a_body(brought * lanes * self.word_fill * element, self.hardware)
+        body = self._in_a_body(size)
 
         def ready(key: tuple[int, int, int]) -> int:
             u, stage, piece = key
@@ -402,6 +396,11 @@ class RowUnits(Units):
             Area("exchanged", OFMAP, self.shares, joining, lanes, self._exchanged, gaps=when_needed),
             Area("results", OFMAP, 1 if self.reduces else size, 2, lanes),
         )
+
+    def _in_a_body(self, size: int) -> int:
+        """Pieces of at most `size` channels that a body works on: it costs its cycles once, ahead of the first."""
+        moved, lanes = size * (len(self.maps) + (not self.reduces)), self._lanes(self.blocks[0], self.shares)
+        return in_a_body(moved * lanes * self.word_fill * self.hardware.vector_memory.element_bytes, self.hardware)
 
     def units(self) -> Iterator[Unit]:
         kept, shares, stays, does = self.pieces.kept, self.shares, self.pieces.shared == self.sizes.number, self.does
@@ -633,14 +632,12 @@ class RowUnits(Units):
         # Through HBM and back, with the number of each share for all lanes.
         met = 2 * latency + hardware.skew + self._moved(self.shares * rows, 1)
         met += self._moved(self.shares * rows, self.shares)
-        work, of_stages = 0.0, list[float]()
+        work, of_stages, bodies = 0.0, list[float](), -(-pieces // self._in_a_body(self._size))
         for number, stage in enumerate(self.does.passed):
             own = self._worked(stage)
             if not number or not kept:
                 brought = longest * (maps if kept else len(stage.maps))
-                own += delay_of(brought, hardware, begins=False) + hardware.sequencer.block_cycles * -(
-                    -pieces // self._body
-                )
+                own += delay_of(brought, hardware, begins=False) + bodies * hardware.sequencer.block_cycles
             of_stages.append(own)
             work += own if kept else max(own, len(stage.maps) * a_map)
             work += self._ended(stage, met) if stage.joins else 0
