@@ -23,6 +23,7 @@ from tpusim.report.page.assemble import plain, sweep_data
 from tpusim.report.page.run import fields, run_data, sentences
 from tpusim.report.tables.sweep import MOST_POINTS, read_points
 from tpusim.result.records import Result
+from tpusim.result.rules import SHARES
 from tpusim.result.vocabulary.figures import COLUMNS
 from tpusim.result.vocabulary.states import STATES, all_parts
 
@@ -244,12 +245,15 @@ def changed(result: Result, **fields: Any) -> str:
 
 
 def test_a_result_that_lacks_what_the_page_needs(tiny: Result, tmp_path: Path) -> None:
-    layer = tiny.to_dict()["layers"][0]
-    only_array = {**layer, "units": {"systolic_array": layer["units"]["systolic_array"]}}
+    layers, total = tiny.to_dict()["layers"], tiny.to_dict()["total"]
+
+    def array_alone(record: dict[str, Any]) -> dict[str, Any]:
+        return {**record, "units": {"systolic_array": record["units"]["systolic_array"]}}
+
     texts = {
-        "units has no preload": changed(tiny, layers=[only_array]),
+        "units has no preload": changed(tiny, layers=[*map(array_alone, layers)], total=array_alone(total)),
         "hardware.clock": changed(tiny, hardware={**tiny.hardware, "clock": "fast"}),
-        "not a finite number": changed(tiny, layers=[{**layer, "tflops": float("nan")}]),
+        "not a finite number": changed(tiny, layers=[{**layers[0], "tflops": float("nan")}, *layers[1:]]),
     }
     for says, text in texts.items():
         (tmp_path / "run.json").write_text(text)
@@ -307,7 +311,7 @@ def test_a_batch_may_be_an_axis_and_columns_may_be_new(tmp_path: Path) -> None:
 
 
 def test_every_column_has_a_name_a_unit_and_the_direction_of_the_sweep(tmp_path: Path) -> None:
-    row = point(10, a=1) | dict.fromkeys(COLUMNS, 3_000_000)
+    row = point(10, a=1) | dict.fromkeys(COLUMNS, 3_000_000) | dict.fromkeys(COLUMNS.keys() & {*SHARES}, 0.5)
     data = sweep_data(read_points(points_file(tmp_path, [row], ("a",)) / "points.csv"))
     figures = {figure["key"]: figure for figure in data["figures"]}
     assert set(figures) == set(COLUMNS)
