@@ -208,7 +208,8 @@ def _roofline(result: Result, hardware: Machine) -> Picture | None:
             marked = [(*spot, (2 * radius) ** 2) for (layer, spot), radius in zip(spots, radii, strict=True)
                       if (layer.op == "gemm") is squares]  # fmt: skip
             style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
-            axes.scatter(*zip(*marked, strict=True), **style) if marked else None
+            if marked:
+                axes.scatter(*zip(*marked, strict=True), **style)
         speeds = [peak_tflops(hardware), *(speed for _, (_, speed) in spots)]
         axes.set(title=_title(result), ylim=(min(speeds) / 2, max(speeds) * 2))
         for axis in (axes.xaxis, axes.yaxis):
