@@ -290,7 +290,7 @@ def _as_layer(node: NodeProto, read: Understood) -> AsLayer:
     )  # fmt: skip
     if op in VECTOR_OPS and not prod(result):
         raise UnfitNode("it makes no elements")
-    made = (ARRAY_OPS | VECTOR_OPS)[op](there)
+    made = (ARRAY_OPS.get(op) or VECTOR_OPS[op])(there)
     for each in made.views.sources.values():
         if isinstance(each, OperandView) and each.shared and not there.in_all_runs(each.at):
             raise UnfitNode(f"its {each.shared} differ from one run of the model to the next")
