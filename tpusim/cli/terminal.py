@@ -103,9 +103,9 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # What is ignored stays so, and what nobody has prepared for ends the process as ever.
+    # What is ignored stays so, and what nobody has prepared for ends the process as ever; None: not Python's own.
     known = {each: signal.getsignal(each) for each in ENDING}
-    before = {each: handler for each, handler in known.items() if handler not in (signal.SIG_IGN, signal.SIG_DFL)}
+    before = {each: handler for each, handler in known.items() if handler not in (None, signal.SIG_IGN, signal.SIG_DFL)}
     asked = False
 
     def remember(number: int, frame: FrameType | None) -> None:
