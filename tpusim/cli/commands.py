@@ -140,7 +140,7 @@ def run(
     ends = EndToEnd(given, outputs)
     step = training_of(training, keep, optimizer)
     asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
-    unnamed = options.left_out(context, "hardware")
+    unnamed = options.by_default(context, "hardware")
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
         from tpusim.cli.actions.generation import generate_and_report
@@ -223,7 +223,7 @@ def explain(
     asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
     tell_left_out(work)
-    if options.left_out(context, "hardware"):
+    if options.by_default(context, "hardware"):
         tell_unasked(work)
     explain_and_report(work, machine, layer, lowering, json, out)
 
@@ -369,7 +369,7 @@ def trace(
     asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
     tell_left_out(work)
-    if options.left_out(context, "hardware"):
+    if options.by_default(context, "hardware"):
         tell_unasked(work)
     print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
 

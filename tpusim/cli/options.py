@@ -15,7 +15,7 @@ from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
 
 
-def left_out(context: Context, option: str) -> bool:
+def by_default(context: Context, option: str) -> bool:
     """Return whether nobody gave an option, so that its default is taken."""
     source = context.get_parameter_source(option)
     return source is not None and source.name == "DEFAULT"
