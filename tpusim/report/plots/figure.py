@@ -47,9 +47,6 @@ DOTS_PER_INCH = 200
 CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 """The units that cycles are counted in along an axis."""
 
-LETTERS_OF_TITLE = 72
-"""Letters of a title's line, for which every picture is wide enough."""
-
 _WIDE = 6.5
 """Inches that three of the states' legends take beside one another."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import LETTERS_OF_TITLE, Picture, figure_of, plain
+from tpusim.report.plots.figure import Picture, figure_of, plain
 from tpusim.report.style import HATCHES, MARK
 from tpusim.report.tables.generation import MEANING
 from tpusim.report.text import scale
@@ -58,7 +57,7 @@ def _drawn(made: Generation) -> Figure:
     share = f", {shared_by(made.chips)}" * (made.chips > 1)
     told = f"{made.workload}, batch {made.batch}{share}, on {made.machine}"
     axes.set(
-        title=plain(fill(told, LETTERS_OF_TITLE)),
+        title=plain(told),
         xlabel="tokens whose keys a token sees",
         ylabel=f"time of a token ({unit})",
         xlim=(contexts[0] - wide, contexts[-1] + wide),

@@ -10,7 +10,6 @@ from functools import partial
 from heapq import nlargest
 from itertools import accumulate
 from math import atan2, degrees, sqrt
-from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,6 @@ from tpusim.input.form import FROM_YAML
 from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of, peak_tflops
 from tpusim.report.plots.figure import (
     CYCLE_COUNTS,
-    LETTERS_OF_TITLE,
     Picture,
     bars,
     columns_below,
@@ -162,9 +160,7 @@ def _figure_of_layers(layers: Sequence[LayerResult], height: float) -> Figure:
 
 
 def _title(result: Result) -> str:
-    told = with_extent(f"{result.workload}, {size_of(result)}, {result.machine}", result)
-    # What was set of the machine may be longer than a picture is wide.
-    return plain(fill(told, LETTERS_OF_TITLE))
+    return plain(with_extent(f"{result.workload}, {size_of(result)}, {result.machine}", result))
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:

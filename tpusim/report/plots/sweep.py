@@ -20,7 +20,6 @@ from matplotlib.ticker import NullLocator
 from tpusim.network.entries import LOWERING
 from tpusim.report.plots.compared import lowerings_figure, machines_figure
 from tpusim.report.plots.figure import (
-    LETTERS_OF_TITLE,
     Picture,
     Scale,
     axis_label,
@@ -146,7 +145,7 @@ def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
     names, batches = ({row[key] for row in rows} for key in ("workload", "batch"))
     what = f": {rows[0]['workload']}" if len(names) == 1 else ""
     batch = f", batch {rows[0]['batch']}" if len(batches) == 1 else ""
-    return plain(fill(f"{sweep.name}{what}{batch}{f', {sweep.fixed}' * bool(sweep.fixed)}", LETTERS_OF_TITLE))
+    return plain(f"{sweep.name}{what}{batch}{f', {sweep.fixed}' * bool(sweep.fixed)}")
 
 
 def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
