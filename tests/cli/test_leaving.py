@@ -26,19 +26,19 @@ import os, signal, sys, threading, time
 from dataclasses import replace
 from tpusim.__main__ import main
 from tpusim.base.errors import CheckFailed
-from tpusim.cli.actions import run
+from tpusim.cli.actions import run as action
 
-simulate = run.simulate
+run = action.run
 
 def failing(*args, progress, **options):
     threading.Thread(target=time.sleep, args=[60]).start()
     {then}
 
-run.simulate = failing
+action.run = failing
 main()
 """
 WRONG = """
-    progress(replace(simulate(*args, **options).layers[0], outputs_mismatched=1))
+    progress(replace(run(*args, **options).layers[0], outputs_mismatched=1))
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 """

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.axes import Constraint
-from tpusim.study.sweep.jobs import simulated
+from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
 from tpusim.study.sweep.run import keyed, run_sweep

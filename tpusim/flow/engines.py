@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Machine
-from tpusim.machines.lowered import Account, Chain, ReadyLayer, Timed
+from tpusim.machines.lowered import Account, Chain, LayerWatch, ReadyLayer, Timed
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 ENGINES = ("event", "register", "both")
 TimedLayer = tuple[Timed, Callable[[], Verdict]]
 """Time of a layer, and a function that checks its values, at any time and on any thread."""
-LayerWatch = Callable[[str, str], None]
-"""Called now and then with a layer's name and what is done to it: "timing", "1,024 cycles"."""
 
 UNCHECKED = Verdict(0, 0, None)
 
@@ -65,6 +64,37 @@ class Task:
     def doing(self, what: str) -> None:
         """Report what is done to the layer."""
         self.watch(self.layer.name, what)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What all layers of a run share as engines run them; fields are those of Task, and the engine."""
+
+    machine: Machine
+    batch: int
+    engine: str
+    check: bool
+    seed: int
+    watch: LayerWatch
+    numbers: Numbers
+    journey: Journey | None
+
+    def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
+        """Time a layer by itself. Raises as `timed`."""
+        timing, verdict = timed(self._task(layer, ready), self.engine)
+
+        def rest() -> LayerResult:
+            account = ready.account(layer, self.batch, timing)
+            return layer_result(layer, self.batch, self.machine, account, timing, verdict())
+
+        return Begun(layer, rest)
+
+    def together(self, chain: Chain) -> Iterator[Begun]:
+        """Time the layers of a chain. Raises as `overlapping`."""
+        return overlapping(chain, [*starmap(self._task, chain.members)], self.machine, self.engine)
+
+    def _task(self, layer: Op, ready: ReadyLayer) -> Task:
+        return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)
 
 
 def timed(task: Task, engine: str) -> TimedLayer:

@@ -1,12 +1,11 @@
-"""Names for `--lowering`, those of a machine's family and `auto`; the lowering that each layer is asked for; and a
-layer made ready by it: with `auto`, by the lowering that simulation finds fastest.
+"""Names for `--lowering`, those of a machine's family and `auto`; lowerings that single layers have; and a layer made
+ready by its lowering: with `auto`, by the one that simulation finds fastest.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
@@ -82,7 +81,7 @@ def with_unasked(workload: Workload, machine: Machine) -> Workload:
     return replace(workload, lowerings=(*workload.lowerings, *own)) if own else workload
 
 
-def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[Workload, str | None]:
+def by_name(workload: Workload, lowering: str | None, family: Family) -> tuple[Workload, str | None]:
     """The workload with the lowerings that a text names for single layers, and the lowering for all others, if any.
 
     Such a text is "auto,conv*=fft,conv1=explicit": patterns of names, each with a lowering, of which the last that fits
@@ -144,19 +143,6 @@ def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:
         raise InputError(f"unknown lowering {lowering!r}{whose}{hint} there is {', '.join(known(family))}")
 
 
-def asked_of(workload: Workload, lowering: str, family: Family = USUAL_FAMILY) -> tuple[tuple[Op, str], ...]:
-    """Each layer with its own lowering, or else `lowering`; with the lowering that this name means for its op.
-
-    Raises:
-        InputError: with every name that is unknown, at its place.
-    """
-    check_known(lowering, family)
-    check_own(workload, family)
-    own = {each.layer: each.lowering for each in workload.lowerings}
-    asked = ((layer, own.get(layer.name, lowering)) for layer in workload.layers)
-    return tuple((layer, family.meant(layer, name)) for layer, name in asked)
-
-
 def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
     """Raise InputError with every own lowering of layers that is unknown or ignored, at its place."""
     problems: list[Problem] = []
@@ -178,18 +164,6 @@ def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
             problems.append(Problem(says, each.where or f"layer {each.layer}"))
     if problems:
         raise InputError(problems)
-
-
-@contextmanager
-def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
-    """Place an error about a layer's own lowering at the line of the file that names it."""
-    try:
-        yield
-    except CapacityError as error:
-        where = next((each.where for each in workload.lowerings if each.layer == layer.name), None)
-        if where is None:
-            raise
-        raise type(error)([replace(each, where=f"{where}: {each.where}") for each in error.problems]) from None
 
 
 # ---- a layer made ready

@@ -18,7 +18,7 @@ from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables import sweep as tables
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import Executor, simulated
+from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
 from tpusim.study.sweep.run import Row, SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest

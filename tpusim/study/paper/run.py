@@ -10,7 +10,7 @@ from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
 from tpusim.study.paper.claims import words
 from tpusim.study.paper.exhibit import Exhibit, Maker, Row, Simulated, asked, shown
-from tpusim.study.sweep.jobs import Assembly, Executor
+from tpusim.study.sweep.parcels import Assembly, Executor
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.run import Progress, missing, run_sweep
 from tpusim.study.sweep.store import Store, key_of
@@ -100,8 +100,8 @@ class PointPlan:
         wanted = [(point, key) for key, point in missing(self.points, store, fresh=False).items()]
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
         # Layers are simulated at about the same rate whatever the batch, so progress counts them.
-        jobs = (Assembly({key: point for point, key in each}).jobs(1) for each in some)
-        layers = [sum(len(job.works) for job in each) for each in jobs]
+        parcels = (Assembly({key: point for point, key in each}).parcels(1) for each in some)
+        layers = [sum(len(parcel.works) for parcel in each) for each in parcels]
 
         def told(place: int, done: int, name: str, share: float) -> None:
             behind = sum(layers[:place]) + share * layers[place]

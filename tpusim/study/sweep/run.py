@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.base.imports import need
-from tpusim.study.sweep.jobs import Assembly, Executor, weight
+from tpusim.study.sweep.parcels import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
 from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
-"""Called after every job with the points done, the present workload, and the share of the work that is done, 0 to 1."""
+"""Called after every parcel with the points done, the present workload, and the share of the work done, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ def run_sweep(
     """
     wanted = missing(points, store, fresh)
     assembly = Assembly(wanted)
-    jobs = assembly.jobs(executor.workers)
-    everything, behind = sum(map(weight, jobs)), 0.0
+    parcels = assembly.parcels(executor.workers)
+    everything, behind = sum(map(weight, parcels)), 0.0
     done = failed = len(assembly.refused)
     name = ""
     for refused in assembly.refused:
         store.save(*refused)
-    with closing(executor.outcomes(jobs)) as outcomes:
-        for job, findings in outcomes:
-            for key, point, finding in assembly.add(job, findings):
+    with closing(executor.outcomes(parcels)) as outcomes:
+        for parcel, findings in outcomes:
+            for key, point, finding in assembly.add(parcel, findings):
                 name = point.workload.name
                 done += 1
                 failed += isinstance(finding, str)
                 store.save(key, point, finding)
-            behind += weight(job)
+            behind += weight(parcel)
             progress(done, name, behind / everything)
     return SweepOutcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
 

@@ -24,7 +24,7 @@ from tpusim.study.sweep.points import Point
 
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/engines.py",
-    "flow/lowerings.py", "flow/fusion.py", "flow/need.py", "result/records.py",
+    "flow/jobs.py", "flow/lowerings.py", "flow/fusion.py", "flow/need.py", "result/records.py",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
     machine = {name: value for name, value in point.hardware.to_dict().items() if name not in ("name", "generation")}
     machine |= family_of(point.hardware).constants(point.hardware)
-    inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
+    inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.jobs.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 
 
