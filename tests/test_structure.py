@@ -111,6 +111,16 @@ def test_imports_run_downward(inside: str) -> None:
                 assert room == below or level(below, floors) > level(room, floors), f"{own} imports {other}"
 
 
+def test_the_flow_has_no_circle() -> None:
+    """Neither at run time nor for types alone."""
+    left = {
+        own: {each for each in imported(own) if each.startswith("flow.")} for own in NAMED if own.startswith("flow.")
+    }
+    while free := {own for own, others in left.items() if not others & left.keys()}:
+        left = {own: others for own, others in left.items() if own not in free}
+    assert not left
+
+
 def test_families_never_import_one_another() -> None:
     for own in (each for each in NAMED if each.startswith("machines.")):
         family = ".".join(own.split(".")[:2])
