@@ -25,8 +25,7 @@ from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network import entries, workload_file
-from tpusim.network.composites import COMPOSITES
-from tpusim.network.entries import FREE
+from tpusim.network.entries import COMPOSITES, FREE
 from tpusim.network.ops import OPS
 from tpusim.result.vocabulary.fields import FIELDS
 from tpusim.study.sweep import reader

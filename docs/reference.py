@@ -33,7 +33,7 @@ from docs.fields import (
 )
 from tpusim.machines.family import family_named
 from tpusim.memory.dram.device import Device
-from tpusim.network.composites import COMPOSITES
+from tpusim.network.entries import COMPOSITES
 from tpusim.network.ops import OPS
 from tpusim.result.vocabulary.figures import COLUMNS, LAYER, OWN
 from tpusim.result.vocabulary.states import CLIENTS, ELSEWHERE, ENERGIES, STATES, UNITS

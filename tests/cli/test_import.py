@@ -70,7 +70,7 @@ def test_a_model_is_run_and_what_it_misses_is_told_on_screen_and_in_json() -> No
 def test_what_is_imported_runs_the_same() -> None:
     imported = tpusim("import", *ASKED, "-o", "net.yaml", "--batch", "2")
     assert imported.exit_code == 0, imported.output
-    assert "net.yaml: 4 layers, 2.13 kMAC at batch 2" in imported.stderr
+    assert "net.yaml: 4 layers (relu 2, conv2d 1, gemm 1), 2.13 kMAC at batch 2" in imported.stderr
     assert MISSING in imported.stderr
     assert tpusim("import", *ASKED, "-o", "-").stdout == Path("net.yaml").read_text()
     assert Path("net.yaml").read_text() == tpusim("import", *ASKED).stdout == (
@@ -78,6 +78,7 @@ def test_what_is_imported_runs_the_same() -> None:
         "# sizes given: seq=5\n"
         "# pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out\n"
         "# 1 op of weights and shapes alone: worked out before the network runs, no time\n"
+        "# not timed: LogSoftmax 1 (no layer here computes it)\n"
         "name: model\n"
         "source: 'model.onnx, an ONNX model of opset 17, made by hand'\n"
         "inputs: [x, q, k]\n"

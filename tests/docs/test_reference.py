@@ -23,8 +23,7 @@ from tpusim import Conv2d, Workload, load_hardware, load_workload, simulate
 from tpusim.input.document import Document
 from tpusim.machines.family import FAMILIES, family_named
 from tpusim.memory.dram.device import Device, load_device
-from tpusim.network.composites import COMPOSITES
-from tpusim.network.entries import FREE, read_layers
+from tpusim.network.entries import COMPOSITES, FREE, read_layers
 from tpusim.network.ops import OPS
 from tpusim.network.workload_file import workload_of
 from tpusim.report.tables.run import layer_table

@@ -275,7 +275,10 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
     ],
 )
 def test_a_network_gives_what_the_evaluator_gives(tmp_path: Path, network: ModelProto, batch: int) -> None:
-    path = saved(tmp_path, network)
+    gives_what_the_evaluator_gives(saved(tmp_path, network), batch)
+
+
+def gives_what_the_evaluator_gives(path: Path, batch: int) -> None:
     result, given, outputs = travelled(path, batch)
     assert result.correct
     assert all(layer.outputs_checked == layer.outputs > 0 for layer in result.layers)
@@ -635,18 +638,30 @@ def test_sums_beyond_float32_are_told_without_warnings_of_numpy(tmp_path: Path, 
 
 def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> None:
     said = refused(saved(tmp_path, PAIRS), 3)
-    assert said.endswith("the model is for 2 images at once; its values take a batch that is a multiple of that")
+    assert said.endswith("the model is for 2 images at once, as its inputs are; give 2 or a multiple, or leave it out")
 
 
-def test_factors_that_differ_from_image_to_image(tmp_path: Path) -> None:
-    """Of a model for one image, whose product has no axis of images: two images have two filters."""
-    nodes = [node("Reshape", "x flat", "a"), node("MatMul", "k a", "y")]
-    path = saved(tmp_path, model(nodes, {"x": [1, 2, 3]}, {"k": (4, 2), "flat": numbers(2, 3)}))
-    assert refused(path, 2) == (
-        "MatMul matmul_y: its values cannot be computed: "
-        "its factors differ from image to image, so that images cannot go through it together; "
-        "give the batch that the model was made for"
-    )
+@pytest.mark.parametrize(
+    ("op", "reads", "more"),
+    [
+        *(("MatMul", reads, {}) for reads in ("k a", "b a", "v a", "b u", "v u", "c a", "b d", "d u", "v d")),
+        ("Gemm", "b a", {}), ("Gemm", "b e", {"transB": 1}), ("Gemm", "a f", {"transA": 1}), ("Gemm", "k a", {}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("runs", [1, 3])
+def test_factors_that_differ_from_run_to_run(tmp_path: Path, op: str, reads: str, more: Any, runs: int) -> None:
+    """Of a model of fixed sizes, whose product has no axis of images: several runs have as many second factors."""
+    shapes = {
+        "a": (2, 3), "b": (4, 2), "c": (3, 4, 2), "d": (3, 2, 2), "e": (5, 2), "f": (2, 4), "u": (2,), "v": (2,),
+    }  # fmt: skip
+    inputs = {name: shapes[name] for name in reads.split() if name in shapes}
+    path = saved(tmp_path, model([node(op, reads, "y", **more)], inputs, {"k": (4, 2)} if "k" in reads else {}))
+    images = next((shape[0] for shape in inputs.values() if len(shape) > 1), 1)
+    if reads == "v u":
+        # A number has no axis along which those of several runs could stand.
+        assert [layer.groups for layer in load_workload(path, runs).layers] == [runs]
+    else:
+        gives_what_the_evaluator_gives(path, images * runs)
 
 
 @pytest.mark.parametrize("behind", ["ReduceMean", "Identity"])
@@ -667,7 +682,7 @@ def test_a_node_that_cannot_be_computed_is_named(tmp_path: Path) -> None:
 
 def test_operands_that_a_node_cannot_have_are_told(tmp_path: Path) -> None:
     """What indices there are is not known before."""
-    nodes = [node("Conv", "x w", "a"), node("Gather", "a at", "y")]
+    nodes = [node("Conv", "x w", "a"), node("Identity", "at", "i"), node("Gather", "a i", "y")]
     path = saved(tmp_path, model(nodes, {"x": ["N", 2, 3, 3]}, {"w": (2, 2, 1, 1), "at": numbers(9)}))
     said = "Gather gather_y: its values cannot be computed: index 9 is out of bounds for axis 0 with size 1"
     assert refused(path) == said

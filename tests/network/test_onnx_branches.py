@@ -90,11 +90,14 @@ def test_shapes_decide_also_inside_of_branches(tmp_path: Path, steps: int, colum
     assert work.layers == (Gemm(work.layers[0].name, 4 * steps, columns, 8),)
 
 
-def test_where_the_batch_decides_it_has_to_be_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"If if_y: the batch decides it; give --dim N=N"):
-        opened(tmp_path, by_shape(0), dims={"T": 5})
-    (layer,) = load_workload(saved(tmp_path, by_shape(0)), 1, dims={"T": 5, "N": 1}).layers
-    assert (layer.m, layer.n) == (5, 2)
+def test_the_batch_of_a_run_decides(tmp_path: Path) -> None:
+    """Of no number of images more than the branch follows; no workload is for all of them."""
+    path = saved(tmp_path, by_shape(0))
+    for asked in ({"batch": 1}, {"batch": 1, "dims": {"T": 5, "N": 1}}, {"dims": {"T": 5, "N": 1}}):
+        (layer,) = load_workload(path, **{"dims": {"T": 5}, **asked}).layers
+        assert (layer.m, layer.n) == (5, 2)
+    (layer,) = load_workload(path, 2, dims={"T": 5}).layers
+    assert (layer.m, layer.n) == (10, 3)
 
 
 def test_names_inside_of_branches_may_be_those_of_others(tmp_path: Path) -> None:

@@ -102,11 +102,20 @@ def test_what_cannot_be_steps_says_why(tmp_path: Path, model: ModelProto, says: 
         load_workload(saved(tmp_path, model))
 
 
-def test_steps_that_follow_the_batch_have_to_be_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("sequence", r"leave sizes open: sequence \(dimension 0 of x\)"),
+        ("rows", "how many steps it has depends on the batch.* --dim rows=N says"),
+        ("", "how many steps it has depends on the batch.* --dim x.0=N says"),
+    ],
+)
+def test_steps_that_are_no_batch_have_to_be_said(tmp_path: Path, name: str, says: str) -> None:
+    """By their name, or as they follow what stands in the place of the batch."""
     model = recurrent("LSTM", images=1)
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "sequence"
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
     model.graph.node.append(node("Relu", "y", "q"))
     path = saved(tmp_path, model)
-    with pytest.raises(InputError, match=r"how many steps it has depends on the batch.* --dim sequence=N says"):
+    with pytest.raises(InputError, match=says):
         load_workload(path)
-    assert sum(layer.op == "gemm" for layer in load_workload(path, dims={"sequence": 4}).layers) == 4
+    assert sum(layer.op == "gemm" for layer in load_workload(path, 1, dims={name or "x.0": 4}).layers) == 4

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from math import ceil
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
+from tpusim.cli.app import app
 from tpusim.network.formats import Names
 from tpusim.network.workload_file import open_workload, workload_of, yaml_of
+from tpusim.study.sweep.points import load_sweep
 
 CONV = "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, Strides,\n"
 GEMM = "Layer,M,N,K,\n"
@@ -34,7 +40,7 @@ def notes(path: Path) -> str:
         ("a, 56, 28, 3, 1, 64, 128, 1,", Conv2d("a", 64, 56, 28, 128, (3, 1))),
         ("\ta,57,57,3,3,64,128,2, ", Conv2d("a", 64, 57, 57, 128, (3, 3), (2, 2))),
         ("a,57,57,3,3,64,128,2", Conv2d("a", 64, 57, 57, 128, (3, 3), (2, 2))),
-        ("a,57,57,3,3,64,128,2,1,", Conv2d("a", 64, 57, 57, 128, (3, 3), (2, 1))),
+        ("a,57,57,3,3,64,128,2,2", Conv2d("a", 64, 57, 57, 128, (3, 3), (2, 2))),
         ("a,56,57,3,3,64,128,2,", Conv2d("a", 64, 56, 57, 128, (3, 3), (2, 2), (0, 0, 1, 0))),
         ("a_DP,16,16,3,3,8,2,1,", Conv2d("a_DP", 8, 16, 16, 16, (3, 3), groups=8)),
         ("fc,8,512,1,512,1,1000,1,", Gemm("fc", 2 * 8, 1000, 512)),
@@ -77,13 +83,14 @@ def test_its_habits_are_told(tmp_path: Path) -> None:
     )
     path = topology(tmp_path, lines)
     assert open_workload(path).notes == (
+        f"7 layers read, convolutions, from the columns {CONV.strip()[:-1]}",
         "a topology is of one image, whose maps hold their padding already; each convolution is run for a batch",
         "1 layer (Conv1): the kernel's last step leaves the map; SCALE-Sim counts it, so zeros follow the map here",
         "1 layer (c_DP): DP in the name; each channel is convolved by itself, as a group",
         "1 layer (Conv2_dw): depthwise or pooling by the name, but written as a plain convolution; taken as written",
         "1 layer (fc): a product written as a convolution; taken as op: gemm",
         "1 layer (s): the sparsity is not read; every weight is multiplied",
-        "2 layers (Conv1, Conv2_dw): what stands behind the sizes is not read",
+        "2 layers (Conv1, Conv2_dw): what stands behind the columns is not read",
         "1 layer (s_2): a name that could not stay as it was, as names must differ",
     )
 
@@ -102,7 +109,12 @@ def test_its_habits_are_told(tmp_path: Path) -> None:
         ("", "a,5,5,3,3,2,2,1,\n", ":1: sizes stand where SCALE-Sim skips a header; begin the file with"),
         ("time,address,bytes,rw\n", "0,0,64,r\n", ":1: this is no header of a topology of SCALE-Sim"),
         ("", "", ":1: this is no header of a topology of SCALE-Sim"),
-        ("Layer,M,K,N,\n", "a,1,2,3,\n", ":1: the columns are M, K, N, which SCALE-Sim reads as M, N, K; put them in"),
+        (
+            CONV,
+            "a,57,57,3,3,64,128,2,1,\n",
+            ":2: 1 stands behind the last column, Strides; name its column in the header",
+        ),
+        (GEMM, "a,1,2,3,8\n", ":2: 8 stands behind the last column, K; name its column in the header, such as Stride"),
         (GEMM, "a,1,2,\n", ":2: 3 values of 4; write a name, M, N, K"),
     ],
 )
@@ -112,6 +124,179 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, header: str, lines:
         load_workload(path)
     assert says in str(error.value)
     assert all(str(each).startswith(str(path)) for each in error.value.problems)
+
+
+SIZES = CONV.strip().rstrip(",").split(", ")
+"""Columns of a convolution, as SCALE-Sim writes them."""
+VALUES = dict(zip(SIZES, ("a", 57, 29, 3, 2, 64, 128, 2), strict=True))
+
+
+def written(columns: Sequence[str], values: Mapping[str, object]) -> str:
+    """A topology of one layer."""
+    return f"{', '.join(columns)},\n{', '.join(str(values[each]) for each in columns)},\n"
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_columns_may_stand_in_any_order_and_be_spelt_otherwise(tmp_path_factory, data: st.DataObject) -> None:
+    """The layer is that of the usual header, whatever neutral columns stand among the sizes."""
+    path = tmp_path_factory.getbasetemp() / "net.csv"
+    strides: dict[str, object] = {"Stride Width": 3, "Stride Height": 2} if data.draw(st.booleans()) else {"Strides": 2}
+    neutral = {"Padding": 0, "Dilation": 1, "Groups": 1, "Sparsity": "1:1", "Type": "Conv", "IFMAP Base Addr": -1}
+    more = data.draw(st.sets(st.sampled_from([*neutral])))
+    values = {**{each: VALUES[each] for each in SIZES[:-1]}, **strides, **{each: neutral[each] for each in more}}
+    order = data.draw(st.permutations([*values]))
+    style = data.draw(st.sampled_from([str, str.upper, str.lower, lambda word: word.replace(" ", "_")]))
+    spelt = {style(column): value for column, value in values.items()}
+    path.write_text(written([style(each) for each in order], spelt))
+    across = 3 if "Stride Width" in strides else 2
+    kernel = {"padding": (0, 0, 0, (2 - 29) % across)}
+    assert load_workload(path, 1).layers == (Conv2d("a", 64, 57, 29, 128, (3, 2), (2, across), **kernel),)
+    assert " read, convolutions, from the columns " in notes(path)
+
+
+@pytest.mark.parametrize("order", [*permutations(("Layer", "M", "N", "K"))], ids=",".join)
+def test_sizes_of_a_product_may_stand_in_any_order(tmp_path: Path, order: tuple[str, ...]) -> None:
+    path = topology(tmp_path, "", written(order, {"Layer": "a", "M": 8, "N": 10, "K": 12}))
+    assert load_workload(path).layers == (Gemm("a", 8, 10, 12),)
+    by_place = [each for each in order if each != "Layer"] == ["M", "N", "K"]
+    assert ("SCALE-Sim would read M, N, K by their place" in notes(path)) is not by_place
+
+
+@pytest.mark.parametrize(
+    ("columns", "line", "layer"),
+    [
+        ("Dilation", "3", Conv2d("a", 64, 57, 29, 128, (3, 2), (2, 2), (0, 0, 0, 1), dilation=(3, 3))),
+        ("Groups", "4", Conv2d("a", 64, 57, 29, 128, (3, 2), (2, 2), (0, 0, 0, 1), groups=4)),
+        ("Batch", "8", Conv2d("a", 64, 57, 29, 128, (3, 2), (2, 2), (0, 0, 0, 1))),
+        ("Batch Size", "8", Conv2d("a", 64, 57, 29, 128, (3, 2), (2, 2), (0, 0, 0, 1))),
+        ("Sparsity", "2:4", Conv2d("a", 64, 57, 29, 128, (3, 2), (2, 2), (0, 0, 0, 1))),
+        ("Notes", "", Conv2d("a", 64, 57, 29, 128, (3, 2), (2, 2), (0, 0, 0, 1))),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["ahead", "behind"])
+def test_no_column_is_taken_for_another(tmp_path: Path, columns: str, line: str, layer: Conv2d, first: bool) -> None:
+    usual = ", ".join(map(str, VALUES.values()))
+    header = f"{columns}, {CONV}" if first else CONV.replace(",\n", f", {columns},\n")
+    path = topology(tmp_path, f"{line}, {usual},\n" if first else f"{usual}, {line},\n", header)
+    assert load_workload(path, 8).layers == (layer,)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("Padding", "1", ":2: Padding 1: the maps of a topology hold their padding already; add it to both sides of"),
+        ("Dilations", "x", ':2: Dilations: "x" is not a number'),
+        ("Batch", "0", ":2: Batch: 0 is out of range"),
+        ("Sparsity", "half", ':2: Sparsity: "half" is no ratio; write N:M, such as 2:4'),
+        ("Batch Sizes", "8", ':1: unknown column "Batch Sizes"; did you mean Batch? known: Layer name, IFMAP Height,'),
+        ("Precision", "8", ':1: unknown column "Precision"; known: Layer name, IFMAP Height, IFMAP Width'),
+        (
+            "",
+            "8",
+            ":2: 8 stands behind the last column, Strides; name its column in the header, such as Stride Width or",
+        ),
+        ("Num Filters", "8", ":1: two columns are Num Filter: Num Filter and Num Filters; leave one of them out"),
+        ("Stride Width", "2", ":1: strides are there twice: Strides, Stride Width; name Strides, or Stride Height and"),
+        (
+            "M",
+            "2",
+            ":1: sizes of products, M, N and K, beside those of convolutions (IFMAP Height, IFMAP Width, Filter",
+        ),
+        ("Type", "Pool", ":2: Type Pool (1 layer, the first of them a): not known here, only Conv, Im2col_conv, Gemm"),
+        ("Type", "", ":2: Type no type (1 layer, the first of them a): not known here"),
+        ("Type", "Gemm", ":2: Gemm: a product has as many filter rows as its map has columns, and 1 in all columns"),
+    ],
+)
+def test_a_column_that_is_not_sure_is_refused_by_its_name(tmp_path: Path, column: str, value: str, says: str) -> None:
+    usual = ", ".join(map(str, VALUES.values()))
+    path = topology(tmp_path, f"{usual}, {value},\n", CONV.replace(",\n", f", {column},\n"))
+    with pytest.raises(InputError) as error:
+        load_workload(path)
+    assert str(error.value).startswith(f"{path}{says}")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "says"),
+    [
+        ("Num Filter", "there is no column Num Filter; a header is"),
+        ("Strides", "there is no column Strides; a header is"),
+        ("Filter Width", "there is no column Filter Width; a header is"),
+    ],
+)
+def test_a_column_that_is_missing_is_named(tmp_path: Path, left_out: str, says: str) -> None:
+    path = topology(tmp_path, "", written([each for each in SIZES if each != left_out], VALUES))
+    with pytest.raises(InputError, match=f"net.csv:1: {says}"):
+        load_workload(path)
+
+
+MNPUSIM = CONV.replace(",\n", ", Type, IFMAP Base Addr, Filter Base Addr, Ofmap Base Addr,\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "layer"),
+    [
+        ("a,512,256,256,128,1,1,1,Gemm", Gemm("a", 512, 128, 256)),
+        ("a,512,256,256,1,1,1,1,Gemv", Gemm("a", 512, 1, 256)),
+        ("a,6,4,4,5,1,1,1,Dir_Gemm", Gemm("a", 6, 5, 4)),
+        ("a,6,4,1,4,1,7,1,gemm", Gemm("a", 6, 7, 4)),
+        ("a,6,1,1,5,1,1,1,GEMM", Gemm("a", 6, 5, 1)),
+        ("a,5,5,3,3,3,4,1,Im2col_conv", Conv2d("a", 3, 5, 5, 4, (3, 3))),
+        ("a,5,5,3,3,3,4,1,Conv", Conv2d("a", 3, 5, 5, 4, (3, 3))),
+    ],
+)
+def test_a_type_says_what_a_line_is(tmp_path: Path, line: str, layer: Conv2d | Gemm) -> None:
+    path = topology(tmp_path, f"{line},-1,-1,-1,\n", MNPUSIM)
+    assert load_workload(path, 2).layers == (layer,)
+    assert "not read: IFMAP Base Addr, Filter Base Addr, Ofmap Base Addr" in notes(path)
+
+
+def test_layers_of_a_type_that_nobody_knows_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    lines = (
+        "a,512,256,256,128,1,1,1,Gemm,-1,-2,-1,\nb,24,117,1,1,1,1,40,Other,-1,-2,-1,\nc,9,1,1,1,1,1,2,Other,-1,-2,-1,\n"
+    )
+    path = topology(tmp_path, lines, MNPUSIM)
+    with pytest.raises(InputError, match=r"net.csv:3: Type Other \(2 layers, the first of them b\): not known here"):
+        load_workload(path)
+    work = load_workload(path, skip_unknown=True)
+    assert (work.layers, dict(work.not_known)) == ((Gemm("a", 512, 128, 256),), {"Other": 2})
+
+
+def test_a_column_of_images_is_the_batch(tmp_path: Path) -> None:
+    header = CONV.replace(",\n", ", Batch Size,\n")
+    path = topology(tmp_path, "a,34,34,3,3,64,64,1,4,\nfc,8,512,1,512,1,10,1,4\n", header)
+    document = open_workload(path)
+    assert document.images == 4
+    assert "Batch Size says 4 images, for which the layers are run" in document.notes[1]
+    assert load_workload(path, batch=4).layers[1] == Gemm("fc", 4 * 8, 10, 512)
+    with pytest.raises(InputError, match=r"net.csv: its layers are for 4 images; give that batch, not 8"):
+        load_workload(path)
+    with pytest.raises(InputError) as error:
+        load_workload(topology(tmp_path, "a,5,5,3,3,2,2,1,4\nb,5,5,3,3,2,2,1,2\nc,5,5,3,3,2,2,1,4\n", header), 4)
+    assert "net.csv:3: Batch Size: 2 here and 4 in line 2; a run has one batch" in str(error.value)
+
+
+@pytest.mark.parametrize("asked", [(), ("--batch", "4")], ids=["unasked", "asked"])
+def test_every_command_runs_the_batch_of_the_file(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    path = topology(tmp_path, "a,5,5,3,3,2,2,1,4,\n", CONV.replace(",\n", ", Batch,\n"))
+    done = CliRunner().invoke(app, ["run", str(path), *asked, "--hardware", "tiny_4x4", "--json", "-"])
+    assert json.loads(done.stdout)["batch"] == 4
+    assert "Note: 1 layer read, convolutions, from the columns " in done.stderr
+    done = CliRunner().invoke(app, ["import", str(path), *asked])
+    assert "net: 1 layer (conv2d 1), 1.30 kMAC at batch 4" in done.stderr
+    refused = CliRunner().invoke(app, ["run", str(path), "--batch", "2"])
+    assert (refused.exit_code, "the layers are for 4 images; leave --batch out" in refused.stderr) == (2, True)
+
+
+def test_a_sweep_of_another_batch_than_the_file_says_is_refused(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    topology(tmp_path, "a,5,5,3,3,2,2,1,4,\n", CONV.replace(",\n", ", Batch,\n"))
+    sweep = "workloads: [net.csv]\nhardware: tiny_4x4\naxes: {array.rows: [4, 8]}\n"
+    Path("s.yaml").write_text(sweep)
+    with pytest.raises(InputError, match=r"net.csv: its layers are for 4 images; give that batch, not 8"):
+        load_sweep("s.yaml")
+    Path("s.yaml").write_text(sweep + "batch: 4\n")
+    assert len(load_sweep("s.yaml").points) == 2
 
 
 def test_all_lines_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from tpusim.report.shown import Sentences, text_of
 from tpusim.report.tables.compare import layer_table, rewired, runs_compared, totals, verdicts
 from tpusim.report.tables.compared import Change, ComparedResults, compared_results
 from tpusim.report.tables.sentences import verdict
-from tpusim.result.records import Result, total_of
+from tpusim.result.records import LayerResult, Result, total_of
+from tpusim.result.vocabulary.states import ARRAY_UNIT
 
 LAYERS = (replace(conv(4, 8, 4, 3), name="first"), Gemm("second", 4, 40, 4), Gemm("third", 4, 4, 4))
 
@@ -44,12 +45,22 @@ def slowed(result: Result, **factors: float) -> Result:
         largest = max(split, key=lambda cause: split[cause])
         return {**split, largest: split[largest] + cycles - sum(split.values())}
 
-    cycles = {layer.name: round(layer.cycles * factors.get(layer.name, 1)) for layer in result.layers}
-    layers = tuple(
-        replace(layer, cycles=cycles[layer.name],
-                units={unit: changed(split, cycles[layer.name]) for unit, split in layer.units.items()})
-        for layer in result.layers
-    )  # fmt: skip
+    def slower(layer: LayerResult) -> LayerResult:
+        cycles = round(layer.cycles * factors.get(layer.name, 1))
+        share = layer.cycles / cycles
+        units = {unit: changed(split, cycles) for unit, split in layer.units.items()}
+        return replace(
+            layer,
+            cycles=cycles,
+            units=units,
+            time_us=layer.time_us / share,
+            tflops=layer.tflops * share,
+            pe_utilization=layer.pe_utilization * share,
+            stall_cycles={cause: units[ARRAY_UNIT][cause] for cause in layer.stall_cycles},
+            energy_use=None,
+        )
+
+    layers = tuple(map(slower, result.layers))
     return replace(result, layers=layers, total=total_of(layers, 0.0))
 
 
@@ -354,8 +365,9 @@ def test_bad_input(arguments: list[str], message: str, desk: Path) -> None:
 def test_numbers_that_no_run_gives(desk: Path) -> None:
     """A file edited by hand: no work, no batch, no machine."""
     result = run()
-    layers = tuple(replace(layer, macs=0) for layer in result.layers)
-    odd = replace(result, batch=0, layers=layers, total=replace(result.total, macs=0))
+    none: dict[str, Any] = {"macs": 0, "tflops": 0.0, "pe_utilization": 0.0, "ideal_cycles": 0, "energy_use": None}
+    layers = tuple(replace(layer, **none) for layer in result.layers)
+    odd = replace(result, batch=0, layers=layers, total=total_of(layers, 0.0))
     data = json.loads(json.dumps(asdict(odd)))
     Path("odd.json").write_text(json.dumps({**data, "hardware": {"name": [1], "clock": None}}))
     for files in (["odd.json", saved(result, "a.json")], ["a.json", "odd.json"], ["odd.json", "odd.json"]):

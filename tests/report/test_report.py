@@ -550,11 +550,14 @@ def test_names_of_whole_characters_are_read() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "left"),
-    [({"macs": 0, "tflops": 0.0}, []), ({"hbm_read_bytes": 0, "hbm_write_bytes": 0}, ["pe_utilization"])],
+    [
+        ({"macs": 0, "tflops": 0.0, "ideal_cycles": 0, "pe_utilization": 0.0}, []),
+        ({"hbm_read_bytes": 0, "hbm_write_bytes": 0}, ["pe_utilization"]),
+    ],
 )
 def test_there_is_no_picture_without_a_layer_on_it(changes: dict[str, Any], left: list[str]) -> None:
     machine = load_hardware("tpu_v2").to_dict()
-    pictures = plots(replace(parse_result(edited(**changes)), hardware=machine))
+    pictures = plots(replace(result(replace(layer("a"), **changes)), hardware=machine))
     assert [picture.name for picture in pictures] == [*left, "cycle_breakdown"]
 
 

@@ -32,7 +32,9 @@ def odd_page(resnet50: Result, tmp_path_factory: pytest.TempPathFactory) -> Path
     layers = list(resnet50.layers)
     layers[0] = wrong(replace(layers[0], name=EVIL))
     layers[1] = replace(layers[1], name=LONG)
-    layers[2] = replace(layers[2], macs=0, pe_utilization=0.0, tflops=0.0)
+    use = layers[2].energy_use
+    idle = {"macs": 0, "pe_utilization": 0.0, "ideal_cycles": 0, "tflops": 0.0}
+    layers[2] = replace(layers[2], **idle, energy_use=use and replace(use, tops_per_watt=0.0))
     layers[3] = replace(layers[3], hbm_read_bytes=0, hbm_write_bytes=0)
     return page_of(with_layers(replace(resnet50, workload=LONG + EVIL), *layers), tmp_path_factory.mktemp("odd"))
 

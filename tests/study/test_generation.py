@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 import re
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.network.test_composites import SMALL
-from tpusim import Workload, load_hardware, simulate
+from tests.strategies import cases
+from tpusim import Gemm, Workload, load_hardware, simulate
 from tpusim.cli import app as cli
 from tpusim.network.formats import ModelOptions
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.report.plots.generation import time_of_tokens
-from tpusim.study.generation import CHECKED, generate
+from tpusim.report.shown import Sentences
+from tpusim.report.tables.generation import generated
+from tpusim.study.generation import CHECKED, Generation, generate
 
 TEXT = SMALL.replace("layers:\n  - block", "grows: context\nlayers:\n  - block", 1)
 
@@ -83,11 +89,67 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
     done = CliRunner().invoke(cli.app, asked)
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert [part["name"] for part in told["parts"]] == ["weights", "attention", "vector", "sampling"]
+    assert [part["name"] for part in told["parts"]] == ["weights", "attention", "vector", "LM head"]
     assert told["tokens_per_second"] == pytest.approx(3 * 2 / told["seconds"])
     assert told["hbm_bound_seconds"] < told["tokens"][0]["cycles"] / told["clock_hz"]
     assert "3 tokens behind 11" in done.stderr
     assert "weights: products with weights. attention: products with the cache" in " ".join(done.stderr.split())
+
+
+def scores(keys: int) -> Workload:
+    return Workload("scores", 1, [Gemm("scores", m=4, n=keys, k=128, groups=8)])
+
+
+def words(made: Generation) -> str:
+    """All that is told of a generation, in one line."""
+    return " ".join(" ".join(line for each in paragraph for line in each.lines) for paragraph in told(made))
+
+
+def told(made: Generation) -> list[list[Sentences]]:
+    paragraphs = generated(made, "").paragraphs
+    return [[each for each in paragraph if isinstance(each, Sentences)] for paragraph in paragraphs]
+
+
+def test_no_line_is_told_across_a_change_of_plan() -> None:
+    """The products have one column of passes more from the second token on."""
+    machine = load_hardware("tpu_v6e")
+    across = generate(scores, machine, 256, 3)
+    assert across.changes == ((256, 257),)
+    assert across.lines == ()
+    more = across.tokens[-1].cycles - across.tokens[0].cycles
+    assert f"The last token takes {more:,} cycles more than the first" in words(across)
+    assert "The plan of some layer changes between context 256 and 257." in words(across)
+    assert "Fewer than 3 simulated tokens in a row are on one plan: no line tells what a key adds." in words(across)
+    assert "each key adds" not in words(across)
+    assert generate(scores, machine, 257, 2).lines == ()
+
+
+@settings(deadline=None, max_examples=cases(0.1))
+@given(first=st.integers(120, 300), tokens=st.integers(1, 40))
+def test_lines_and_changes_are_those_of_simulated_tokens(first: int, tokens: int) -> None:
+    made = generate(scores, load_hardware("tpu_v6e"), first, tokens)
+    blocks = {each.context: -(-each.context // 256) for each in made.simulated}
+    assert [one for one in made.changes if blocks[one[0]] != blocks[one[1]]] == [
+        pair for pair in pairwise(blocks) if blocks[pair[0]] != blocks[pair[1]]
+    ]
+    for line in made.lines:
+        on_it = [each for each in made.simulated if line.first <= each.context <= line.last]
+        assert len(on_it) >= 3
+        assert len({each.plan for each in on_it}) == 1
+        assert on_it[-1].cycles == pytest.approx(on_it[0].cycles + line.slope * (line.last - line.first))
+        assert f"From context {line.first:,} to {line.last:,}, on one plan, each key adds {line.slope:,.0f}" in words(
+            made
+        )
+    data = json.loads(generated(made, "").to_json())
+    assert [each["plan"] is None for each in data["tokens"]] == [not each.simulated for each in made.tokens]
+    assert len(data["lines"]) == len(made.lines)
+
+
+def test_a_bound_is_told_of_as_many_bytes_on_that_machine() -> None:
+    says = words(generate(scores, load_hardware("tpu_v6e"), 256, 1))
+    assert "The HBM of tpu_v6e moves the bytes of the first token in" in says
+    assert "% of its time: a token that moves as many cannot be faster there." in says
+    assert "The last token" not in says
 
 
 def test_a_folder_gets_the_generation_and_its_picture(path: Path, tmp_path: Path) -> None:
@@ -98,7 +160,7 @@ def test_a_folder_gets_the_generation_and_its_picture(path: Path, tmp_path: Path
     assert json.loads((tmp_path / "made" / "generation.json").read_text()) == json.loads(done.stdout)
     drawn = (tmp_path / "made" / "token_time.svg").read_text()
     assert all(f">{words}<" in drawn for words in ("12", "13", "14", "bytes at the bandwidth of HBM"))
-    assert "sampling: the product that tells the next token" in drawn
+    assert "LM head: the product that rates every next token, and what follows it" in drawn
     assert "simulated tokens, by part" in (tmp_path / "made" / "captions.txt").read_text()
 
 

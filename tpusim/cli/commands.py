@@ -60,7 +60,7 @@ _Engine = Annotated[
 _Batch = Annotated[
     int | None,
     Option(parser=options.whole("--batch", 1, names.MOST_IMAGES), metavar="N", show_default=False,
-           help=f"Images at a time: unless given, as many as --input holds, else {names.BATCH}."),
+           help=f"Images at a time: unless given, as many as --input or the file holds, else {names.BATCH}."),
 ]  # fmt: skip
 _Dtype = Annotated[
     str | None,
@@ -453,14 +453,15 @@ def import_model(
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")
     ] = None,
-    batch: options.Batch = 8,
+    batch: _Batch = None,
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
 ) -> None:
     """Write a model of another tool as a workload file.
 
-    The file is for any batch; --batch is that of the MACs told here. Ops that take no time in it are named, with
+    The file is for any batch; --batch is that of the MACs told here. A topology whose column Batch says how many images
+    its layers are for is told with them. Ops that take no time in it are named, with
     how often they come.
 
     Exit code 0: done; 2: bad input.

@@ -7,8 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from tpusim.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -34,19 +32,11 @@ class Meter:
         self._told = self._began - max(0.0, QUIET_SECONDS - FIRST_SECONDS)
         self._name, self._share = "", 0.0
         self._bar: Progress | None = None
+        self._terminal = sys.stderr.isatty()
         self._over = threading.Event()
         self._telling = threading.Lock()
 
     def __enter__(self) -> Meter:
-        console = Console(stderr=True)
-        if console.is_terminal:
-            # Imported here, because it takes as long to import as all code of tables.
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-            name = TextColumn("{task.fields[name]}", markup=False)
-            self._bar = Progress(*columns, name, console=console, transient=True)
-            self._bar.add_task("", total=self._total, name="")
         self._timer = threading.Thread(target=self._remind, daemon=True)
         self._timer.start()
         return self
@@ -65,11 +55,24 @@ class Meter:
         """Show the bar once it has taken a while; show what is under way even without news."""
         wait = FIRST_SECONDS
         while not self._over.wait(wait):
-            if self._bar and wait == FIRST_SECONDS:
-                self._bar.start()
+            if self._terminal and wait == FIRST_SECONDS:
+                self._bar = self._started()
             wait = QUIET_SECONDS
             if self._name:
                 self._tell()
+
+    def _started(self) -> Progress:
+        """Draw the bar."""
+        # Imported here, because quick work needs none, and it takes as long to import as all code of tables.
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        name = TextColumn("{task.fields[name]}", markup=False)
+        bar = Progress(*columns, name, console=Console(stderr=True), transient=True)
+        bar.add_task("", completed=self.done, total=self._total, name=self._name)
+        bar.start()
+        return bar
 
     def _tell(self) -> None:
         """Update the bar; in a pipe, print a line unless there was one just now."""
@@ -82,7 +85,7 @@ class Meter:
             if self._bar:
                 self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
                 return
-            if now - self._told <= QUIET_SECONDS or self._over.is_set():
+            if self._terminal or now - self._told <= QUIET_SECONDS or self._over.is_set():
                 return
             self._told = now
             silent = f", {now - heard:.0f} s" if now - heard > FIRST_SECONDS else ""

@@ -40,8 +40,8 @@ class Document:
 
     `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from elsewhere
     to that place; `problems` were found while reading; `notes` are sentences about how a file
-    of another tool was read; `images` is the number of images, if arrays given beside the file decide it; `copies` are
-    paths of entries that repeat others of the file.
+    of another tool was read; `images` is the number of images that it is for, if it is for one alone, and `multiple`
+    that of which any batch is a multiple; `copies` are paths of entries that repeat others of the file.
     """
 
     label: str
@@ -51,6 +51,7 @@ class Document:
     moved: Mapping[str, Place] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     images: int | None = None
+    multiple: int = 1
     copies: frozenset[str] = frozenset()
 
     def place(self, path: str) -> Place:

@@ -6,20 +6,19 @@ Every mistake becomes an InputError that says what to write instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import cache, partial
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, unwrap
 from math import isfinite, nan
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    PlainValidator,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -180,7 +179,7 @@ def validated(cls: type[Model]) -> type[Model]:
     The class is analysed when its first object is built, since a run needs only a few of the ops.
     """
     # Slots, because a network has thousands of these objects.
-    made: Any = dataclass(frozen=True, slots=True)(cls)
+    made: Any = dataclass(frozen=True, slots=True, init=False)(cls)
     made.__pydantic_config__ = ConfigDict(extra="forbid")
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:
@@ -189,11 +188,19 @@ def validated(cls: type[Model]) -> type[Model]:
         except ValidationError as error:
             raise Form(made).input_error(error) from None
 
-    # Help and notebooks show the fields without their validators.
-    _, *parameters = signature(made.__init__).parameters.values()
-    made.__signature__ = Signature([each.replace(annotation=Parameter.empty) for each in parameters])
     made.__init__ = __init__
+    made.__signature__ = _FieldsOf()
     return made  # type: ignore[no-any-return]
+
+
+class _FieldsOf:
+    """The signature of a validated class, as help and notebooks show it: its fields, without their validators."""
+
+    def __get__(self, _: object, model: Any) -> Signature:
+        """Make it when it is asked for, as a command asks for none."""
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        given = {each.name: Parameter.empty if each.default is MISSING else each.default for each in fields(model)}
+        return Signature([Parameter(name, kind, default=default) for name, default in given.items()])
 
 
 @cache
@@ -270,15 +277,17 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
     return path, parse_scalar(value)
 
 
-@dataclass(frozen=True)
-class Reader(PlainValidator):
-    """A field that a function reads, with its allowed values in words."""
+class Reader(NamedTuple):
+    """A field that a function reads, from a value alone or with the ValidationInfo; its `allowed` values in words."""
 
-    allowed: str = ""
+    read: Callable[..., object]
+    allowed: str
 
-    def __init__(self, read: Callable[..., object], allowed: str) -> None:
-        super().__init__(read)
-        object.__setattr__(self, "allowed", allowed)
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # PlainValidator would work out a schema of the field's type as well, which takes as long as all the rest.
+        if unwrap(self.read).__code__.co_argcount > 1:
+            return core_schema.with_info_plain_validator_function(self.read)
+        return core_schema.no_info_plain_validator_function(self.read)
 
 
 def whole(most: int, least: int = 1) -> Reader:

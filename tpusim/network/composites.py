@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
@@ -257,7 +257,3 @@ class Experts(Composite):
             added = Add(f"{self.name}.sum{end}", self.channels, images=self.rows)
             yield CompositeLayer(added, (made, _of(weigh)), ends=number == self.top)
             made = Source((added.name,))
-
-
-COMPOSITES: Mapping[str, type[Composite]] = {kind.op: kind for kind in (Attention, Experts)}
-"""The entries that stand for several unlike layers, by their names in files."""

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from math import prod
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.imports import Registry
 from tpusim.base.words import counted
 from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
-from tpusim.network.composites import COMPOSITES, Composite, CompositeLayer
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
 from tpusim.network.workload import INPUT, Source, side_by_side
+
+if TYPE_CHECKING:
+    from tpusim.network.composites import Composite, CompositeLayer
 
 # ---- which entry reads which
 
@@ -164,6 +167,10 @@ class Cache(Free):
 
 FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache)}
 """The entries that take no time, by their names in files."""
+COMPOSITES: Registry[type[Composite]] = Registry(
+    "tpusim.network", {"attention": "composites.Attention", "experts": "composites.Experts"}
+)
+"""The entries that stand for several unlike layers, by their names in files."""
 
 
 def size_of(shape: Shape, batch: int) -> str:

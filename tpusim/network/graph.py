@@ -55,6 +55,13 @@ class TensorView:
         first, rows, cols, images = (prod(shape[axis] for axis in axes) for axes in self.axes)
         return first, rows, cols, images
 
+    def places(self, shape: Sequence[int]) -> Axes:
+        """Return `axes` without those of one element, for axes as long as `shape` says.
+
+        Two views of a value with the same places, as tensors of one size, have each element at the same place.
+        """
+        return tuple(tuple(axis for axis in axes if shape[axis] != 1) for axes in self.axes)
+
     @property
     def _order(self) -> list[int]:
         return [axis for axes in self.axes for axis in axes]

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, written
 from tpusim.input.scalars import path_of, show, whole_number
@@ -30,7 +31,7 @@ from tpusim.network.entries import (
     numbered,
     read_layers,
 )
-from tpusim.network.formats import NOTHING, OPS, ModelOptions, check_ops, is_foreign, is_function, read
+from tpusim.network.formats import NOTHING, OPS, ModelOptions, RunBatch, check_ops, is_foreign, is_function, read
 from tpusim.network.ops.array_op import Stored
 from tpusim.network.ops.op import BATCH, Op
 from tpusim.network.workload import (
@@ -59,7 +60,7 @@ _WIRING = "wiring"
 
 def load_workload(
     name_or_path: str | Path,
-    batch: int = 8,
+    batch: int | None = None,
     *,
     dims: Mapping[str, int] | None = None,
     skip_unknown: bool = False,
@@ -69,7 +70,7 @@ def load_workload(
 
     Args:
         name_or_path: a name that `tpusim list` shows, a path, or "-" for standard input.
-        batch: images at a time.
+        batch: images at a time; unless given, as many as `dims` say, or the model is for, else 8.
         dims: sizes that a workload file names, or that a model leaves open.
         skip_unknown: leave ops of a model out that tpusim does not know; otherwise they are refused.
         ops: "array" leaves out all ops but those of the array, "all" none; unless given, what the file says.
@@ -83,8 +84,19 @@ def load_workload(
         >>> len(network.layers), network.sizes
         (336, (('seq', 64),))
     """
-    images, asked = images_of(batch), ModelOptions(dims or {}, skip_unknown, ops)
-    return workload_of(open_workload(name_or_path, asked), images, ops)
+    images = run_batch(batch)
+    document = open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown, ops, batch=images))
+    own = document.images if images.usual and document.images else images.images
+    return workload_of(document, fitting(document, own), ops)
+
+
+USUAL_BATCH = 8
+"""Images at a time, if no batch is given."""
+
+
+def run_batch(asked: int | None) -> RunBatch:
+    """Return the batch of a run; None: none was asked for. Raises InputError."""
+    return RunBatch(USUAL_BATCH, usual=True) if asked is None else RunBatch(images_of(asked))
 
 
 def images_of(batch: object) -> int:
@@ -93,6 +105,16 @@ def images_of(batch: object) -> int:
         return whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
         raise InputError(Problem(str(error), "batch")) from None
+
+
+def fitting(document: Document, batch: int) -> int:
+    """Return `batch` unchanged. Raises InputError where the file says for how many images its layers are, and these are
+    not as many.
+    """
+    if document.images is not None and document.images != batch:
+        says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
+        raise InputError(Problem(says, document.label))
+    return batch
 
 
 def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
@@ -267,8 +289,14 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     """Return the workload that `document` describes, for `batch` images, of the `ops` asked for, else those the file
     names.
 
-    Raises InputError with every problem of it.
+    Raises InputError with every problem of it; a batch that its sizes are not for.
     """
+    if document.images and batch != document.images:
+        says = f"{document.label} is for {counted(document.images, 'image')} here; leave the batch out, or give as many"
+        raise InputError(Problem(says, f"--batch {batch}"))
+    if batch % document.multiple:
+        says = f"{document.label} is for {document.multiple:,} images at once; give {document.multiple:,} or a multiple"
+        raise InputError(Problem(says, f"batch {batch}"))
     names = names_in(document, batch)
     context = {NAMES: names, _WIRING: wiring_of(document, batch)}
     file = _FILE.read(document, context, _problems_together(document, names))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError
 from tpusim.input.scalars import path_of
 from tpusim.input.source import read_text
-from tpusim.result.records import STALL_CAUSES, LayerResult, Result
-from tpusim.result.vocabulary.states import ARRAY_UNIT, main_unit
+from tpusim.result.records import Result
+from tpusim.result.rules import broken
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
 RESULT_FILE = "run.json"
 """The name of the result in an output directory."""
@@ -27,10 +28,6 @@ _WRONG = {
     "tuple": "is not a list",
 }  # fmt: skip
 """Messages on a wrong value, by the first word of pydantic's error type; all other values are mappings."""
-
-
-_LATER = {"bank_conflict", "vector_work", "conversion"}
-"""Stall causes that older results do not have; no cycle of theirs goes to them."""
 
 
 def read_result(path: Path) -> Result:
@@ -50,12 +47,12 @@ def read_result(path: Path) -> Result:
 
 
 def parse_result(text: str) -> Result:
-    """Read the result in a JSON text; unknown keys are ignored. Raises InputError."""
+    """Read the result in a JSON text; unknown keys are ignored. Raises InputError, also where figures do not fit."""
     # Imported here, as the import takes longer than writing a small result.
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     try:
-        result = TypeAdapter(Result).validate_json(text, strict=True)
+        result = _form().validate_json(text, strict=True)
     except ValidationError as error:
         raise InputError(f"not a tpusim result: {_first_problem(error)}") from None
     if not result.layers:
@@ -63,10 +60,16 @@ def parse_result(text: str) -> Result:
     # An older version lowered all layers alike, and stored the lowering once, in the result.
     named = (each if each.lowering else replace(each, lowering=result.lowering) for each in result.layers)
     result = replace(result, layers=tuple(named))
-    for layer in result.layers:
-        _validate(layer, f"layer {layer.name}")
-    _validate(result.total, "total")
+    if said := next(broken(result), ""):
+        raise InputError(f"not as a run wrote it: {said}")
     return result
+
+
+@cache
+def _form() -> TypeAdapter[Result]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Result)
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -80,17 +83,3 @@ def _first_problem(error: ValidationError) -> str:
         keys = [str(each["loc"][-1]) for each in (first, *others) if each["type"] == kind and each["loc"][:-1] == above]
         return f"{path_of(above) or 'the file'} has no {', '.join(keys)}"
     return f"{where} {_WRONG.get(kind.partition('_')[0], 'is not a mapping')}"
-
-
-def _validate(record: LayerResult, name: str) -> None:
-    """Check the values that plots divide by and look up."""
-    if record.cycles <= 0 or record.time_us <= 0:
-        raise InputError(f"{name}: cycles and time_us must be above zero")
-    main = main_unit(record) if record.units else ARRAY_UNIT
-    if sum(record.units.get(main, {}).values()) != record.cycles:
-        raise InputError(f"{name}: the cycles of units.{main} do not add up to `cycles`")
-    for unit, split in record.units.items():
-        if not any(split.values()) or "idle" not in split:
-            raise InputError(f"{name}: units.{unit} must hold cycles, idle ones among them")
-    if main == ARRAY_UNIT and set(STALL_CAUSES) - set(record.stall_cycles) - _LATER:
-        raise InputError(f"{name}: stall_cycles must hold {', '.join(STALL_CAUSES)}")

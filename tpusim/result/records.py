@@ -6,9 +6,10 @@ Field names are those of the result JSON, so `Result.to_json()` is a plain dump.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from annotated_types import Interval
@@ -390,14 +391,14 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON."""
-        held = _before("total", _ASKED_TOO, asdict(self))
+        return {**self._without_layers(), "layers": [*map(_layer_dict, self.layers)]}
+
+    def _without_layers(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, with no layers in the place of the layers."""
+        held = _before("total", _ASKED_TOO, asdict(replace(self, layers=())))
         made = {name: value for name, value in held.items() if value or name not in _WHERE_ANY}
         total = {name: value for name, value in made["total"].items() if name not in _OF_LAYERS_ALONE}
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
-        made["layers"] = [
-            {name: each[name] for name in each if each[name] or name not in _OF_LAYERS_WHERE_ANY}
-            for each in made["layers"]
-        ]
         told = {"checked": self.checked, "correct": self.correct}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
         parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}
@@ -405,7 +406,10 @@ class Result:
 
     def to_json(self) -> str:
         """Return the result JSON of the contract, indented, keys in a fixed order."""
-        return json.dumps(self.to_dict(), indent=2)
+        texts = {name: _indented(value, 1) for name, value in self._without_layers().items()}
+        if self.layers:
+            texts["layers"] = "[" + ",".join(f"\n    {text}" for text in _layer_texts(self.layers)) + "\n  ]"
+        return _joined(texts, 0)
 
     def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame, a row a layer, a column a field: those of a sweep's layers.csv, and more.
@@ -429,6 +433,47 @@ class Result:
         from tpusim.result.notebook import html_of
 
         return html_of(self)
+
+
+# ---- JSON, indented as by `json.dumps(..., indent=2)`
+
+_OF_ONE_LAYER = ("name", "inputs", "riders", "phase")
+"""Fields in which layers of a kind differ: one shape and one lowering, with all that follows from them."""
+
+
+def _layer_dict(layer: LayerResult) -> dict[str, Any]:
+    held = asdict(layer)
+    return {name: held[name] for name in held if held[name] or name not in _OF_LAYERS_WHERE_ANY}
+
+
+def _layer_texts(layers: Iterable[LayerResult]) -> Iterator[str]:
+    """Yield the JSON of each layer; what layers of a kind share is written once."""
+    names = [each.name for each in fields(LayerResult)]
+    of_a_kind = attrgetter(*(name for name in names if name not in _OF_ONE_LAYER))
+    known: defaultdict[Hashable, list[tuple[object, dict[str, str]]]] = defaultdict(list)
+    for layer in layers:
+        kind, alike = of_a_kind(layer), known[layer.op, layer.cycles]
+        shared = next((texts for each, texts in alike if each == kind), None)
+        if shared is None:
+            shared = {name: _indented(value, 3) for name, value in _layer_dict(layer).items()}
+            alike.append((kind, shared))
+        own = {name: _indented(value, 3) for name in _OF_ONE_LAYER
+               if (value := getattr(layer, name)) or name not in _OF_LAYERS_WHERE_ANY}  # fmt: skip
+        texts = {name: text for name, text in shared.items() if name not in _OF_ONE_LAYER} | own
+        yield _joined({name: texts[name] for name in names if name in texts}, 2)
+
+
+_ENCODER = json.JSONEncoder(indent=2)
+
+
+def _indented(value: object, depth: int) -> str:
+    return _ENCODER.encode(value).replace("\n", "\n" + "  " * depth)
+
+
+def _joined(texts: Mapping[str, str], depth: int) -> str:
+    """Return a JSON object of keys and the texts of their values."""
+    ahead = "\n" + "  " * depth
+    return "{" + ",".join(f'{ahead}  "{key}": {text}' for key, text in texts.items()) + ahead + "}"
 
 
 @dataclass(frozen=True)

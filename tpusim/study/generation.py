@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
@@ -17,10 +17,12 @@ from tpusim.result.records import LayerResult
 
 CHECKED = 8
 """Tokens between the first and the last that are simulated, too."""
-WEIGHTS, ATTENTION, VECTOR, SAMPLING = "weights", "attention", "vector", "sampling"
-"""Parts of a token: products with weights, what reads the cache, the vector unit's other work, and the product that
-tells the next token.
+WEIGHTS, ATTENTION, VECTOR, HEAD = "weights", "attention", "vector", "LM head"
+"""Parts of a token: products with weights, what reads the cache, the vector unit's other work, and the last product
+with what follows it, whose results rate every next token. Which of these is taken is not timed.
 """
+FEWEST_ON_A_LINE = 3
+"""Simulated tokens on one plan from which a line is told: two are always on one."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class TokenPart:
     """A part of a token's time.
 
     Attributes:
-        name: weights, attention, vector or sampling.
+        name: weights, attention, vector or LM head.
         layers: layers of the part.
         cycles: cycles that they take.
         hbm_bytes: bytes that they read from HBM and write there.
@@ -48,11 +50,13 @@ class Token:
         context: tokens whose keys it sees, its own included.
         cycles: cycles that it takes; between tokens that were simulated, on the line through them.
         parts: parts of its time, in the order in which they come; of a simulated token alone.
+        plan: number of the plan that its layers have: their lowerings, blocks and passes; of a simulated token alone.
     """
 
     context: int
     cycles: float
     parts: tuple[TokenPart, ...] = ()
+    plan: int | None = None
 
     @property
     def simulated(self) -> bool:
@@ -63,6 +67,22 @@ class Token:
     def hbm_bytes(self) -> int:
         """Bytes that a simulated token reads from HBM and writes there."""
         return sum(each.hbm_bytes for each in self.parts)
+
+
+@dataclass(frozen=True)
+class TokenLine:
+    """Simulated tokens in a row that are on one plan, and the line from the first to the last.
+
+    Attributes:
+        first, last: keys that these tokens see.
+        slope: cycles that each key adds.
+        off: cycles by which a token between them is off the line, at most.
+    """
+
+    first: int
+    last: int
+    slope: float
+    off: float
 
 
 @dataclass(frozen=True)
@@ -107,6 +127,24 @@ class Generation:
         """The tokens that were simulated, in order."""
         return tuple(each for each in self.tokens if each.simulated)
 
+    @property
+    def changes(self) -> tuple[tuple[int, int], ...]:
+        """Keys of simulated tokens beside one another that are on different plans."""
+        return tuple((one.context, other.context) for one, other in pairwise(self.simulated) if one.plan != other.plan)
+
+    @property
+    def lines(self) -> tuple[TokenLine, ...]:
+        """Lines through simulated tokens, wherever enough in a row are on one plan."""
+        on_one = (tuple(tokens) for _, tokens in groupby(self.simulated, lambda each: each.plan))
+        return tuple(_line(tokens) for tokens in on_one if len(tokens) >= FEWEST_ON_A_LINE)
+
+
+def _line(tokens: Sequence[Token]) -> TokenLine:
+    first, last = tokens[0], tokens[-1]
+    slope = (last.cycles - first.cycles) / (last.context - first.context)
+    off = max(abs(each.cycles - first.cycles - slope * (each.context - first.context)) for each in tokens)
+    return TokenLine(first.context, last.context, slope, off)
+
 
 def generate(
     at: Callable[[int], Workload],
@@ -118,8 +156,8 @@ def generate(
 ) -> Generation:
     """Time a generation of `tokens` tokens, the first of which sees `first` keys, its own included.
 
-    The first, the last and eight between them are simulated; the others lie on lines through these, for each key adds
-    as many cycles as the one before it until the plan of some layer changes.
+    The first, the last and eight between them are simulated; the others lie on lines between these. Where the plan of
+    some layer changes, cycles leave the line: `changes` and `lines` of the outcome tell where.
 
     Args:
         at: the workload of a token, by the keys that it sees.
@@ -152,12 +190,14 @@ def generate(
         places = [*range(first, first + tokens)]
     # Only what reads the cache differs from token to token.
     known: dict[Hashable, LayerResult] = {}
+    plans: dict[Hashable, int] = {}
     found: list[Token] = []
     for number, context in enumerate(places):
         progress(number, f"a token behind {context - 1:,}")
         jobs = resolve(at(context), machine, lowering)
         results = _results(jobs, known)
-        found.append(Token(context, sum(each.cycles for each in results), _parts(jobs.work, results)))
+        plan = plans.setdefault(tuple((each.lowering, each.passes, each.blocking) for each in results), len(plans))
+        found.append(Token(context, sum(each.cycles for each in results), _parts(jobs.work, results), plan))
     made = [found[0]]
     for one, other in pairwise(found):
         slope = (other.cycles - one.cycles) / (other.context - one.context)
@@ -212,7 +252,7 @@ def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenPart, .
     def part(at: int) -> str:
         layer = work.layers[at]
         if at >= last:
-            return SAMPLING
+            return HEAD
         if layer.name in readers or layer.name.rpartition(".")[0] in attention:
             return ATTENTION
         return WEIGHTS if layer.unit == "array" else VECTOR
@@ -229,6 +269,6 @@ def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenPart, .
                 if own == name
             ),
         )
-        for name in (WEIGHTS, ATTENTION, VECTOR, SAMPLING)
+        for name in (WEIGHTS, ATTENTION, VECTOR, HEAD)
         if name in mine
     )

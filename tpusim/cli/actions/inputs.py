@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,6 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
-from tpusim.cli.names import BATCH
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.jobs import Jobs, resolve
@@ -22,10 +22,17 @@ from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine, load_hardware
-from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
-from tpusim.network.training import USUAL, training_step
+from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
-from tpusim.network.workload_file import images_of, open_workload, workload_of, yaml_of
+from tpusim.network.workload_file import (
+    USUAL_BATCH,
+    fitting,
+    images_of,
+    open_workload,
+    run_batch,
+    workload_of,
+    yaml_of,
+)
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import BYTES, COUNTS
@@ -42,7 +49,8 @@ def load(
 ) -> tuple[Workload, Machine]:
     """Return the workload and the machine as their files have them.
 
-    Without a `batch`, the batch is the number of images in the arrays that are `asked` for, else BATCH.
+    Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
+    USUAL_BATCH.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -50,15 +58,18 @@ def load(
         InputError: with every problem of the first of them that cannot be used.
     """
     machine = load_hardware(hardware, changes or [])
-    images = None if batch is None else images_of(batch)
-    document = open_workload(workload, asked)
-    if images and document.images and images != document.images:
-        held = "arrays of --input hold" if asked.arrays else "shapes are for"
+    images = run_batch(batch)
+    document = open_workload(workload, replace(asked, batch=images))
+    if batch and document.images and batch != document.images:
+        plain = "shapes are for" if is_function(workload) else "layers are for"
+        held = "arrays of --input hold" if asked.arrays else plain
         says = f"the {held} {counted(document.images, 'image')}"
-        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {images}"))
+        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
     ops = asked.ops or ("all" if asked.training is not None else None)
-    work = workload_of(document, images or document.images or BATCH, ops)
+    work = workload_of(document, document.images or images.images, ops)
     if asked.training is not None:
+        from tpusim.network.training import USUAL, training_step
+
         work = training_step(work, replace(work.training or USUAL, **asked.training))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     return work, machine
@@ -224,9 +235,11 @@ class EndToEnd:
 YAML = (".yaml", ".yml")
 
 
-def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOptions) -> None:
-    """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what it is."""
-    images = images_of(batch)
+def import_and_report(file: Path, out: Path | None, batch: int | None, asked: ModelOptions) -> None:
+    """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what was
+    read.
+    """
+    images = None if batch is None else images_of(batch)
     if out == Path(STDOUT):
         out = None
     if not is_foreign(file):
@@ -237,6 +250,7 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
+    images = fitting(document, images or document.images or USUAL_BATCH)
     work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:
@@ -244,6 +258,8 @@ def import_and_report(file: Path, out: Path | None, batch: int, asked: ModelOpti
     else:
         write(out, text.encode())
     macs = quantity(sum(layer.macs(images) for layer in work.layers), COUNTS)
-    say(sys.stderr, f"{out or work.name}: {counted(len(work.layers), 'layer')}, {macs}MAC at batch {images}")
+    ops = ", ".join(f"{op} {many:,}" for op, many in Counter(layer.op for layer in work.layers).most_common())
+    layers = f"{counted(len(work.layers), 'layer')} ({ops})"
+    say(sys.stderr, f"{out or work.name}: {layers}, {macs}MAC at batch {images}")
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     tell_left_out(work)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import need
 from tpusim.input.document import Document
-from tpusim.network.graph import Graph, NodeViews
 
 if TYPE_CHECKING:
     from tpusim.network.formats.jax_function import JaxWorkload
+    from tpusim.network.graph import Graph, NodeViews
 
 # ---- what a user says of a model beside its file
 
@@ -38,10 +38,20 @@ def check_ops(ops: object) -> str:
     return str(ops)
 
 
+class RunBatch(NamedTuple):
+    """The images of a run: as many as were asked for; or the `usual` number, before which goes what a file, or arrays
+    beside it, are for.
+    """
+
+    images: int
+    usual: bool = False
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Sizes of dimensions that a model leaves open, and whether unknown ops are left out of it.
 
+    `batch` is that of the run that a model is read for; None: it is read for every batch, where its sizes allow that.
     `ops` says which ops become layers: all that can, or those of the array alone; None: as the file says, else all.
     `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
     which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
@@ -58,6 +68,7 @@ class ModelOptions:
     phase: str | None = None
     weights: str | None = None
     caches: str | None = None
+    batch: RunBatch | None = None
 
     def __post_init__(self) -> None:
         if self.ops is not None:
@@ -171,7 +182,8 @@ _LONGEST = 180
 
 def printable(text: str) -> str:
     """Return `text` in one line that a message, a comment or a name can hold."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)[:_LONGEST]
+    shown = text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)
+    return shown[:_LONGEST]
 
 
 class Names:

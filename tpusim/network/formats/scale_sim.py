@@ -1,39 +1,91 @@
-"""Topologies of SCALE-Sim: a layer a line, sizes by their position, of convolutions or of products.
+"""Topologies of SCALE-Sim: a layer a line, of convolutions or of products, whose header names the columns.
 
-The format, and its habits, are those of `topology_utils.py` in SCALE-Sim 2 and 3: the first line is a header and
-skipped, lines end in a comma, maps hold their padding already, the positions of a kernel are rounded up, and "DP" in a
-name means that each channel is convolved by itself. Whatever of it bears on the sizes is told.
+The format, and its habits, are those of `topology_utils.py` in SCALE-Sim 2 and 3: lines end in a comma, maps hold
+their padding already, the positions of a kernel are rounded up, and "DP" in a name means that each channel is convolved
+by itself. SCALE-Sim skips the header and takes values by their place; here the header is read, so that columns may
+stand in any order, and none is taken for another. mNPUsim adds a column with the type of each layer. Whatever bears on
+the sizes is read, told, or refused by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.document import Document
-from tpusim.input.scalars import INTEGER, whole_number
+from tpusim.input.scalars import INTEGER, show, whole_number
 from tpusim.input.source import read_text
 from tpusim.network.entries import Entry
 from tpusim.network.formats import ModelOptions, Names, printable
 from tpusim.network.ops.op import MOST_CHANNELS
+from tpusim.network.workload import MOST_IMAGES
+
+# ---- columns, and how they are spelt
+
+_NAME = "Layer name"
+_MAP = ("IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter")
+_STRIDE, _STRIDES = "Strides", ("Stride Height", "Stride Width")
+_CONV = (*_MAP, _STRIDE)
+_GEMM = ("M", "N", "K")
+_BATCH, _TYPE, _SPARSITY, _PADDING, _DILATION, _GROUPS = "Batch", "Type", "Sparsity", "Padding", "Dilation", "Groups"
+_PLACES = ("IFMAP Base Addr", "Filter Base Addr", "Ofmap Base Addr", "IFMAP Offset", "Filter Offset", "OFMAP Offset")
+"""Places of tensors in memory, of which the sizes are independent."""
+
+_SPELT = {
+    _NAME: ("layer", "layers", "layernames", "layerid", "name", "names"),
+    "IFMAP Height": ("ifmaph", "inputheight", "inputh", "ifmaprows"),
+    "IFMAP Width": ("ifmapw", "inputwidth", "inputw", "ifmapcols"),
+    "Filter Height": ("filterh", "filtheight", "filth", "kernelheight", "kernelh"),
+    "Filter Width": ("filterw", "filtwidth", "filtw", "kernelwidth", "kernelw"),
+    "Channels": ("channel", "numchannel", "numchannels", "numch", "inputchannels", "inchannels"),
+    "Num Filter": ("numfilters", "numfilt", "filters", "numberoffilters", "outputchannels", "outchannels"),
+    _STRIDE: ("stride",),
+    "Stride Height": ("strideh",),
+    "Stride Width": ("stridew",),
+    **{each: () for each in _GEMM},
+    _BATCH: ("batchsize", "batches"),
+    _TYPE: ("layertype",),
+    _SPARSITY: ("sparsityratio",),
+    _PADDING: ("pad", "paddings"),
+    _DILATION: ("dilations",),
+    _GROUPS: ("group", "numgroups"),
+    **{each: (f"{each}ess",) for each in _PLACES[:3]},
+    **{each: () for each in _PLACES[3:]},
+}  # fmt: skip
+"""Other spellings of each column; small and capital letters, blanks, hyphens and notes in parentheses do not count."""
 
 _SHOWN = 3
-_CONV = ("IFMAP Height", "IFMAP Width", "Filter Height", "Filter Width", "Channels", "Num Filter", "Strides")
-_GEMM = ("M", "N", "K")
-_HEADERS = " or ".join(f'"Layer name, {", ".join(columns)},"' for columns in (_CONV, _GEMM))
+_HEADERS = " or ".join(f'"{_NAME}, {", ".join(columns)},"' for columns in (_CONV, _GEMM))
+
+_TYPES = {
+    "conv": False, "im2colconv": False, "conv2d": False, "convolution": False,
+    "gemm": True, "dirgemm": True, "gemv": True, "dirgemv": True,
+}  # fmt: skip
+"""Types of layers, and whether a layer of that type is a product."""
+_TYPES_KNOWN = "Conv, Im2col_conv, Gemm, Dir_Gemm and Gemv"
+
 _NOTES = {
     "rounded": "{}: the kernel's last step leaves the map; SCALE-Sim counts it, so zeros follow the map here",
     "by_channel": "{}: DP in the name; each channel is convolved by itself, as a group",
     "plain": "{}: depthwise or pooling by the name, but written as a plain convolution; taken as written",
     "product": "{}: a product written as a convolution; taken as op: gemm",
+    "typed": "{}: a product by its type, whose M and K are the sizes of the IFMAP; taken as op: gemm",
     "dense": "{}: the sparsity is not read; every weight is multiplied",
-    "unread": "{}: what stands behind the sizes is not read",
+    "unread": "{}: what stands behind the columns is not read",
     "renamed": "{}: a name that could not stay as it was, as names must differ",
 }
 """Notes by the kind of remark; braces hold the layers' names."""
+
+_EACH = "a topology is of one image, whose maps hold their padding already; each convolution is run for a batch"
+_OWN = "{} says {}, for which the layers are run; maps hold their padding already"
+_ROWS = "M is as written, whatever the batch"
+_REORDERED = "columns are read by their names; SCALE-Sim would read M, N, K by their place"
 
 
 class _Line(NamedTuple):
@@ -41,17 +93,101 @@ class _Line(NamedTuple):
     cells: tuple[str, ...]
 
 
-_Noticed = dict[str, list[str]]
-"""Layers with a remark, by the key of the note."""
+@dataclass(frozen=True)
+class _Header:
+    """A header: the place of each column that it names.
+
+    Attributes:
+        label: name of the file.
+        places: place of each column, by its usual name.
+        words: names as the file spells them, by place.
+        empty: columns of other names, which no line has a value of.
+    """
+
+    label: str
+    places: Mapping[str, int]
+    words: Sequence[str]
+    empty: Sequence[str]
+
+    @property
+    def products(self) -> bool:
+        """Whether lines are products, of M, N and K."""
+        return "M" in self.places
+
+    @property
+    def sizes(self) -> Sequence[str]:
+        """Columns with the sizes that every line has."""
+        if self.products:
+            return _GEMM
+        return _CONV if _STRIDE in self.places else (*_MAP, *_STRIDES)
+
+    def spelt(self, column: str) -> str:
+        """Return a column's name as the file spells it."""
+        return self.words[self.places[column]]
 
 
-class _Form(NamedTuple):
-    """A form of a topology: its columns, the reader of a line, and the remarks on all lines."""
+@dataclass(frozen=True)
+class _Row:
+    """A line with a value for each column; problems name both."""
 
-    what: str
-    columns: tuple[str, ...]
-    entry: Callable[[str, Sequence[int], Sequence[str], _Noticed], Entry]
-    note: str
+    header: _Header
+    line: _Line
+    name: str
+
+    def text(self, column: str) -> str:
+        """Return the value of a column; an empty text where there is none."""
+        place = self.header.places.get(column, len(self.line.cells))
+        return self.line.cells[place] if place < len(self.line.cells) else ""
+
+    def number(self, column: str, least: int = 1, most: int = MOST_CHANNELS) -> int:
+        """Return the whole number in a column. Raises InputError."""
+        text = self.text(column)
+        try:
+            return whole_number(int(text) if INTEGER.fullmatch(text) else text, least, most)
+        except InputError as error:
+            raise self.wrong(f"{self.header.spelt(column)}: {error}") from None
+
+    def usual(self, column: str, usual: int) -> int:
+        """Return the whole number in a column that a topology need not have. Raises InputError."""
+        return self.number(column, min(usual, 1)) if self.text(column) else usual
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of the line. Raises InputError with all that are wrong."""
+        columns = self.header.sizes
+        if len(self.line.cells) <= max(self.header.places[each] for each in columns):
+            found = f"{counted(len(self.line.cells), 'value')} of {len(self.header.words)}"
+            raise self.wrong(f"{found}; write a name, {', '.join(columns)}")
+        sizes: dict[str, int] = {}
+        problems: list[Problem] = []
+        for each in columns:
+            try:
+                sizes[each] = self.number(each)
+            except InputError as error:
+                problems += error.problems
+        if problems:
+            raise InputError(problems)
+        return sizes
+
+    @property
+    def behind(self) -> tuple[str, ...]:
+        """Values behind the last column."""
+        return tuple(cell for cell in self.line.cells[len(self.header.words) :] if cell)
+
+    def wrong(self, message: str) -> InputError:
+        """Return the error that the line has."""
+        return InputError(Problem(message, f"{self.header.label}:{self.line.number}", self.line.number))
+
+
+@dataclass
+class _Read:
+    """What the lines of a topology become, and what is to be told of them."""
+
+    entries: list[tuple[int, Entry]] = field(default_factory=list)
+    images: dict[int, int] = field(default_factory=dict)
+    """Images that convolutions are of, and the line that first says so."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    first: dict[str, _Row] = field(default_factory=dict)
+    noticed: dict[str, list[str]] = field(default_factory=lambda: {key: [] for key in _NOTES})
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -60,34 +196,58 @@ def read(path: Path, asked: ModelOptions) -> Document:
     if asked.dims:
         given = ", ".join(f"{name}={size}" for name, size in asked.dims.items())
         raise InputError(Problem(f"--dim {given}: a topology leaves no dimension open; leave --dim out", label))
-    header, *lines = [*_lines(read_text(path))] or [_Line(1, ())]
-    form = _form_of(header, label)
-    noticed, names = _Noticed({key: [] for key in _NOTES}), Names()
-    entries: list[tuple[int, Entry]] = []
+    first, *lines = [*_lines(read_text(path))] or [_Line(1, ())]
+    header = _header_of(first, lines, label)
+    found, names = _Read(), Names()
     problems: list[Problem] = []
     for line in lines:
         try:
-            sizes, unread = _sizes(line, form.columns, label), line.cells[len(form.columns) + 1 :]
-            entries.append((line.number, form.entry(names.take(line.cells[0]), sizes, unread, noticed)))
+            _add(found, header, line, names)
         except InputError as error:
             problems += error.problems
+    for kind, row in found.first.items():
+        if not asked.skip_unknown:
+            problems += _unknown(kind, found.unknown[kind], row).problems
     if problems:
         raise InputError(problems)
-    if not entries:
+    if not found.entries:
         raise InputError(Problem(f"no layers; write a line for each below the header {_HEADERS}", label))
-    noticed["renamed"] = names.changed
-    notes = [form.note]
-    for key, layers in noticed.items():
-        if layers:
-            more = ", ..." if len(layers) > _SHOWN else ""
-            notes.append(_NOTES[key].format(f"{counted(len(layers), 'layer')} ({', '.join(layers[:_SHOWN])}{more})"))
+    found.noticed["renamed"] = names.changed
+    products = sum(entry["op"] == "gemm" and isinstance(entry["m"], int) for _, entry in found.entries)
+    forms = [what for what, many in (("convolutions", len(found.entries) - products), ("products", products)) if many]
     data = {
         "name": printable(path.stem) or "topology",
-        "source": f"{printable(path.name)}, a topology of SCALE-Sim, of {form.what}",
-        "layers": [entry for _, entry in entries],
+        "source": f"{printable(path.name)}, a topology of SCALE-Sim, of {' and '.join(forms)}",
+        "not_known": dict(found.unknown),
+        "layers": [entry for _, entry in found.entries],
     }
-    places = {f"layers[{index}]": number for index, (number, _) in enumerate(entries)}
-    return Document(label, data, {"": 1, **places}, notes=tuple(notes))
+    places = {f"layers[{index}]": number for index, (number, _) in enumerate(found.entries)}
+    images = next(iter(found.images), None)
+    notes = _notes(header, found, forms, images)
+    return Document(label, data, {"": 1, **places}, notes=tuple(notes), images=images)
+
+
+def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | None) -> Iterator[str]:
+    """Yield a line on what was read, and then what bears on the sizes."""
+    apart = [each for each in header.places if each in _PLACES]
+    used = ", ".join(word for place, word in enumerate(header.words) if place in _used(header))
+    left = ", ".join([*map(header.spelt, apart), *header.empty])
+    many = counted(len(found.entries), "layer")
+    yield f"{many} read, {' and '.join(forms)}, from the columns {used}{f'; not read: {left}' if left else ''}"
+    if "convolutions" in forms:
+        yield _EACH if images is None else _OWN.format(header.spelt(_BATCH), counted(images, "image"))
+    if "products" in forms:
+        yield _ROWS
+    if header.products and [each for each in header.places if each in _GEMM] != [*_GEMM]:
+        yield _REORDERED
+    for key, layers in found.noticed.items():
+        if layers:
+            more = ", ..." if len(layers) > _SHOWN else ""
+            yield _NOTES[key].format(f"{counted(len(layers), 'layer')} ({', '.join(layers[:_SHOWN])}{more})")
+
+
+def _used(header: _Header) -> set[int]:
+    return {place for column, place in header.places.items() if column not in _PLACES}
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -100,87 +260,195 @@ def _lines(text: str) -> Iterator[_Line]:
             yield _Line(number, tuple(cells))
 
 
-def _form_of(header: _Line, label: str) -> _Form:
-    """Return the form whose columns the header names. Raises InputError where it names none."""
-    words = [cell.casefold() for cell in header.cells[1:]]
-    if len(words) >= len(_GEMM) and {*words[: len(_GEMM)]} == {"m", "n", "k"}:
-        if words[: len(_GEMM)] != ["m", "n", "k"]:
-            found = f"the columns are {', '.join(header.cells[1:4])}, which SCALE-Sim reads as M, N, K"
-            raise _wrong(header, f"{found}; put them in that order", label)
-        return _PRODUCTS
-    if any("filter" in word or "channel" in word for word in words):
-        return _CONVOLUTIONS
-    sizes = len(words) > 2 and all(INTEGER.fullmatch(word) for word in words[:3])
-    what = "sizes stand where SCALE-Sim skips a header" if sizes else "this is no header of a topology of SCALE-Sim"
-    raise _wrong(header, f"{what}; begin the file with {_HEADERS}", label)
+# ---- the header
 
 
-def _wrong(line: _Line, message: str, label: str) -> InputError:
-    return InputError(Problem(message, f"{label}:{line.number}", line.number))
+def _plain(word: str) -> str:
+    """Return a name without what does not count in it."""
+    return re.sub(r"\(.*?\)|[\W_]", "", word.casefold())
 
 
-def _sizes(line: _Line, columns: Sequence[str], label: str) -> list[int]:
-    if len(line.cells) <= len(columns):
-        found = f"{counted(len(line.cells), 'value')} of {len(columns) + 1}"
-        raise _wrong(line, f"{found}; write a name, {', '.join(columns)}", label)
-    sizes: list[int] = []
-    problems: list[Problem] = []
-    for column, cell in zip(columns, line.cells[1:], strict=False):
-        try:
-            sizes.append(whole_number(int(cell) if INTEGER.fullmatch(cell) else cell, 1, MOST_CHANNELS))
-        except InputError as error:
-            problems.append(Problem(f"{column}: {error}", f"{label}:{line.number}", line.number))
+_BY_SPELLING = {_plain(each): column for column, others in _SPELT.items() for each in (column, *others)}
+
+
+def _header_of(first: _Line, lines: Sequence[_Line], label: str) -> _Header:
+    """Return which column stands where. Raises InputError with every column that is unknown, missing or there twice."""
+    places: dict[str, int] = {}
+    problems: list[str] = []
+    empty: list[str] = []
+    strange: list[tuple[int, str]] = []
+    for place, word in enumerate(first.cells):
+        column = _BY_SPELLING.get(_plain(word))
+        if column is None:
+            strange.append((place, word))
+        elif column in places:
+            problems.append(
+                f"two columns are {column}: {first.cells[places[column]]} and {word}; leave one of them out"
+            )
+        else:
+            places[column] = place
+    if not {*places} & {*_CONV, *_STRIDES, *_GEMM}:
+        sizes = len(first.cells) > _SHOWN and all(INTEGER.fullmatch(word) for word in first.cells[1:4])
+        what = "sizes stand where SCALE-Sim skips a header" if sizes else "this is no header of a topology of SCALE-Sim"
+        raise _wrong(first, [f"{what}; begin the file with {_HEADERS}"], label)
+    # Whatever the first column is called, SCALE-Sim takes it for the name.
+    if _NAME not in places and strange and strange[0][0] == 0:
+        places[_NAME] = strange.pop(0)[0]
+    for place, word in strange:
+        if any(place < len(line.cells) and line.cells[place] for line in lines):
+            problems.append(_strange(place, word))
+        else:
+            empty.append(word or f"column {place + 1}")
+    header = _Header(label, places, first.cells, empty)
+    problems += _unfit(header)
     if problems:
-        raise InputError(problems)
-    return sizes
+        raise _wrong(first, problems, label)
+    return header
 
 
-def _gemm(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Noticed) -> Entry:
-    m, n, k = sizes
-    _unread(name, more, noticed)
-    return {"name": name, "op": "gemm", "m": m, "n": n, "k": k}
+def _strange(place: int, word: str) -> str:
+    """Describe a column of a name that says nothing here."""
+    known = [each for each in _SPELT if each not in _PLACES[3:]]
+    if not word:
+        return f"column {place + 1} has values and no name; name it in the header: {', '.join(known)}"
+    hint = did_you_mean(word, known) or ";"
+    return f"unknown column {show(word)}{hint} known: {', '.join(known)}; rename it, or leave it out"
 
 
-def _conv(name: str, sizes: Sequence[int], more: Sequence[str], noticed: _Noticed) -> Entry:
-    """Read a convolution; one whose kernel is as wide as its map of one channel is a product."""
-    height, width, rows, cols, channels, filters, stride = sizes
-    across = int(more[0]) if more and INTEGER.fullmatch(more[0]) and int(more[0]) > 0 else None
-    _unread(name, more[1:] if across else more, noticed)
+def _unfit(header: _Header) -> Iterator[str]:
+    """Yield what is wrong with columns beside one another."""
+    there = {*header.places}
+    convolutions = there & {*_CONV, *_STRIDES}
+    if there & {*_GEMM} and convolutions:
+        sizes = ", ".join(header.spelt(each) for each in header.places if each in convolutions)
+        yield f"sizes of products, M, N and K, beside those of convolutions ({sizes}); give each form a file of its own"
+        return
+    if _STRIDE in there and there & {*_STRIDES}:
+        both = ", ".join(header.spelt(each) for each in header.places if each in (_STRIDE, *_STRIDES))
+        yield f"strides are there twice: {both}; name {_STRIDE}, or {' and '.join(_STRIDES)}"
+    one_way = there & {*_STRIDES} and _STRIDE not in there
+    wanted = _GEMM if there & {*_GEMM} else (*_MAP, *(_STRIDES if one_way else (_STRIDE,)))
+    missing = [each for each in (_NAME, *wanted) if each not in there]
+    if missing:
+        yield f"there is no column {', '.join(missing)}; a header is {_HEADERS}"
+
+
+def _wrong(line: _Line, messages: Iterable[str], label: str) -> InputError:
+    return InputError(Problem(each, f"{label}:{line.number}", line.number) for each in messages)
+
+
+# ---- a line
+
+
+def _add(found: _Read, header: _Header, line: _Line, names: Names) -> None:
+    """Read a line. Raises InputError."""
+    row = _Row(header, line, "")
+    wanted = row.text(_NAME)
+    product = header.products
+    if _TYPE in header.places:
+        kind = row.text(_TYPE)
+        typed = _TYPES.get(_plain(kind))
+        if typed is None:
+            found.unknown[kind or "no type"] += 1
+            found.first.setdefault(kind or "no type", row)
+            return
+        if header.products and not typed:
+            raise row.wrong(f"{header.spelt(_TYPE)} {kind}: a convolution has no M, N and K; give it a file of its own")
+        product = typed
+    sizes = row.sizes()
+    row = _Row(header, line, names.take(wanted))
+    _behind(row, found)
+    entry = _product(row, sizes, found) if product else _convolution(row, sizes, found)
+    if _BATCH in header.places and not product:
+        images = row.number(_BATCH, 1, MOST_IMAGES)
+        found.images.setdefault(images, line.number)
+        if len(found.images) > 1:
+            other, where = next(iter(found.images.items()))
+            del found.images[images]  # So that each line that differs is told.
+            says = f"{header.spelt(_BATCH)}: {images} here and {other} in line {where}"
+            raise row.wrong(f"{says}; a run has one batch, so give each a file of its own")
+    found.entries.append((line.number, entry))
+
+
+def _behind(row: _Row, found: _Read) -> None:
+    """Note the sparsity, and what stands behind the last column. Raises InputError for a number that may be a size."""
+    ratios = [cell for cell in row.behind if ":" in cell]
+    if sparsity := row.text(_SPARSITY):
+        if not re.fullmatch(r"\d+:\d+|1", sparsity):
+            raise row.wrong(f"{row.header.spelt(_SPARSITY)}: {show(sparsity)} is no ratio; write N:M, such as 2:4")
+        ratios.append(sparsity)
+    if any(len({*ratio.split(":")}) > 1 for ratio in ratios):
+        found.noticed["dense"].append(row.name)
+    more = [cell for cell in row.behind if ":" not in cell]
+    # SCALE-Sim 2 took a number behind the strides for the stride across: the same number changes nothing.
+    last = row.header.places.get(_STRIDE) == len(row.header.words) - 1
+    numbers = [cell for cell in more if INTEGER.fullmatch(cell) and not (last and cell == row.text(_STRIDE))]
+    if numbers:
+        says = f"{numbers[0]} stands behind the last column, {row.header.words[-1]}"
+        raise row.wrong(f"{says}; name its column in the header, such as Stride Width or {_BATCH}, or leave it out")
+    if any(not INTEGER.fullmatch(cell) for cell in more):
+        found.noticed["unread"].append(row.name)
+
+
+def _unknown(kind: str, many: int, row: _Row) -> InputError:
+    first = f"{counted(many, 'layer')}, the first of them {printable(row.text(_NAME))}"
+    says = f"{row.header.spelt(_TYPE)} {kind} ({first}): not known here, only {_TYPES_KNOWN} are"
+    return row.wrong(f"{says}; tpusim run or import leaves such layers out with --skip-unknown, and says so")
+
+
+def _product(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
+    """Read a product: one of M, N and K, or a line whose type says so. Raises InputError."""
+    for column, usual in ((_BATCH, 1), (_PADDING, 0), (_DILATION, 1), (_GROUPS, 1)):
+        if (given := row.usual(column, usual)) != usual:
+            says = f"{row.header.spelt(column)} {given}: not known of a product"
+            raise row.wrong(f"{says}; write all its rows as M, one line for each product, and leave the column out")
+    if row.header.products:
+        return {"name": row.name, "op": "gemm", **{each.lower(): sizes[each] for each in _GEMM}}
+    m, k, rows, cols, channels, filters = (sizes[each] for each in _MAP)
+    ones = channels == 1 and all(sizes[each] == 1 for each in row.header.sizes[len(_MAP) :])
+    found.noticed["typed"].append(row.name)
+    if ones and rows == k and filters == 1:
+        return {"name": row.name, "op": "gemm", "m": m, "n": cols, "k": k}
+    # As SCALE-Sim itself writes a product.
+    if ones and (rows, cols) == (1, k):
+        return {"name": row.name, "op": "gemm", "m": m, "n": filters, "k": k}
+    says = f"{row.text(_TYPE)}: a product has as many filter rows as its map has columns, and 1 in all columns behind"
+    raise row.wrong(f"{says} Filter Width; here are {', '.join(f'{each} {size}' for each, size in sizes.items())}")
+
+
+def _convolution(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
+    """Read a convolution; one whose kernel is as wide as its map of one channel is a product. Raises InputError."""
+    height, width, rows, cols, channels, filters = (sizes[each] for each in _MAP)
+    strides = tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2
+    groups, dilation = row.usual(_GROUPS, 1), row.usual(_DILATION, 1)
+    if padding := row.usual(_PADDING, 0):
+        says = f"{row.header.spelt(_PADDING)} {padding}: the maps of a topology hold their padding already"
+        raise row.wrong(f"{says}; add it to both sides of IFMAP Height and IFMAP Width, and leave the column out")
     # Topologies of SCALE-Sim write products as convolutions of this form.
-    if (channels, rows, cols) == (1, 1, width) and width > 1:
-        noticed["product"].append(name)
-        positions = -(-height // stride)
-        return {"name": name, "op": "gemm", "m": f"batch*{positions}", "n": filters, "k": width}
-    # SCALE-Sim itself tells depthwise layers by this part of their names.
-    groups = channels if "DP" in name else 1
-    if groups > 1:
-        noticed["by_channel"].append(name)
-    elif any(word in name.casefold() for word in ("dw", "depthwise", "pool")):
-        noticed["plain"].append(name)
-    strides = stride, across or stride
-    missing = _missing(height, rows, strides[0]), _missing(width, cols, strides[1])
+    if (channels, rows, cols, groups, dilation) == (1, 1, width, 1, 1) and width > 1:
+        found.noticed["product"].append(row.name)
+        positions = -(-height // strides[0])
+        return {"name": row.name, "op": "gemm", "m": f"batch*{positions}", "n": filters, "k": width}
+    # SCALE-Sim itself tells depthwise layers by this part of their names; their filters are those of a channel.
+    if "DP" in row.name:
+        if groups > 1:
+            says = f"{row.header.spelt(_GROUPS)} {groups}: DP in the name means that each channel is a group"
+            raise row.wrong(f"{says}; rename the layer, or write 1")
+        groups, filters = channels, channels * filters
+        if groups > 1:
+            found.noticed["by_channel"].append(row.name)
+    elif groups == 1 and any(word in row.name.casefold() for word in ("dw", "depthwise", "pool")):
+        found.noticed["plain"].append(row.name)
+    spans = (dilation * (each - 1) + 1 for each in (rows, cols))
+    missing = tuple(map(_missing, (height, width), spans, strides[:2]))
     if any(missing):
-        noticed["rounded"].append(name)
-    maps = {"in_channels": channels, "in_height": height, "in_width": width, "out_channels": groups * filters}
-    steps = {"kernel": [rows, cols], "stride": [*strides], "padding": [0, 0, *missing], "groups": groups}
-    return {"name": name, "op": "conv2d", **maps, **steps}
+        found.noticed["rounded"].append(row.name)
+    maps = {"in_channels": channels, "in_height": height, "in_width": width, "out_channels": filters}
+    steps = {"kernel": [rows, cols], "stride": [*strides[:2]], "padding": [0, 0, *missing], "groups": groups}
+    more = {"dilation": [dilation, dilation]} if dilation > 1 else {}
+    return {"name": row.name, "op": "conv2d", **maps, **steps, **more}
 
 
-def _missing(size: int, kernel: int, stride: int) -> int:
+def _missing(size: int, span: int, stride: int) -> int:
     """Return how many elements the last step of a kernel lacks, where its positions are rounded up."""
-    return (kernel - size) % stride if kernel <= size else 0
-
-
-def _unread(name: str, more: Sequence[str], noticed: _Noticed) -> None:
-    """Note the values behind the sizes: a ratio such as 2:4 is the sparsity."""
-    ratios = [cell for cell in more if ":" in cell]
-    if any(cell not in ("1:1", "") for cell in ratios):
-        noticed["dense"].append(name)
-    if any(cell and cell not in ratios for cell in more):
-        noticed["unread"].append(name)
-
-
-_EACH = "a topology is of one image, whose maps hold their padding already; each convolution is run for a batch"
-_ROWS = "M is as written, whatever the batch"
-_CONVOLUTIONS = _Form("convolutions", _CONV, _conv, _EACH)
-_PRODUCTS = _Form("products", _GEMM, _gemm, _ROWS)
+    return (span - size) % stride if span <= size else 0

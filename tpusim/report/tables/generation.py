@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -9,21 +10,23 @@ from tpusim.base.words import counted
 from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, scale, three_digits
 from tpusim.result.vocabulary.figures import BYTES, TIMES
-from tpusim.study.generation import Generation, Token, TokenPart
+from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenPart
 
 GENERATION_FILE = "generation.json"
+_SHOWN = 3
+"""Most changes of plan that are told by their place."""
 MEANING = {
     "weights": "products with weights",
     "attention": "products with the cache, and their softmax",
     "vector": "norms, activations and sums by the vector unit",
-    "sampling": "the product that tells the next token",
+    "LM head": "the product that rates every next token, and what follows it",
 }
 """What the parts of a token are."""
 
 
 def generated(made: Generation, sizes: str) -> Shown:
     """Return what a generation took, for people and as JSON; `sizes` are those of the workload in words."""
-    first, last = made.tokens[0], made.tokens[-1]
+    first = made.tokens[0]
     many, own = len(made.tokens), made.tokens_per_second / made.batch
     heading = (
         f"{made.workload}, batch {made.batch}{sizes}, on {made.hardware}: {counted(many, 'token')} of each sequence"
@@ -34,17 +37,15 @@ def generated(made: Generation, sizes: str) -> Shown:
     ]
     if many > (simulated := len(made.simulated)):
         told.append(
-            f"{simulated} of {many:,} tokens were simulated, others lie on lines through these; a simulated one is at "
+            f"{simulated} of {many:,} tokens were simulated, others lie on lines between these; a simulated one is at "
             f"most {percent(made.off)} % off the line through those beside it."
         )
     share = made.bound_seconds * made.clock_hz / first.cycles
     told.append(
-        f"HBM moves the bytes of the first token in {_time(made.bound_seconds * 1e6)}, {percent(share)} % of its time: "
-        "no token can be faster."
+        f"The HBM of {made.hardware} moves the bytes of the first token in {_time(made.bound_seconds * 1e6)}, "
+        f"{percent(share)} % of its time: a token that moves as many cannot be faster there."
     )
-    if last.cycles > first.cycles:
-        each = (last.cycles - first.cycles) / (last.context - first.context)
-        told.append(f"Each token before it adds {each:,.0f} cycles to a token, on the mean.")
+    told += _growth(made)
     told.append("Times alone: no value is computed here (without --tokens, a token's outputs are checked).")
     parts = _parts(made)
     paragraphs: Paragraphs = [
@@ -55,6 +56,27 @@ def generated(made: Generation, sizes: str) -> Shown:
         [Sentences(told)],
     ]
     return Shown(paragraphs, _data(made))
+
+
+def _growth(made: Generation) -> Iterator[str]:
+    """Yield how tokens grow with their context: by lines through those on one plan, and where plans change."""
+    first, last = made.tokens[0], made.tokens[-1]
+    if first is last:
+        return
+    more = last.cycles - first.cycles
+    yield (
+        f"The last token takes {abs(more):,.0f} cycles {'more' if more >= 0 else 'fewer'} than the first, "
+        f"{percent(abs(more) / first.cycles)} %."
+    )
+    for line in made.lines:
+        off = f"; those between are at most {line.off:,.0f} cycles off" if line.off >= 1 else ""
+        yield f"From context {line.first:,} to {line.last:,}, on one plan, each key adds {line.slope:,.0f} cycles{off}."
+    if changes := made.changes:
+        more_of_them = f"; and {len(changes) - _SHOWN} times more" if len(changes) > _SHOWN else ""
+        where = "; ".join(f"{one:,} and {other:,}" for one, other in changes[:_SHOWN])
+        yield f"The plan of some layer changes between context {where}{more_of_them}."
+    if not made.lines:
+        yield f"Fewer than {FEWEST_ON_A_LINE} simulated tokens in a row are on one plan: no line tells what a key adds."
 
 
 def _time(microseconds: float) -> str:
@@ -99,6 +121,8 @@ def _data(made: Generation) -> dict[str, Any]:
     return {
         **asdict(made),
         "tokens": [{**asdict(each), "simulated": each.simulated} for each in made.tokens],
+        "lines": [asdict(each) for each in made.lines],
+        "changes": made.changes,
         "parts": [asdict(each) for each in made.tokens[0].parts],
         "seconds": made.seconds,
         "tokens_per_second": made.tokens_per_second,

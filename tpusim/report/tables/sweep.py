@@ -16,6 +16,7 @@ from tpusim.base.words import counted
 from tpusim.network.entries import LOWERING
 from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
 from tpusim.report.text import from_cell, scale, three_digits, to_cell
+from tpusim.result.rules import SHARES
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, TIMES, Figure
 from tpusim.result.vocabulary.runs import COLUMN
@@ -320,6 +321,10 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
         for line, (error, value) in enumerate(zip(texts["error"], found, strict=True), 2):
             if not error and (value is None or value <= 0):
                 raise InputError(f"line {line}: {key} is no number above zero, and the point has no error")
+    for key in SHARES:
+        for line, share in enumerate(points.figures.get(key, ()), 2):
+            if share is not None and not 0 <= share <= 1:
+                raise InputError(f"line {line}: {key}, {share:g}, is a share, from 0 to 1")
     return points
 
 

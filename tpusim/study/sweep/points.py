@@ -20,7 +20,7 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
-from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
+from tpusim.network.workload_file import fitting, in_network_order, narrowed, wiring_of, workload_of
 from tpusim.result.vocabulary.runs import left_out
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
@@ -200,7 +200,7 @@ class _Network:
             document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
         if sized not in self._known:
             try:
-                self._known[sized] = workload_of(document, batch, "all")
+                self._known[sized] = workload_of(document, fitting(document, batch), "all")
             except InputError as error:
                 places = {self._axes[axis].name: axis for _, axis in self._sizes}
                 raise _impossible(error, places, self._sizes, self._axes, values) from None
@@ -301,7 +301,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     points = _sound_points(document, spec, space, combinations)
     notes: list[str] = []
     for each in spec.workloads:
-        work = workload_of(each, 1)
+        work = workload_of(each, each.multiple)
         said = (*each.notes, left_out(work.never_timed, work.not_known))
         notes += (f"{work.name}: {note}" for note in said if note)
     return Sweep(

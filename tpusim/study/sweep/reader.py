@@ -172,7 +172,7 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
         document = open_workload(name, asked)
         if asked.ops:
             document = replace(document, data={**document.data, "ops": asked.ops})
-        work = workload_of(document, 1)
+        work = workload_of(document, document.multiple)
         check_own(work, _family(info))
         # The name in the file counts, as rows and pictures go by it, not by the path.
         called = work.name

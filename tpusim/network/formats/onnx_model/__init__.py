@@ -7,8 +7,8 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from math import prod
+from dataclasses import dataclass, field
+from math import gcd, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,24 +19,18 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
-from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, UnfitNode, printable
-from tpusim.network.formats.onnx_model.dims import ModelBatch, batch_of, inputs, set_sizes
-from tpusim.network.formats.onnx_model.facts import NOT_TIMED, Facts
+from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, RunBatch, UnfitNode, printable
+from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
+from tpusim.network.formats.onnx_model.every_batch import for_any_batch
+from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
-from tpusim.network.formats.onnx_model.nodes import (
-    ARRAY_OPS,
-    OF_BATCH,
-    ON_BATCH,
-    KnownNode,
-    doubled,
-    for_any_batch,
-)
+from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
-from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, TensorView
+from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.element_types import Values
@@ -46,13 +40,11 @@ _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
 
 
 class LayerNode(NamedTuple):
-    """A node that is a layer: its sizes for any batch, and the views of its values, for each number of images of the
-    probes.
-    """
+    """A node that is a layer: its sizes for the batch, and the views of its values in one run of the model."""
 
     node: NodeProto
     sizes: LayerSizes
-    views: Sequence[NodeViews]
+    views: NodeViews
 
 
 @dataclass
@@ -60,17 +52,20 @@ class Understood:
     """A model without its large weights, functions put in place: its nodes that are layers, and the other nodes.
 
     Attributes:
-        probes: the shapes, for each number of images for which they were found.
+        run: the images that it was read for.
+        values: the shapes of its values in a run of the model.
         taken: which branches were taken, in words.
         steps: recurrent networks, and of how many steps they are, in words.
         reasons: why what the array would compute cannot be a layer.
+        untimed: by op that takes no time how often each reason holds.
         same: results of batch normalizations that merged into the layer before them.
     """
 
     model: ModelProto
     batch: ModelBatch
+    run: ModelRun
     facts: Facts
-    probes: Sequence[Inferred]
+    values: Inferred
     taken: Sequence[str]
     steps: Sequence[str]
     reasons: list[str]
@@ -79,29 +74,69 @@ class Understood:
     not_known: Counter[str] = field(default_factory=Counter)
     folded: int = 0
     same: list[str] = field(default_factory=list)
+    untimed: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def leave_out(self, op: str, why: str) -> None:
+        """Count an op that takes no time, and the reason."""
+        self.not_timed[op] += 1
+        self.untimed.setdefault(op, Counter())[why] += 1
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
-    """The layers of a model, as a workload for any batch.
+    """The layers of a model, as a workload for the batch that is asked for, or for every batch.
 
     Raises:
         InputError: the file is not whole, sizes are open that are not the batch, or, unless `asked` to skip them,
-            there are ops that nobody here knows.
+            there are ops that nobody here knows; where no batch is asked for, its sizes are no line of the batch.
     """
-    return _document(understood(path, asked), path)
+    opened = OpenedModel.of(path, asked)
+    if asked.batch is not None or opened.batch.runs is not None:
+        # Arrays hold as many images as they do, whatever the usual number is.
+        return _document(understood(opened, asked.batch or RunBatch(1, usual=True)), path)
+    own = 1 if opened.batch.names else understood(opened, RunBatch(1, usual=True)).run.own
+    read_at = {own * times: _document(understood(opened, RunBatch(own * times)), path) for times in _TIMES}
+    return for_any_batch(read_at, path, min(opened.batch.names, default=""))
 
 
-def understood(path: Path, asked: ModelOptions) -> Understood:
-    """Read what there is to know of a model. Raises as `read`."""
-    model = load(path)
-    batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
-    weights = without_weights(model)
-    ways = branched(without_declared(inlined(model, path), path), batch, path)
-    steps = unrolled(ways.model, batch, path)
-    facts = Facts.of(steps.model, weights)
+_TIMES = (2, 3, 5, 8, 24)
+"""Numbers of images, as multiples of those of the model, that show how sizes follow the batch. For one image alone some
+of them are like those of a model of one image, of which nothing follows the batch.
+"""
+
+
+class OpenedModel(NamedTuple):
+    """A model as its file has it, without large weights; `weights` are the names of all."""
+
+    path: Path
+    asked: ModelOptions
+    model: ModelProto
+    weights: frozenset[str]
+    batch: ModelBatch
+
+    @classmethod
+    def of(cls, path: Path, asked: ModelOptions) -> OpenedModel:
+        """Open the model in a file. Raises InputError."""
+        model = load(path)
+        batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
+        weights = without_weights(model)
+        return cls(path, asked, without_declared(inlined(model, path), path), weights, batch)
+
+
+def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
+    """Find what there is to know of a model for the batch of a run. Raises as `read`."""
+    path, asked, batch = opened.path, opened.asked, opened.batch
+    # A dimension that only its place would have made the batch is one of another kind if a run has another batch.
+    own = batch.own if not batch.by_place or wanted.usual or wanted.images == batch.own else 1
+    own = own or wanted.images
+    ways = branched(opened.model, batch, own, path)
+    steps = unrolled(ways.model, batch, own, path)
+    facts = Facts.of(steps.model, opened.weights)
     ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
-    probes = _probes(steps.model, batch, ops, facts.opset, path)
-    read = Understood(steps.model, batch, facts, probes, ways.done, steps.done, [*ways.left, *steps.left])
+    values = _inferred_for(steps.model, batch, own, ops, facts.opset, path)
+    if batch.fixed:
+        own = _images_of(steps.model, values, own)
+    run = _run(batch, own, wanted, path)
+    read = Understood(steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *steps.left])
     for node in read.model.graph.node:
         name = operator(node)
         # Convolutions and products inside such a node are lost with it, and are named.
@@ -113,14 +148,45 @@ def understood(path: Path, asked: ModelOptions) -> Understood:
             read.folded += 1
         elif name in ops:
             _add_layer(read, node, path)
-        else:
+        elif name in VECTOR_OPS:
             read.not_timed[name] += 1
+        else:
+            read.leave_out(name, _IN_PLACE if name in IN_PLACE else _UNLIKE.get(name, _NO_LAYER))
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
         more = "; ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
-        raise InputError(Problem(f"no op that could be run as a layer is in the model{more}", str(path)))
+        why = f": {_untimed(read.untimed)}" if read.untimed else ""
+        raise InputError(Problem(f"no op that could be run as a layer is in the model{why}{more}", str(path)))
     return read
+
+
+_OF_IMAGES = frozenset({
+    "Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+})  # fmt: skip
+"""Operators whose first operand has its images along axis 0."""
+
+
+def _images_of(model: ModelProto, values: Inferred, first: int) -> int:
+    """Return how many images a model of fixed sizes holds: its first dimension, unless a convolution or pool has
+    others.
+    """
+    maps = (values.shapes.get(node.input[0]) for node in model.graph.node if node.op_type in _OF_IMAGES)
+    images = [shape[0] for shape in maps if shape and shape[0] > 0]
+    return first if all(each % first == 0 for each in images) else gcd(*images)
+
+
+def _run(batch: ModelBatch, own: int, wanted: RunBatch, path: Path) -> ModelRun:
+    """Return the images of a run. Raises InputError where the model is not for that batch."""
+    if batch.runs is not None:
+        return ModelRun(own * batch.runs, own)
+    if wanted.usual and not (batch.fixed and wanted.images % own == 0):
+        return ModelRun(own, own)
+    if wanted.images % own:
+        of = "as its inputs are" if batch.fixed else "as the sizes given are"
+        says = f"the model is for {counted(own, 'image')} at once, {of}; give {own:,} or a multiple, or leave it out"
+        raise InputError(Problem(says, f"{path}: --batch {wanted.images}"))
+    return ModelRun(wanted.images, own)
 
 
 def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
@@ -128,27 +194,33 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
-def _probes(model: ModelProto, batch: ModelBatch, ops: Set[str], opset: int, path: Path) -> list[Inferred]:
-    """Infer the shapes that layers of these `ops` need, for a few batches, from which the shapes of any batch follow.
+def _inferred_for(model: ModelProto, batch: ModelBatch, own: int, ops: Set[str], opset: int, path: Path) -> Inferred:
+    """Infer the shapes that layers of these `ops` need, for a run of `own` images.
 
     Raises InputError where there are none, or the standard forbids them.
     """
     nodes = [node for node in model.graph.node if node.op_type in ops]
     wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
-    probes: list[Inferred] = []
-    for images in batch.probed:
+
+    def inferred_at(images: int) -> Inferred:
+        found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+        refuse_forbidden(found.graph.node, found, opset, path)
+        refuse_beyond(found, path)
+        return found
+
+    try:
+        return inferred_at(own)
+    except InputError as error:
+        if own == 1 or not batch.names:
+            raise
+        name = min(batch.names)
         try:
-            found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
-            refuse_forbidden(found.graph.node, found, opset, path)
-            probes.append(found)
-        except InputError as error:
-            # A model that fails for one image fails for all; for two, it may still be sound for one.
-            if not probes:
-                raise
-            only = f"; for one image they do: give --dim {min(batch.names)}=1"
-            raise InputError([Problem(f"{each.message}{only}", each.where) for each in error.problems]) from None
-    refuse_beyond(probes, path)
-    return probes
+            inferred_at(1)
+        except InputError:
+            raise error from None
+        # A model that is open may be sound for one image alone.
+        only = f"; for one image they do: give --dim {shlex.quote(name)}=1"
+        raise InputError([Problem(f"{each.message}{only}", each.where) for each in error.problems]) from None
 
 
 def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
@@ -164,24 +236,22 @@ def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
                 before.sizes[BIASES] = True
         return
     try:
-        probed = [_as_layer(node, values, read.facts) for values in read.probes]
-        one, two = (each.sizes for each in probed) if len(probed) == 2 else doubled(probed[0].sizes, read.batch.fixed)
-        sizes = for_any_batch(one, two)
-        plain = {key: value for key, value in sizes.items() if key not in ("op", "count", BIASES)}
-        # What follows the batch is, of the result that onnx infers, as for the first number of images.
-        plain |= {key: probed[0].sizes[key] for key, each in plain.items() if key in OF_BATCH and isinstance(each, str)}
-        build: Any = OPS[sizes["op"]]
+        layer = _as_layer(node, read)
+        plain = {key: value for key, value in layer.sizes.items() if key not in ("op", "count", BIASES)}
+        if "kernel" in plain:
+            del plain["images"]
+        build: Any = OPS[layer.sizes["op"]]
         made = build(name="layer", **plain).shapes(1)[OFMAP]
-        read.layers.append(LayerNode(node, sizes, [each.views for each in probed]))
+        read.layers.append(LayerNode(node, in_run(layer.sizes, read.run.times, read.run.images), layer.views))
     except (UnfitNode, InputError) as error:
-        name = operator(node)
+        name, why = operator(node), ", ".join(str(error).splitlines())
         if name in ARRAY_OPS:
             read.not_known[name] += 1
-            read.reasons.append(f"{name} {called(node)}: {', '.join(str(error).splitlines())}")
+            read.reasons.append(f"{name} {called(node)}: {why}")
         else:
-            read.not_timed[name] += 1
+            read.leave_out(name, why)
         return
-    result = probed[0].views.result
+    result = layer.views.result
     inferred_as = result.sizes(result.shape) if result.axes else made
     if any(
         one != other for axis, (one, other) in enumerate(zip(made, inferred_as, strict=True)) if axis != result.images
@@ -197,8 +267,11 @@ _LONGEST_MATRIX = 3
 """Most axes of a value of unknown origin that has its channels last."""
 
 
-def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
-    """Return the layer that a node of ARRAY_OPS or VECTOR_OPS is. Raises UnfitNode where there is none."""
+def _as_layer(node: NodeProto, read: Understood) -> AsLayer:
+    """Return the layer that a node of ARRAY_OPS or VECTOR_OPS is, in one run of the model. Raises UnfitNode where there
+    is none.
+    """
+    values, facts = read.values, read.facts
     shapes, names, op = values.shapes, [*node.input], node.op_type
     least = 2 if op in ARRAY_OPS else 1
     counting = names[:least] if op in ARRAY_OPS else names
@@ -212,10 +285,17 @@ def _as_layer(node: NodeProto, values: Inferred, facts: Facts) -> AsLayer:
     there = KnownNode(
         op, names, of_operands, result, {each.name: each for each in node.attribute},
         next((facts.first[name] for name in names if name in facts.first), by_rank), sum(map(bool, node.output)), facts,
+        read.run.times,
     )  # fmt: skip
+    if op in VECTOR_OPS and not prod(result):
+        raise UnfitNode("it makes no elements")
+    made = (ARRAY_OPS | VECTOR_OPS)[op](there)
+    for each in made.views.sources.values():
+        if isinstance(each, OperandView) and each.shared and not there.in_all_runs(each.at):
+            raise UnfitNode(f"its {each.shared} differ from one run of the model to the next")
     if op in VECTOR_OPS:
-        return VECTOR_OPS[op](there)
-    made, bias = ARRAY_OPS[op](there), there.name(_BIAS_OPERANDS.get(op, len(names)))
+        return made
+    bias = there.name(_BIAS_OPERANDS.get(op, len(names)))
     # Biases are one number for each output channel, stored in the model; a Gemm may add any other matrix as well.
     by_channel = op != "Gemm" or (bias in shapes and prod(shapes[bias][:-1]) == 1)
     if bias and bias in facts.constants and by_channel:
@@ -234,6 +314,21 @@ def _inside(node: NodeProto) -> Iterator[str]:
                 inner.update(operator(each) for each in graph.node if operator(each) in ARRAY_OPS)
     if inner:
         yield f"{operator(node)} {called(node)} has inside {_listed(inner)}"
+
+
+def _untimed(ops: Mapping[str, Mapping[str, int]]) -> str:
+    """Name ops that take no time, with how often each reason holds."""
+    reasons = ((op, *each) for op, every in ops.items() for each in every.items())
+    return ", ".join(f"{op} {count:,} ({why})" for op, why, count in reasons)
+
+
+_NO_LAYER = "no layer here computes it"
+_IN_PLACE = "its result is read where its operand lies"
+_UNLIKE = {
+    **dict.fromkeys(("LpPool", "GlobalLpPool"), "pools take the largest element or the mean"),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), "which elements it takes follows from values"),
+}
+"""Reasons of operators that are like those of layers."""
 
 
 def _listed(ops: Mapping[str, int]) -> str:
@@ -259,8 +354,9 @@ def _document(read: Understood, path: Path) -> Document:
     opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.model.opset_import)
     maker = printable(f"{read.model.producer_name} {read.model.producer_version}".strip())
     origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
-    known = read.probes[0], read.facts.constants, {*read.same}
-    called_, entries, lost = wired(read.model.graph, layers, given, *known, names)
+    views = {each.node.output[0]: each.views for each in read.layers}
+    known = read.values, read.facts.constants, {*read.same}
+    called_, entries, lost = wired(read.model.graph, layers, views, given, *known, names, read.run)
     # Large weights are inputs of the graph by now. The file names only the ones that a layer reads as it reads a map.
     reads = {each for entry in entries for each in entry.get(INPUTS, ())}
     weights = {each for name, each in zip(given, called_, strict=False) if name in read.facts.constants}
@@ -281,7 +377,7 @@ def _document(read: Understood, path: Path) -> Document:
     }
     if lost:
         notes.append(f"what its layers read is not known: {lost}")
-    return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes), images=read.batch.images)
+    return Document(str(path), data, {"": 1}, moved=moved, notes=tuple(notes), images=read.run.images)
 
 
 def _ordered(sizes: LayerSizes) -> LayerSizes:
@@ -294,12 +390,12 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 
 
 def _notes(read: Understood) -> Iterator[str]:
-    batch = read.batch
-    if batch.is_open:
-        yield f"the model leaves its batch open ({', '.join(sorted(batch.names))}); layers are for the batch of a run"
+    batch, run = read.batch, read.run
+    if batch.names:
+        named = ", ".join(sorted(batch.names))
+        yield f"the model leaves its batch open ({named}); layers are for the batch of a run"
     else:
-        many = f"the {counted(batch.images, 'image')} of --input" if batch.images else "a batch"
-        yield f"the model is for {counted(batch.fixed, 'image')}; layers are written for one, and run for {many}"
+        yield f"the model is for {counted(run.own, 'image')}; a larger batch is several runs, whose layers run together"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
     if several := [called(node) for node, each, _ in read.layers if "count" in each]:
@@ -318,6 +414,8 @@ def _notes(read: Understood) -> Iterator[str]:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:
         yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
+    if told := _untimed({op: each for op, each in read.untimed.items() if op not in IN_PLACE}):
+        yield f"not timed: {told}"
     if read.reasons:
         more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
         yield f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}"
@@ -333,14 +431,10 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
             what is no array.
     """
-    read = understood(path, asked)
-    own = images if read.batch.is_open else read.batch.fixed
-    if images % own:
-        says = f"the model is for {counted(own, 'image')} at once; its values take a batch that is a multiple of that"
-        raise InputError(Problem(says, str(path)))
-    graph = read.model.graph
+    read = understood(OpenedModel.of(path, asked), RunBatch(images))
+    own, graph = read.run.own, read.model.graph
     named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
-    layers = {each.node.output[0]: (name, _views_for(each.views, own)) for each, name in named}
+    layers = {each.node.output[0]: (name, each.views) for each, name in named}
 
     def as_node(node: NodeProto) -> Node:
         plain = (each for each in node.attribute if each.type != AttributeProto.GRAPH)
@@ -360,27 +454,6 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     weights = {each.name: _array(each, path) for each in held.initializer}
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
     return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.model))
-
-
-def _views_for(probed: Sequence[NodeViews], images: int) -> NodeViews:
-    """Work out views for `images` from the views for one image and for two, or for the only possible number."""
-    one, two = probed[0], probed[-1]
-    both = zip(one.sources.items(), two.sources.values(), strict=True)
-    sources = {
-        name: replace(each, view=_view(each.view, more.view, images))
-        if isinstance(each, OperandView) and isinstance(more, OperandView) else each
-        for (name, each), more in both
-    }  # fmt: skip
-    return NodeViews(sources, _view(one.result, two.result, images))
-
-
-def _view(one: TensorView, two: TensorView, images: int) -> TensorView:
-    """Work out the view for `images` from the views for one image and for two."""
-
-    def line(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-        return tuple(size + (images - 1) * (more - size) for size, more in zip(first, second, strict=True))
-
-    return replace(one, shape=line(one.shape, two.shape), spread=line(one.spread, two.spread))
 
 
 def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, GivenInput]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,14 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.source import Arrays
 from tpusim.network.formats import printable
 
-_BATCH = re.compile(r"n|bs?|.*batch.*", re.IGNORECASE)
-"""Names that tools use for the number of images."""
-_LENGTH = re.compile(r".*(seq|len|time|frame|step|token).*", re.IGNORECASE)
-"""Names that tools use for the length of a sequence, which may be a first dimension, too."""
+_BATCH = re.compile(r"bs?|\w*batch\w*", re.IGNORECASE), re.compile(r"n", re.IGNORECASE)
+"""Names that tools use for the number of images, the plainer ones first."""
+_LENGTH = re.compile(r"[lst]|.*(seq|len|time|frame|step|token|head|beam).*", re.IGNORECASE)
+"""Names that tools use for sizes that are no number of images, though they may stand first."""
 _NAME = re.compile(r"[A-Za-z_]")
 """A name of a dimension; some tools write "?" for an unknown size."""
+_NUMBERED = re.compile(r"unk__\d+")
+"""Names that a tool makes up for sizes of which it knows nothing: two of them may be one size."""
 
 
 class Open(NamedTuple):
@@ -39,35 +41,50 @@ class Open(NamedTuple):
         """Return whether the model uses one of these names for the dimension."""
         return self.named and names.fullmatch(self.name) is not None
 
+    @property
+    def made_up(self) -> bool:
+        """Whether nobody has named the dimension."""
+        return not self.named or self.like(_NUMBERED)
+
 
 @dataclass(frozen=True)
 class ModelBatch:
-    """The names that stand for the batch; where there are none, the model is for `fixed` images.
+    """How many images go through a model at once, and the sizes that its inputs leave open.
 
     Attributes:
+        names: the open dimensions that stand for the batch, and that nothing has settled.
+        own: how many images a run of the model holds; None where `names` stand for them.
+        by_place: whether that is the size of a dimension of another name, given by `--dim` or an array, that would
+            have been taken for the batch by its place alone.
+        fixed: whether the model leaves nothing open that could be its batch, so that `own` is its first dimension.
         dims: the sizes of all other dimensions that are open, by name.
         arrays: arrays given for inputs, by name.
-        images: how many images the arrays hold; None where that is unknown.
+        runs: how many runs the arrays are for; None without arrays of the model.
     """
 
     names: frozenset[str]
-    fixed: int
+    own: int | None
+    by_place: bool
+    fixed: bool
     dims: Mapping[str, int]
     arrays: Arrays
-    images: int | None
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self.names)
-
-    @property
-    def probed(self) -> tuple[int, ...]:
-        """Return the numbers of images for which shapes are inferred, to know them for any number."""
-        return (1, 2) if self.is_open else (self.fixed,)
+    runs: int | None
 
     def sizes(self, images: int) -> dict[str, int]:
-        """Return the sizes of all open dimensions, by name, for a batch of `images`."""
+        """Return the sizes of all open dimensions, by name, for a run of `images`."""
         return {**self.dims, **dict.fromkeys(self.names, images)}
+
+
+class ModelRun(NamedTuple):
+    """The images of a workload: `images` in all, `own` at once in a run of the model."""
+
+    images: int
+    own: int
+
+    @property
+    def times(self) -> int:
+        """Return how many runs of the model that is."""
+        return self.images // self.own
 
 
 def inputs(graph: GraphProto) -> list[ValueInfoProto]:
@@ -77,7 +94,7 @@ def inputs(graph: GraphProto) -> list[ValueInfoProto]:
 
 
 def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: Arrays, path: Path) -> ModelBatch:
-    """Find the dimensions that count images; there are none where `arrays` settle them, as all others.
+    """Find the dimensions that count images; `dims` or `arrays` may settle them, as all others.
 
     Raises:
         InputError: a dimension is open that is neither the batch nor in `dims` or `arrays`, `dims` names none that is,
@@ -90,18 +107,30 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
         hints = {name: did_you_mean(name, names) or ";" for name in unknown}
         says = (f"--dim {name}: no dimension of that name is open{hint} {known}" for name, hint in hints.items())
         raise InputError([Problem(each, str(path)) for each in says])
-    left = [each for each in opened if each.name not in dims]
-    named = frozenset(each.name for each in left if each.like(_BATCH))
-    # A name for the batch settles it; without one, the first dimension is the usual place.
-    counted = named or frozenset(each.name for each in left if each.axis == 0 and each.rank > 1)
+    counted, named = _counting(opened)
     sizes = {**_held(opened, dims, arrays), **dims}
-    if missing := {each.name: each for each in reversed(left) if each.name not in counted | sizes.keys()}:
-        raise InputError(Problem(_missing([*missing.values()][::-1], arrays), str(path)))
-    # A first dimension that is called a length tells no number of images.
-    images = (each.name for each in left if each.name in counted and not each.like(_LENGTH))
-    own = next((sizes[name] for name in images if name in sizes), None)
-    fixed = own or _first(given, dims)
-    return ModelBatch(counted - sizes.keys(), fixed, sizes, arrays, _images(given, sizes, arrays, fixed))
+    settled = next((sizes[each.name] for each in opened if each.name in counted & sizes.keys()), None)
+    left = counted if settled is None else frozenset[str]()
+    if missing := {each.name: each for each in reversed(opened) if each.name not in left | sizes.keys()}:
+        raise InputError(Problem(_missing([*missing.values()][::-1], counted, arrays), str(path)))
+    own = None if left else settled or _first(given)
+    by_place = settled is not None and not named
+    return ModelBatch(left, own, by_place, not counted, sizes, arrays, _runs(given, sizes, arrays))
+
+
+def _counting(opened: Sequence[Open]) -> tuple[frozenset[str], bool]:
+    """Return the names of the open dimensions that are the batch, and whether they are called so.
+
+    One name is: equal names mean equal sizes, and others may be other sizes. Where nothing is called a batch, the
+    first dimension of the first input is the usual place; where that has no name, so are those of the other inputs.
+    """
+    for names in _BATCH:
+        if called := [each for each in opened if each.like(names) and not each.like(_LENGTH)]:
+            return frozenset([min(called, key=lambda each: each.axis > 0).name]), True
+    firsts = [each for each in opened if each.axis == 0 and each.rank > 1 and not each.like(_LENGTH)]
+    if firsts and firsts[0].made_up:
+        return frozenset(each.name for each in firsts if each.made_up), False
+    return frozenset(each.name for each in firsts[:1]), False
 
 
 def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
@@ -128,8 +157,8 @@ def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> di
     return {name: size for name, (size, _) in known.items()}
 
 
-def _images(given: Sequence[ValueInfoProto], sizes: Mapping[str, int], arrays: Arrays, fixed: int) -> int | None:
-    """Return how many images the arrays hold: those of the model, or a multiple; None where they are no maps of it.
+def _runs(given: Sequence[ValueInfoProto], sizes: Mapping[str, int], arrays: Arrays) -> int | None:
+    """Return how many runs of the model the arrays are for; None where they are no maps of it.
 
     An array of one axis, such as a length, counts only where none has more.
     """
@@ -137,7 +166,7 @@ def _images(given: Sequence[ValueInfoProto], sizes: Mapping[str, int], arrays: A
         array, dims = arrays.get(value.name), value.type.tensor_type.shape.dim
         if array is not None and len(dims) == array.ndim > 0:
             own = next((sizes.get(each.name, 0) for each in _open(value) if each.axis == 0), dims[0].dim_value)
-            return fixed * max(1, array.shape[0] // own) if own else fixed
+            return max(1, array.shape[0] // own) if own else 1
     return None
 
 
@@ -158,19 +187,16 @@ def _open(value: ValueInfoProto) -> Iterator[Open]:
             yield Open(named or f"{of}.{axis}", of, axis, len(dims), bool(named))
 
 
-def _first(given: Sequence[ValueInfoProto], dims: Mapping[str, int]) -> int:
+def _first(given: Sequence[ValueInfoProto]) -> int:
     """Return the images of a model of fixed size: the first dimension of the first input with two or more.
 
-    One that somebody gives a size counts none, unless it is called a batch.
+    One that is open, and was asked for by its name, counts none.
     """
     shapes = [each.type.tensor_type.shape.dim for each in given]
-    first = next((shape[0] for shape in shapes if len(shape) > 1), None)
-    if first is None or (first.dim_param and not _BATCH.fullmatch(first.dim_param)):
-        return 1
-    return max(1, dims.get(first.dim_param, int(first.dim_value)))
+    return max(1, next((int(shape[0].dim_value) for shape in shapes if len(shape) > 1), 1))
 
 
-def _missing(left: Sequence[Open], arrays: Arrays) -> str:
+def _missing(left: Sequence[Open], counted: Set[str], arrays: Arrays) -> str:
     where = ", ".join(f"{each.name} (dimension {each.axis} of {each.value})" for each in left)
     give = " ".join(f"--dim {shlex.quote(each.name)}=N" for each in left)
     by = "or run with --input FILE.npz, which has an array for each input, by its name"
@@ -178,4 +204,5 @@ def _missing(left: Sequence[Open], arrays: Arrays) -> str:
         wanted = ", ".join({each.value: f"{each.value} of {each.rank} dimensions" for each in left}.values())
         there = ", ".join(f"{printable(name)} of {array.ndim}" for name, array in arrays.items())
         by = f"or arrays in --input that say them: {wanted}, where it has {there or 'none'}"
-    return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}"
+    batch = f" ({' and '.join(sorted(counted))} is the batch, which --batch gives)" if counted else ""
+    return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}{batch}"

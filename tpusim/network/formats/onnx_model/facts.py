@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.network.formats.onnx_model.file import opset_of
 
@@ -42,6 +42,12 @@ _MOVES = (
 
 NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES)).split())
 """Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
+
+IN_PLACE = frozenset({
+    "Cast", "CastLike", "Concat", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size",
+    "Slice", "Split", "Squeeze", "Unsqueeze",
+})  # fmt: skip
+"""Operators whose results are read where their operands lie."""
 
 _CHANNELS_FIRST = frozenset({
     "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
@@ -101,7 +107,7 @@ class Facts(NamedTuple):
             frozenset(constants),
             {name: float(each.reshape(-1)[0]) for name, each in single.items()},
             {name: tuple(map(int, each)) for name, each in several.items()},
-            _channels_first(graph),
+            _channels_first(graph, several),
             frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in _WITH_WEIGHTS),
             opset_of(model),
         )
@@ -126,12 +132,19 @@ def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
     return {name: each for name, each in tensors.items() if not each.external_data}
 
 
-def _channels_first(graph: GraphProto) -> dict[str, bool]:
+def _channels_first(graph: GraphProto, lists: Mapping[str, NDArray[Any]]) -> dict[str, bool]:
     first: dict[str, bool] = {}
     for node in graph.node:
         known = [first[name] for name in node.input if name in first]
         if node.op_type in _CHANNELS_FIRST | _CHANNELS_LAST:
             first.update(dict.fromkeys(node.output, node.op_type in _CHANNELS_FIRST))
-        elif node.op_type not in _TURNS and known:
+        elif known and (node.op_type not in _TURNS or (known[0] and _behind_channels(node, lists))):
             first.update(dict.fromkeys(node.output, known[0]))
     return first
+
+
+def _behind_channels(node: NodeProto, lists: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether a node only adds or takes away axes of one element behind the channels, which come first."""
+    axes = [axis for each in node.attribute if each.name == "axes" for axis in each.ints]
+    axes += [int(axis) for name in node.input[1:] for axis in lists.get(name, ())]
+    return node.op_type in ("Squeeze", "Unsqueeze") and len(axes) > 0 and min(axes) > 1

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Set
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -52,8 +53,13 @@ def load(path: Path) -> ModelProto:
 
 def operator(node: NodeProto) -> str:
     """Return the name of a node's operator, with its domain where that is not ONNX's own."""
-    domain = "" if node.domain in _MAIN else f"{node.domain}."
-    return printable(f"{domain}{node.op_type}")[:60] or "an op without a name"
+    return _operator(node.domain, node.op_type)
+
+
+@cache
+def _operator(domain: str, op_type: str) -> str:
+    of = "" if domain in _MAIN else f"{domain}."
+    return printable(f"{of}{op_type}")[:60] or "an op without a name"
 
 
 def opset_of(model: ModelProto) -> int:
@@ -108,14 +114,14 @@ def _check_text(model: ModelProto, path: Path) -> None:
 def _check_beside(model: ModelProto, path: Path) -> None:
     """Check that files of weights are there, in the model's own folder; they are not read."""
     missing: dict[str, int] = {}
-    attributes = (each for node in model.graph.node for each in node.attribute)
-    inside = (tensor for each in attributes for tensor in (each.t, *each.tensors))
-    for tensor in (*model.graph.initializer, *inside):
+    folders = {path.parent.resolve(), path.resolve().parent}
+    for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             name = next((each.value for each in tensor.external_data if each.key == "location"), "")
             file = Path(name)
-            # A model from elsewhere may name any file of this computer.
-            if not name or file.is_absolute() or ".." in file.parts or not name.isprintable():
+            # A model from elsewhere may name any file of this computer, also by a link in its folder.
+            inside = name.isprintable() and not file.is_absolute() and ".." not in file.parts
+            if not name or not inside or not _leads_into(path.parent / file, folders):
                 says = f"the weights of {printable(tensor.name)} are said to be in {ascii(name)[:80]}"
                 raise _refused(path, f"{says}; they must stand in the model's own folder")
             if not (path.parent / file).is_file():
@@ -124,6 +130,41 @@ def _check_beside(model: ModelProto, path: Path) -> None:
         files = ", ".join(f"{name} ({counted(tensors, 'tensor')})" for name, tensors in [*missing.items()][:_SHOWN])
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise _refused(path, f"files of weights are missing: {files}{more}; put them beside the model")
+
+
+def _leads_into(file: Path, folders: Set[Path]) -> bool:
+    """Return whether a file, links followed, lies in one of these folders, or below it."""
+    try:
+        real = file.resolve()
+    except (OSError, RuntimeError):  # Links that go round in a circle.
+        return False
+    return any(real.is_relative_to(folder) for folder in folders)
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield all tensors that a model holds, those of its functions and of the graphs inside its nodes included."""
+    graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
+    sparse: list[SparseTensorProto] = []
+    while graphs or nodes:
+        for graph in graphs:
+            yield from graph.initializer
+            sparse += graph.sparse_initializer
+            nodes += graph.node
+        graphs, every = [], (each for node in nodes for each in node.attribute if each.type in _HOLDING)
+        for each in every:
+            yield from (each.t, *each.tensors)
+            sparse += (each.sparse_tensor, *each.sparse_tensors)
+            graphs += (each.g, *each.graphs)
+        nodes = []
+    for whole in sparse:
+        yield from (whole.values, whole.indices)
+
+
+_HOLDING = frozenset({
+    AttributeProto.TENSOR, AttributeProto.TENSORS, AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS,
+    AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.UNDEFINED,
+})  # fmt: skip
+"""Types of attributes that hold tensors."""
 
 
 def _check_order(graph: GraphProto, path: Path) -> None:

@@ -17,7 +17,7 @@ from tpusim.network.formats.onnx_model.shapes import ValueShape
 from tpusim.network.graph import UNSEEN, Axes, NodeViews, OperandView, TensorView
 
 ON_BATCH = "depends on the batch"
-"""Message for a node whose value differs from one number of images to another."""
+"""Message for a node of which something that is no size of a layer differs with the number of images."""
 
 
 Attribute = TypeVar("Attribute", int, float, str)
@@ -41,6 +41,7 @@ class KnownNode(NamedTuple):
         first: whether axis 1 of its values are the channels, not the last.
         results: how many of its results are wanted.
         facts: of its model.
+        runs: how many runs of the model go through its layer together, each with values of its own.
     """
 
     op: str
@@ -51,11 +52,16 @@ class KnownNode(NamedTuple):
     first: bool
     results: int
     facts: Facts
+    runs: int = 1
 
     @property
     def constant(self) -> list[bool]:
         """By operand, whether it follows from weights and shapes alone."""
         return [name in self.facts.constants for name in self.names]
+
+    def in_all_runs(self, at: int) -> bool:
+        """Return whether an operand is the same for all that goes through the layer together."""
+        return self.runs == 1 or self.names[at] in self.facts.constants
 
     def name(self, at: int) -> str:
         """Return the name of an operand; empty where there is none."""
@@ -218,8 +224,15 @@ def _gemm(node: KnownNode) -> AsLayer:
     # Any number but zero turns a factor.
     inner, cols = (int(not node.get(name, 0)) for name in ("transA", "transB"))
     sizes = {"op": "gemm", "m": first[1 - inner], "n": second[cols], "k": first[inner]}
-    maps, weights = OperandView(0, matrix(2, [inner])), OperandView(1, matrix(2, [cols]), _FACTORS)
-    return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(2, [1], node.result)))
+    views = matrix(2, [inner]), matrix(2, [cols]), matrix(2, [1], node.result)
+    if not node.in_all_runs(1):
+        # Each run has a second factor of its own: products stand side by side.
+        sizes["groups"] = 1
+        one, other, made = (replace(each, images=0) for each in views)
+        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, one), "filter": OperandView(1, other)}, made))
+    one, other, made = views
+    sources = {"ifmap": OperandView(0, one), "filter": OperandView(1, other, _FACTORS)}
+    return AsLayer(sizes, NodeViews(sources, made))
 
 
 _FACTORS = "factors"
@@ -242,22 +255,24 @@ def _matmul(node: KnownNode) -> AsLayer:
     sizes: LayerSizes = {"op": "gemm", "m": m, "n": n, "k": k}
     # If m == n, both ways are equally large: the transposed one is taken where only the second factor has images.
     by_columns = m == n and other == 2 and _shared(first, True) and node.constant[:2] == [True, False]
-    if _shared(second, node.constant[1]) and not by_columns:
+    if node.in_all_runs(1) and _shared(second, node.constant[1]) and not by_columns:
         sizes["m"], along = prod(first[:-1]), [made - 1] if cols else []
         maps = OperandView(0, matrix(one, [one - 1]))
         weights = OperandView(1, matrix(other, [other - 1] if cols else []), _FACTORS)
-    elif _shared(first, node.constant[0]):
+    elif node.in_all_runs(0) and _shared(first, node.constant[0]):
         sizes["m"], sizes["n"], along = prod(second[:-2]) * n, m, [made - 2] if rows else []
         maps = OperandView(1, matrix(other, [other - 2]))
         weights = OperandView(0, matrix(one, range(one - 1)), _FACTORS)
     else:
-        outer = result[:-2]
-        sizes["groups"] = prod(outer)
+        outer = result[: made - len(rows) - len(cols)]
+        sizes["groups"], axes = prod(outer), len(outer) + 2
         # Columns stand one product behind another, so the images are among the channels.
-        pairs = replace(matrix(made, [axis for axis in range(made) if axis != made - 2]), images=0)
-        maps = OperandView(0, replace(pairs, spread=(*outer, m, k)))
-        weights = OperandView(1, replace(pairs, spread=(*outer, k, n)))
-        return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, replace(pairs, shape=result)))
+        pairs = replace(matrix(axes, [axis for axis in range(axes) if axis != axes - 2]), images=0)
+        maps = OperandView(0, replace(pairs, shape=first if rows else (1, k), spread=(*outer, m, k)))
+        weights = OperandView(1, replace(pairs, shape=second if cols else (k, 1), spread=(*outer, k, n)))
+        of_rows = [len(outer)] * len(rows)
+        every = matrix(made, [axis for axis in range(made) if axis not in of_rows], result)
+        return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, replace(every, images=0)))
     return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(made, along, result)))
 
 
@@ -274,42 +289,23 @@ ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
 _AUTO_PADS = {"NOTSET": "", "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": ""}
 """ONNX's words for paddings, and the words here; empty where numbers give the padding."""
 
-OF_BATCH = ("m", "groups", "images")
-"""Sizes that may follow the batch."""
+_STACKED = ("images", "groups", "m")
+"""Sizes that grow with the runs of a model that go through a layer together: the first that a layer has."""
 
 
-def for_any_batch(one: LayerSizes, two: LayerSizes) -> LayerSizes:
-    """Return a layer for every batch, from its sizes for one image and for two. Raises UnfitNode.
+def in_run(sizes: LayerSizes, runs: int, batch: int) -> LayerSizes:
+    """Return a layer's sizes for several runs of a model together, `batch` images in all. Raises UnfitNode.
 
     A layer is run for the batch; where its input holds more images, as many layers stand for it. One that works element
     by element can be told how many there are.
     """
-    merged: LayerSizes = {}
-    for key, value in one.items():
-        if value == two.get(key):
-            merged[key] = value
-        elif key in OF_BATCH:
-            # Two points give the line: slope * batch + more.
-            slope, more = two[key] - value, 2 * value - two[key]
-            text = "batch" if slope == 1 else f"batch*{slope}"
-            merged[key] = f"{text}{more:+d}" if more else text
-        else:
-            raise UnfitNode(f"its {key} {ON_BATCH}")
-    images = merged.pop("images", "batch")
-    if images == "batch":
-        return merged
-    if "channels" in merged and "kernel" not in merged:
-        return {**merged, "images": images}
-    times = str(images).removeprefix("batch*")
-    if not str(images).startswith("batch*") or not times.isdigit():
-        raise UnfitNode(f"its input holds {images} images, which is no multiple of the batch")
-    return {**merged, "count": int(times)}
-
-
-def doubled(sizes: LayerSizes, images: int) -> tuple[LayerSizes, LayerSizes]:
-    """Work out a layer's sizes for one image and for two from its sizes for `images`."""
-    follows = "images" if "images" in sizes else "groups" if "groups" in sizes else "m"
-    value = sizes[follows]
-    if value % images:
-        return sizes, sizes
-    return {**sizes, follows: value // images}, {**sizes, follows: 2 * value // images}
+    follows = next(each for each in _STACKED if each in sizes)
+    made = {**sizes, follows: sizes[follows] * runs}
+    images = made.pop("images", batch)
+    if images == batch:
+        return made
+    if "channels" in made and "kernel" not in made:
+        return {**made, "images": images}
+    if images % batch or not images:
+        raise UnfitNode(f"its input holds {counted(images, 'image')}, which is no multiple of the batch of {batch:,}")
+    return {**made, "count": images // batch}

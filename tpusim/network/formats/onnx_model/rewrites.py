@@ -9,6 +9,7 @@ it. What is cut apart or joined moves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
+from tpusim.base.errors import InputError
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.file import called, opset_of
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
@@ -34,20 +36,19 @@ class Rewritten(NamedTuple):
     left: Sequence[str]
 
 
-def branched(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
-    """Replace each If whose condition can be settled by its branch, also inside of branches."""
+def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
+    """Replace each If whose condition can be settled, for a run of `images`, by its branch, also inside of branches."""
     taken: list[str] = []
     while ifs := [node for node in model.graph.node if node.op_type == _IF]:
-        known = [_conditions(model, ifs, batch, images, path) for images in batch.probed]
-        alike = {name: value for name, value in known[0].items() if all(each.get(name) == value for each in known)}
-        ready = [node for node in ifs if node.input[0] in alike]
+        known = _conditions(model, ifs, batch, images, path)
+        ready = [node for node in ifs if node.input[0] in known]
         if not ready:
-            return Rewritten(model, taken, [_undecided(model.graph, node, known, batch) for node in ifs])
-        taken += [f"{called(node)} {'then' if alike[node.input[0]] else 'else'}" for node in ready]
+            return Rewritten(model, taken, [_undecided(model.graph, node) for node in ifs])
+        taken += [f"{called(node)} {'then' if known[node.input[0]] else 'else'}" for node in ready]
         nodes, names = list[NodeProto](), names_in(model.graph)
         for node in model.graph.node:
-            known_now = node.op_type == _IF and node.input[0] in alike
-            nodes += _branch(node, alike[node.input[0]], names) if known_now else [node]
+            known_now = node.op_type == _IF and node.input[0] in known
+            nodes += _branch(node, known[node.input[0]], names) if known_now else [node]
         # Nodes that computed the conditions are dropped, as nothing reads them any more.
         kept, _ = _behind(nodes, {each.name for each in model.graph.output})
         model = _with_nodes(model, kept)
@@ -87,11 +88,9 @@ def _conditions(
     return {name: bool(each.reshape(-1)[0]) for name, each in values.items() if each.size == 1}
 
 
-def _undecided(graph: GraphProto, node: NodeProto, known: Sequence[Mapping[str, bool]], batch: ModelBatch) -> str:
+def _undecided(graph: GraphProto, node: NodeProto) -> str:
     """Say why it is unknown which branch is taken, and what would settle it."""
     name = called(node)
-    if all(node.input[0] in each for each in known):
-        return f"If {name}: the batch decides it; give --dim {min(batch.names)}=N"
     _, behind = _behind(graph.node, {node.input[0]})
     by = [each.name for each in inputs(graph) if each.name in behind]
     if not by:
@@ -177,19 +176,24 @@ class _Unfit(Exception):
     """An error: a node that cannot be unrolled; the message gives the reason."""
 
 
-def unrolled(model: ModelProto, batch: ModelBatch, path: Path) -> Rewritten:
-    """Replace the recurrent networks of the model by their steps, and say how many there are."""
+def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
+    """Replace the recurrent networks of the model by their steps, for a run of `images`, and say how many there are.
+
+    Steps that follow the batch show that it is none: a second number of images tells.
+    """
     cells = [node for node in model.graph.node if node.op_type in GATES]
     # The shapes of these values give the number of steps and the sizes of inputs and states.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
         return Rewritten(model, [], [])
-    probes = [
-        inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path) for images in batch.probed
-    ]
-    for found in probes:
-        refuse_forbidden(cells, found, opset_of(model), path)
-    shapes = [each.shapes for each in probes]
+    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+    refuse_forbidden(cells, found, opset_of(model), path)
+    shapes = [found.shapes]
+    if batch.names:
+        # A model may be sound for this number alone.
+        with suppress(InputError):
+            more = inferred(model, batch, images + 1, lambda found: wanted <= found.shapes.keys(), path)
+            shapes.append(more.shapes)
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
         try:

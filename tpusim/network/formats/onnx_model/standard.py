@@ -68,22 +68,19 @@ def refuse_forbidden(nodes: Iterable[NodeProto], found: Inferred, opset: int, pa
     _refuse(((node, says) for node in nodes for says in _forbidden(node, found.shapes, opset)), path)
 
 
-def refuse_beyond(probes: Sequence[Inferred], path: Path) -> None:
-    """Raise InputError where an index that stands in the file lies beyond an axis that is as long for any batch."""
-    graph = probes[0].graph
-    constants = tensors_of(graph)
+def refuse_beyond(found: Inferred, path: Path) -> None:
+    """Raise InputError where an index that stands in the file lies beyond its axis."""
+    constants = tensors_of(found.graph)
 
     def beyond(node: NodeProto) -> Iterator[tuple[NodeProto, str]]:
         operand, at = node.input[:2]
-        shapes, axis = [each.shapes.get(operand, ()) for each in probes], _get(node, "axis", 0)
-        lengths = {shape[axis] for shape in shapes if -len(shape) <= axis < len(shape)}
-        # An axis that follows the batch has no fixed length, so no index is beyond it for every batch.
-        if at in constants and len(lengths) == 1:
-            (length,), indices = lengths, numpy_helper.to_array(constants[at])
+        shape, axis = found.shapes.get(operand, ()), _get(node, "axis", 0)
+        if at in constants and -len(shape) <= axis < len(shape):
+            length, indices = shape[axis], numpy_helper.to_array(constants[at])
             for index in indices[(indices < -length) | (indices >= length)][:1]:
                 yield node, f"its index {index} is beyond the {length:,} elements of that axis"
 
-    picking = (each for each in graph.node if operator(each) in _PICKING)
+    picking = (each for each in found.graph.node if operator(each) in _PICKING)
     _refuse((told for node in picking for told in beyond(node)), path)
 
 

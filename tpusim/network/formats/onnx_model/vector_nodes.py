@@ -13,6 +13,7 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from tpusim.base.words import counted
 from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.nodes import (
     KnownNode,
@@ -21,7 +22,7 @@ from tpusim.network.formats.onnx_model.nodes import (
     matrix,
     padding_of,
 )
-from tpusim.network.graph import NodeViews, OperandView, TensorView
+from tpusim.network.graph import IMAGES, NodeViews, OperandView, TensorView
 from tpusim.network.ops.elementwise import KEPT, ROWS
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
@@ -80,34 +81,71 @@ def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields:
 
 def _arithmetic(node: KnownNode) -> AsLayer:
     name = "add" if node.op == "Sum" else node.op.lower()
-    whole = [index for index, shape in enumerate(node.shapes[:2]) if shape == node.result]
-    if not whole or len(node.shapes) != 2:
+    if len(node.shapes) != 2:
+        raise UnfitNode(f"it has {counted(len(node.shapes), 'operand')}; 2 are known")
+    whole = [index for index, shape in enumerate(node.shapes) if shape == node.result]
+    if not whole:
         raise UnfitNode("neither operand is as large as what it makes")
     main = next((index for index in whole if not node.constant[index]), whole[0])
+    at = 1 - main
+    if len(node.result) == 2 and node.result[0] > 1 and node.constant[at] and node.shapes[at] == node.result:
+        raise UnfitNode("its constant has numbers of its own for each image")
     if main == 1 and node.op in ("Sub", "Div"):
         name = f"r{name}"
-    sizes, views = _map(node, name)
-    result = views.result
     # The other operand may have fewer axes than the result.
-    fewer = len(node.result) - len(node.shapes[1 - main])
-    other = TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
-    sources = {
-        "ifmap": OperandView(main, TensorView(result.axes)),
-        "other": OperandView(1 - main, other, "numbers" if node.constant[1 - main] else ""),
-    }
-    kind = _kind(other.sizes(node.shapes[1 - main]), result.sizes(node.result), node.constant[1 - main])
-    return AsLayer({**sizes, "other": kind}, NodeViews(sources, result))
+    fewer = len(node.result) - len(node.shapes[at])
+    own = [fewer + axis for axis, size in enumerate(node.shapes[at]) if size > 1]
+    for result in (_map(node, name).views.result, _spread(node, own, node.constant[at])):
+        other = TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
+        sizes = result.sizes(node.result)
+        if kind := _kind(other.sizes(node.shapes[at]), sizes, node.constant[at], node.in_all_runs(at)):
+            sources = {
+                "ifmap": OperandView(main, TensorView(result.axes)),
+                "other": OperandView(at, other, "" if KEPT[kind][IMAGES] else "numbers"),
+            }
+            fields = {"op": name, **dict(zip(AXES, sizes, strict=True)), "other": kind}
+            return AsLayer(fields, NodeViews(sources, result))
+    raise UnfitNode("its operands are spread over one another as no layer here knows it")
 
 
-def _kind(mine: Shape, result: Shape, constant: bool) -> str:
+def _spread(node: KnownNode, own: Sequence[int], constant: bool) -> TensorView:
+    """View the result so that along each axis of the map the other operand either has all elements, or one; `own` are
+    the axes of the result along which it has elements.
+    """
+    axes = range(len(node.result))
+    channel = map_axes(len(axes), node.first)[0]
+    (channels,) = channel
+    if constant:
+        # All images share it, so they run along the other axes.
+        channel = channel if channels in own or not own else (own[-1],)
+        others = [axis for axis in own if axis not in channel]
+        images = [axis for axis in axes if axis not in {*own, *channel}]
+    else:
+        images = [axis for axis in axes if axis in own or node.result[axis] == 1]
+        rest = [axis for axis in axes if axis not in images]
+        channel = channel if channels in own else (*rest,)
+        others = [axis for axis in rest if axis not in channel]
+        images = [axis for axis in images if axis not in channel]
+    rows, cols = (others[:-1], others[-1:]) if len(others) > 1 else (others, [])
+    return TensorView((channel, (*rows,), (*cols,), (*images,)), node.result)
+
+
+_KINDS = sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map"))
+"""What another operand may have a number for, as it is looked for: what the network makes belongs to its image where it
+can, and what all images share to a channel.
+"""
+
+
+def _kind(mine: Shape, result: Shape, constant: bool, shared: bool) -> str | None:
     """Return along which axes the other operand has elements of its own. A constant is the same for all images."""
     if prod(mine) == 1 and constant:
         return "number"
-    for kind, kept in KEPT.items():
+    for kind, kept in _KINDS:
         alike = all(a == b if keep else a == 1 for a, b, keep in zip(mine[:3], result[:3], kept[:3], strict=True))
-        if alike and kept[3] != constant and mine[3] == (result[3] if kept[3] else 1):
+        allowed = not constant if kept[IMAGES] else shared
+        if alike and allowed and mine[IMAGES] == (result[IMAGES] if kept[IMAGES] else 1):
             return kind
-    raise UnfitNode("its operands are spread over one another as no layer here knows it")
+    return None
 
 
 def _scale_shift(node: KnownNode) -> AsLayer:

@@ -11,13 +11,13 @@ from onnx import GraphProto, NodeProto
 from tpusim.base.errors import InputError
 from tpusim.network.entries import INPUTS, Entry, HandedOn, Wiring, read_layers
 from tpusim.network.formats import Names
+from tpusim.network.formats.onnx_model.dims import ModelRun
 from tpusim.network.formats.onnx_model.file import called
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
-from tpusim.network.ops.op import BATCH, Op, Shape
+from tpusim.network.graph import IMAGES, Axes, NodeViews, OperandView, TensorView
+from tpusim.network.ops.op import BATCH, Shape
 from tpusim.network.workload import INPUT
 
-_BATCHES = (251, 1)
-"""Numbers of images for comparing sizes: a prime, which shows what follows the batch; one where a prime is too many."""
 _SAME = frozenset({"Dropout", "Identity"})
 _MAP_AXES = 4
 _ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
@@ -32,41 +32,41 @@ class Wired(NamedTuple):
 
 
 def wired(
-    graph: GraphProto, layers: Mapping[str, Entry], given: Sequence[str], values: Inferred, constants: Set[str],
-    same: Set[str], names: Names,
+    graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], given: Sequence[str],
+    values: Inferred, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
 ) -> Wired:  # fmt: skip
     """Return entries with the names of what they read, entries that take no time among them.
 
-    `layers` are entries by the first result of their nodes, `given` the network's inputs, `same` results that are no
-    other than the first operands; `names` has those of layers.
+    `layers` are entries, and `views` what they read and make, by the first result of their nodes; `given` are the
+    network's inputs, `same` results that are no other than the first operands; `names` has those of layers.
     """
     inputs = {name: names.take(name) for name in given or (INPUT,)}
-    lost = ""
-    for batch in _BATCHES:
-        try:
-            entries = [*_Wires(graph, layers, inputs, values, constants, same, names, batch).entries()]
-            return Wired([*inputs.values()], entries)
-        except InputError as error:
-            lost = error.problems[0].message
-    return Wired([], [*layers.values()], lost)
+    try:
+        entries = [*_Wires(graph, layers, views, inputs, values, constants, same, names, run).entries()]
+    except InputError as error:
+        return Wired([], [*layers.values()], error.problems[0].message)
+    return Wired([*inputs.values()], entries)
 
 
 class _Wires:
     """The nodes of a model, one after another, and the entries that hold their results."""
 
     def __init__(
-        self, graph: GraphProto, layers: Mapping[str, Entry], inputs: Mapping[str, str], values: Inferred,
-        constants: Set[str], same: Set[str], names: Names, batch: int,
+        self, graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], inputs: Mapping[str, str],
+        values: Inferred, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
     ) -> None:  # fmt: skip
         self._graph, self._layers, self._same, self._names = graph, layers, same, names
         self._shapes, self._constants = values.shapes, constants
-        self._batch, self._sizes = batch, {BATCH: batch}
-        self._wiring = Wiring([*inputs.values()], batch, ())
+        self._layer_views, self._runs = views, run.times
+        self._batch, self._sizes = run.images, {BATCH: run.images}
+        self._wiring = Wiring([*inputs.values()], run.images, ())
         self._first = next(iter(inputs.values()))
         self._at = dict(inputs)
         """By value the entry whose output is exactly that value."""
         self._of = dict[str, tuple[str, ...]]()
         """By other values the entries whose outputs they are made of."""
+        self._places = dict[str, tuple[Axes, int]]()
+        """By value where its elements stand in the output of its entry, as far as that is known."""
         self._views = dict[tuple[str, Shape], str]()
         self._makers = {name: node for node in graph.node for name in node.output}
 
@@ -92,6 +92,8 @@ class _Wires:
         """Follow values through a node that is not simulated."""
         if not changed and read and read[0] in self._at:
             self._at[node.output[0]] = self._at[read[0]]
+            if read[0] in self._places:
+                self._places[node.output[0]] = self._places[read[0]]
             return
         of = tuple(dict.fromkeys(each for name in read for each in self._entries_of(name))) or (self._first,)
         self._of |= dict.fromkeys(node.output, of)
@@ -112,14 +114,31 @@ class _Wires:
             whole = (*shape[:3], shape[3] * len(layers))
             made = self._made(name)
             # Each of several layers reads a part.
-            fits = made is not None and ("count" in entry or made.fits(shape))
+            fits = made is not None and ("count" in entry or (made.fits(shape) and self._stands(name, node)))
             if not fits and (name, whole) not in self._views:
-                view = self._view(name, whole, entry, layers[0] if shape is wanted[0] else None)
+                view = self._view(name, whole)
                 yield self._added(view)
                 self._views[name, whole] = view["name"]
             inputs.append(self._views.get((name, whole)) or self._at[name])
         yield self._added({**{key: entry[key] for key in ("name", "op")}, INPUTS: inputs, **entry})
         self._at[node.output[0]] = entry["name"]
+        if (places := self._seen(self._layer_views[node.output[0]].result, node.output[0])) is not None:
+            self._places[node.output[0]] = places
+
+    def _stands(self, value: str, reader: NodeProto) -> bool:
+        """Return whether a layer reads a value in the places where it stands; sizes may be equal by chance."""
+        sources = self._layer_views[reader.output[0]].sources.values()
+        views = (each.view for each in sources if isinstance(each, OperandView) and reader.input[each.at] == value)
+        places = next((self._seen(view, value) for view in views), None)
+        # The first that reads an input of the network settles where its elements stand.
+        return places is None or self._places.setdefault(value, places) == places
+
+    def _seen(self, view: TensorView, value: str) -> tuple[Axes, int] | None:
+        """Return the places of a value's elements in a tensor, and the axis along which several runs stand."""
+        shape = self._shape(value)
+        if not view.axes or (view.spread or view.shape or shape) != shape:
+            return None
+        return view.places(shape), view.images if self._runs > 1 else IMAGES
 
     def _made(self, value: str) -> HandedOn | None:
         return self._wiring.made.get(self._at[value]) if value in self._at else None
@@ -128,28 +147,19 @@ class _Wires:
         read_layers(entry, self._sizes, self._wiring)
         return entry
 
-    def _view(self, value: str, shape: Shape, entry: Entry, layer: Op | None) -> Entry:
-        """Return an entry between a layer and its input; sizes are the layer's, if it has them."""
+    def _view(self, value: str, shape: Shape) -> Entry:
+        """Return an entry between a layer and its input, of the size that the layer reads."""
         maker = self._makers.get(value)
-        fields = layer.sized_by.items() if layer and "count" not in entry else ()
-        many = next((entry.get(field) for field, axis in fields if axis == 3), None)
         channels, height, width, images = shape
-        # Sizes as a file writes them for any batch; no number of images where that is the batch itself.
-        many = many or self._written(images, by_batch=True)
         return {
             "name": self._names.take(called(maker) if maker is not None else value or "view"),
             "op": "view",
             INPUTS: [*self._entries_of(value)],
-            "channels": self._written(channels, isinstance(entry.get("groups"), str)),
+            "channels": channels,
             "height": height,
             "width": width,
-            **({"images": many} if many != BATCH else {}),
+            **({"images": images} if images != self._batch else {}),
         }
-
-    def _written(self, size: int, by_batch: bool) -> int | str:
-        """Write a size as a multiple of the batch, if it follows it."""
-        times, rest = divmod(size, self._batch)
-        return size if rest or not by_batch else f"{BATCH}*{times}" if times > 1 else BATCH
 
     # ---- what takes no time and is no view
 

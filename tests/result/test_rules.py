@@ -1,0 +1,157 @@
+"""Results that were changed after the run are refused, whichever number was changed; those of a run are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.strategies import cases, conv, layers, machine, machines_of_all_kinds, vector_ops
+from tpusim import Conv2d, Workload, load_hardware, load_workload, simulate
+from tpusim.base.errors import InputError, TpusimError
+from tpusim.cli.app import app
+from tpusim.network.ops.elementwise import Relu
+from tpusim.network.training import USUAL, training_step
+from tpusim.result.load import parse_result
+from tpusim.result.records import total_of
+
+TWO = (Conv2d("a", 16, 8, 8, 24, (3, 3)), Relu("b", 24, 6, 6))
+KINDS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
+    "plain": ("tiny_4x4", ["mapping.search=estimate"], {}),
+    "real": ("tiny_4x4", ["mapping.search=estimate"], {"dtype": "bf16"}),
+    "unchecked": ("tpu_v6e", [], {"check": False}),
+    "overlapping": ("tpu_v2", ["sequencer.between_layers=stay"], {"check": False}),
+    "fused": ("tpu_v2", ["sequencer.fusion=results"], {}),
+    "of banks": ("tpu_v2_hbm", ["mapping.search=estimate"], {"check": False}),
+    "of energy": ("tpu_v2", ["technology=45nm"], {"check": False}),
+    "explicit": ("tpu_v2", [], {"lowering": "explicit", "check": False}),
+    "GPU": ("v100", [], {}),
+}
+"""Runs of all kinds: machine, what is set of it, options."""
+
+FREE = {
+    "wall_seconds", "batch", "seed", "layers_left", "multi_tile", "hbm_reached_bytes_per_s", "channel_imbalance",
+    "refreshes", "row_hits", "row_misses", "row_conflicts", "first", "words", "lanes",
+}  # fmt: skip
+"""Figures of a layer or a run that no other figure tells, or that others tell only in part."""
+_APART = {"hardware", "by_op", "by_phase", "blocking", "residency", "own", "counts", "first_mismatch", "sizes",
+          "not_timed", "not_known", "reference_only", "dram", "vector_memory"}  # fmt: skip
+"""Records of a layer, or of a run, in which a number may stand alone."""
+
+
+@cache
+def text_of(kind: str) -> str:
+    name, changes, options = KINDS[kind]
+    layers = TWO if kind != "GPU" else TWO[:1]
+    return simulate(Workload("net", 2, layers), load_hardware(name, changes), **options).to_json()
+
+
+def numbers(inner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all numbers."""
+    if isinstance(inner, dict | list):
+        for key, value in inner.items() if isinstance(inner, dict) else enumerate(inner):
+            yield from numbers(value, (*path, key))
+    elif isinstance(inner, int | float) and not isinstance(inner, bool):
+        yield path
+
+
+def told_by_others(path: tuple[Any, ...]) -> bool:
+    return path[-1] not in FREE and not {*path} & _APART
+
+
+def edited(text: str, path: tuple[Any, ...], change: Any) -> str:
+    data = json.loads(text)
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = change(inner[path[-1]])
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_is_read_and_no_number_of_it_can_be_changed_alone(kind: str) -> None:
+    """Each number, made larger by one and then many times as large."""
+    text = text_of(kind)
+    assert parse_result(text).to_json() == text
+    paths = [path for path in numbers(json.loads(text)) if told_by_others(path)]
+    assert len(paths) > 40
+    for path in paths:
+        for change in (lambda value: value + 1, lambda value: value * 1000 + 7):
+            with pytest.raises(InputError, match=r"not as a run wrote it: (layer a|layer b|total): \w"):
+                parse_result(edited(text, path, change))
+
+
+@pytest.mark.parametrize("path", [("vector_memory", "port_idle_ratio"), ("vector_memory", "reads"),
+                                  ("vector_memory", "writes"), ("vector_memory", "peak_bytes")])  # fmt: skip
+@pytest.mark.parametrize("of", [("layers", 0), ("total",)], ids=str)
+def test_memories_add_up_too(of: tuple[Any, ...], path: tuple[Any, ...]) -> None:
+    with pytest.raises(InputError, match="not as a run wrote it: "):
+        parse_result(edited(text_of("plain"), (*of, *path), lambda value: value * 1000 + 7))
+
+
+@settings(deadline=None, max_examples=cases(0.1))
+@given(st.data())
+def test_every_result_of_a_random_layer_and_machine_is_read(data: st.DataObject) -> None:
+    layer = data.draw(st.one_of(layers(), vector_ops()))
+    work = Workload("w", data.draw(st.integers(1, 3)), (layer,))
+    try:
+        result = simulate(work, data.draw(machines_of_all_kinds()), check=data.draw(st.booleans()))
+    except TpusimError:
+        return
+    assert parse_result(result.to_json()) == result
+
+
+@pytest.mark.parametrize("engine", ["event", pytest.param("register", marks=pytest.mark.long)])
+def test_every_engine_and_a_training_step_are_read(engine: str) -> None:
+    machine_ = load_hardware("tiny_4x4", ["mapping.search=estimate"])
+    for work in (load_workload("tiny", 1), training_step(Workload("t", 2, (conv(2, 4, 3, 3),)), USUAL)):
+        result = simulate(work, machine_, engine=engine)
+        assert parse_result(result.to_json()) == result
+
+
+def test_some_layers_of_a_run_are_read() -> None:
+    """As of a run that was interrupted."""
+    result = simulate(Workload("net", 2, TWO), machine(4, 4), check=False)
+    some = replace(result, layers=result.layers[:1], total=total_of(result.layers[:1], 0.0), layers_left=1)
+    assert parse_result(some.to_json()) == some
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("layers", 0, "outputs_mismatched"), 999_999, "layer a: outputs_mismatched, 999,999, is above outputs_"),
+        (("layers", 1, "outputs_checked"), 1_729, "layer b: outputs_checked, 1,729, is above outputs, 1,728"),
+        (("layers", 0, "pe_utilization"), 7.5, "layer a: pe_utilization, 7.5, is a share, at most 1"),
+        (("total", "mapping_efficiency"), 1.5, "total: mapping_efficiency, 1.5, is a share, at most 1"),
+        (("total", "outputs_checked"), 0, "total: outputs_checked is 0, and the layers make it 3,456"),
+        (("layers", 1, "cycles"), 1, "layer b: the cycles of units.systolic_array do not add up to `cycles`"),
+        (("layers", 0, "tflops"), 500.0, "layer a: tflops is 500, and macs and time_us make it "),
+        (("layers", 0, "stall_cycles", "starved"), 3, "layer a: stall_cycles.starved is 3, and units.systolic_array."),
+        (("layers", 0, "hbm_read_bytes"), 3, "total: hbm_read_bytes is "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "command", [("compare", "run.json", "run.json"), ("report", "run.json"), ("plot", "run.json")], ids=" ".join
+)
+def test_every_command_refuses_a_changed_result(
+    path: tuple[Any, ...],
+    value: Any,
+    says: str,
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").write_text(edited(text_of("plain"), path, lambda _: value))
+    done = CliRunner().invoke(app, command)
+    assert (done.exit_code, done.stderr.count("\n"), done.stdout) == (2, 1, "")
+    assert done.stderr.startswith(f"Error: run.json: not as a run wrote it: {says}")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
