@@ -50,6 +50,14 @@ def test_loading_stays_below(walks: ModuleType) -> None:
     assert walk.above("network") == []
 
 
+def test_a_generation_reads_its_file_once(walks: ModuleType) -> None:
+    """Tokens resize what was read."""
+    stays = walks.a_generation().stays
+    assert stays.count("study.generation") > 3
+    assert walks.READER in stays[: stays.index("flow.need")]
+    assert walks.READER not in stays[stays.index("flow.need") :]
+
+
 def test_what_a_walk_counts(walks: ModuleType) -> None:
     walk = walks.Walk(("flow.jobs", "network.workload", "flow.jobs", "flow.need", "cli.commands", "base.errors"))
     assert (walk.rooms, walk.climbs, walk.returns) == (5, 2, 1)
