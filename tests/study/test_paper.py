@@ -160,13 +160,13 @@ def test_the_document_says_what_takes_longer(tmp_path: Path) -> None:
 def test_table_1_is_of_one_image() -> None:
     """As the paper has it: what is lowered grows with the images, and shares of it hide that."""
     asked = next(lowered_sizes())
-    assert {(point.workload.batch, point.lowering) for point in asked.values()} == {(1, "explicit")}
+    assert {(point.jobs.work.batch, point.jobs.lowering) for point in asked.values()} == {(1, "explicit")}
 
 
 def test_table_1_counts_ifmaps_in_bytes() -> None:
     """As somebody else would count VGG16's: 4 bytes an element, whatever their matrices take."""
     making = lowered_sizes()
-    nothing = {key: [{"lowered_bytes": 0}] * len(point.workload.layers) for key, point in next(making).items()}
+    nothing = {key: [{"lowered_bytes": 0}] * len(point.jobs.work.layers) for key, point in next(making).items()}
     with pytest.raises(StopIteration) as ended:
         making.send({key: SimpleNamespace(layers=rows) for key, rows in nothing.items()})
     (row,) = (row for row in ended.value.value.views[0].rows if row[0] == "VGG16")

@@ -318,7 +318,7 @@ def test_words_partly_used_are_told_once() -> None:
 def test_shipped_sweeps_are_sound(name: str) -> None:
     spec = load_sweep(name)
     assert 1 < spec.size < MOST_POINTS
-    assert len({(point.workload, point.settings) for point in spec.points}) == (0 if spec.search else spec.size)
+    assert len({(point.jobs.work, point.settings) for point in spec.points}) == (0 if spec.search else spec.size)
 
 
 def test_pictures_of_one_axis_and_of_two() -> None:

@@ -33,7 +33,7 @@ from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.simulation import run
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.parcels import Assembly, Parcel, simulated
+from tpusim.study.sweep.parcels import Assembly, simulated
 from tpusim.study.sweep.points import Point, load_sweep
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
@@ -291,10 +291,10 @@ def test_every_shape_is_simulated_once_on_each_machine() -> None:
     spec = SPEC.replace("[net.yaml]", "[net.yaml, twin.yaml]").replace("[2, 4, 8]", "[4, 8]")
     Path("small.yaml").write_text(spec + "  hbm.bandwidth: [1 GB/s, 1000 MB/s]\n")
     points = {key: point for point, key in keyed(load_sweep("small.yaml"))}
-    works = [work for parcel in Assembly(points).parcels(workers=5) for work in parcel.works]
+    works = [work for parcel in Assembly(points).parcels(workers=5) for work in parcel]
     shapes = [(work.hardware, job.batch, shape(job.layer)) for work in works for job in work.each]
     assert len(shapes) == len(set(shapes))
-    machines = {point.hardware for point in points.values()}
+    machines = {point.jobs.hardware for point in points.values()}
     assert len(machines) == 2 * 3
     assert len(shapes) == 3 * len(machines)
 
@@ -310,11 +310,11 @@ def test_few_points_are_cut_into_parcels_for_all_workers(workers: int) -> None:
     ((point, key),) = keyed(load_sweep("one.yaml"))
     parcels = Assembly({key: point}).parcels(workers)
     shapes = {shape(layer) for layer in work.layers}
-    found = [shape(job.layer) for parcel in parcels for work in parcel.works for job in work.each]
+    found = [shape(job.layer) for parcel in parcels for work in parcel for job in work.each]
     assert {*found} == shapes
     assert len(found) == len(shapes)
     assert len(parcels) >= min(workers, len(shapes))
-    assert all(parcel.hardware == machine for parcel in parcels)
+    assert all(work.hardware == machine for parcel in parcels for work in parcel)
 
 
 def test_what_nobody_foresaw_fails_one_point_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +383,7 @@ def test_workers_end_with_a_sweep_that_is_killed() -> None:
 def test_parcels_and_findings_travel(whole: bool) -> None:
     machine, work = load_hardware("tiny_4x4"), load_workload("net.yaml", batch=2)
     jobs = resolve(work, machine, "channel_first")
-    parcel = Parcel((jobs,) if whole else tuple(job.alone(machine) for job in jobs.each))
+    parcel = (jobs,) if whole else tuple(job.alone(machine) for job in jobs.each)
     again = pickle.loads(pickle.dumps(parcel))
     assert again == parcel
     assert pickle.loads(pickle.dumps(simulated(again))) == simulated(parcel)

@@ -82,19 +82,36 @@ class Execution:
     def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
-
-        def rest() -> LayerResult:
-            account = ready.account(layer, self.batch, timing)
-            return layer_result(layer, self.batch, self.machine, account, timing, verdict())
-
-        return Begun(layer, rest)
+        return self._begun(layer, partial(ready.account, layer, self.batch, timing), timing, verdict)
 
     def together(self, chain: Chain) -> Iterator[Begun]:
-        """Time the layers of a chain. Raises as `overlapping`."""
-        return overlapping(chain, [*starmap(self._task, chain.members)], self.machine, self.engine)
+        """Time the layers of a chain together.
+
+        Raises:
+            InputError: the register engine is asked for the values of a network, or there is too little memory for it.
+            CheckFailed: with engine "both", the two disagree.
+            DeadlockError: steps wait for one another for ever; all of them name the layers.
+        """
+        tasks = [*starmap(self._task, chain.members)]
+        found: Iterable[TimedLayer]
+        if len(tasks) == 1:
+            found = [timed(tasks[0], self.engine)]
+        elif self.engine == "event":
+            # The event engine times all layers at once; values come from each layer by itself.
+            shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
+            found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
+        else:
+            timing, found = _stepped_together(chain, tasks)
+            if self.engine == "both":
+                _check_agreement(f"layers {chain.name}", chain.timing, timing)
+        for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
+            yield self._begun(task.layer, partial(chain.account, at, self.batch, timing), timing, verdict)
 
     def _task(self, layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)
+
+    def _begun(self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]) -> Begun:
+        return Begun(layer, lambda: layer_result(layer, self.batch, self.machine, account(), timing, verdict()))
 
 
 def timed(task: Task, engine: str) -> TimedLayer:
@@ -117,34 +134,6 @@ def timed(task: Task, engine: str) -> TimedLayer:
         with failures_named(task.layer):
             _check_agreement(f"layer {task.layer.name}", task.prepared.timing, timing)
     return timing, verdict
-
-
-def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: str) -> Iterator[Begun]:
-    """Time the layers of a chain together; `tasks` has a task for each layer.
-
-    Raises:
-        InputError: the register engine is asked for the values of a network, or there is too little memory for it.
-        CheckFailed: with engine "both", the two disagree.
-        DeadlockError: steps wait for one another for ever; all of them name the layers.
-    """
-    found: Iterable[TimedLayer]
-    if len(tasks) == 1:
-        found = [timed(tasks[0], engine)]
-    elif engine == "event":
-        # The event engine times all layers at once; values come from each layer by itself.
-        shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
-        found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
-    else:
-        timing, found = _stepped_together(chain, tasks)
-        if engine == "both":
-            _check_agreement(f"layers {chain.name}", chain.timing, timing)
-
-    def result(at: int, timing: Timed, verdict: Callable[[], Verdict]) -> LayerResult:
-        task = tasks[at]
-        return layer_result(task.layer, task.batch, machine, chain.account(at, task.batch, timing), timing, verdict())
-
-    for at, (timing, verdict) in enumerate(found):
-        yield Begun(tasks[at].layer, partial(result, at, timing, verdict))
 
 
 def _checked_alone(chain: Chain, at: int, task: Task) -> Verdict:

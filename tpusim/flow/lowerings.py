@@ -16,7 +16,7 @@ from tpusim.machines.lowered import ReadyLayer, unheard
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
-    from tpusim.network.workload import Workload
+    from tpusim.network.workload import OwnLowering, Workload
 
 Found = TypeVar("Found")
 
@@ -96,43 +96,44 @@ def by_name(workload: Workload, lowering: str | None, family: Family) -> tuple[W
         return workload, lowering
     parts = [part.strip() for part in lowering.split(",")]
     if not all(parts):
-        says = (
-            f"{lowering!r} has an empty name; write one, or several with commas between: {AUTO},conv*={usual(family)}"
+        many = f"{AUTO},conv*={usual(family)}"
+        raise InputError(
+            Problem(f"{lowering!r} has an empty name; write one, or several with commas between: {many}", "lowering")
         )
-        raise InputError(Problem(says, "lowering"))
     if parts == [lowering] and "=" not in lowering:
         return workload, lowering
-    from tpusim.network.workload import OwnLowering
-
-    own, others, problems = {each.layer: each for each in workload.lowerings}, list[str](), list[Problem]()
-    for part in parts:
-        pattern, _, name = (each.strip() for each in part.rpartition("="))
-        # A part without a pattern is for all other layers.
-        if "=" not in part:
-            others.append(part)
-            continue
+    own, problems = {each.layer: each for each in workload.lowerings}, list[Problem]()
+    for part in (part for part in parts if "=" in part):
         try:
-            check_known(name, family)
+            own |= _own_by(part, workload, family)
         except InputError as error:
-            problems.append(Problem(str(error), f"{ASKED}{part}"))
-            continue
-        every = [layer.name for layer in workload.layers]
-        fitting = [layer for layer in workload.layers if fnmatchcase(layer.name, pattern)]
-        free = [layer.name for layer in fitting if layer.unit == "array" or family.meant(layer, name) == name]
-        if fitting and not free:
-            says = f"{fitting[0].op} is lowered by {family.meant(fitting[0], name)}; leave it out"
-            problems.append(Problem(says, f"{ASKED}{part}"))
-        elif not fitting:
-            there = [*every[:8], *["..."] * (len(every) > 8)]
-            hint = did_you_mean(pattern, every) or f"; its layers are {', '.join(there)}"
-            problems.append(Problem(f"no layer of {workload.name} matches {pattern!r}{hint}", f"{ASKED}{part}"))
-        own |= {layer: OwnLowering(layer, name, f"{ASKED}{part}") for layer in free}
+            problems += [replace(each, where=f"{ASKED}{part}") for each in error.problems]
+    others = [part for part in parts if "=" not in part]
     if len(others) > 1:
         says = f"{' and '.join(others)} are for all layers; give one, and others by layers' names: conv*={others[1]}"
         problems.append(Problem(says, f"{ASKED}{lowering}"))
     if problems:
         raise InputError(problems)
     return replace(workload, lowerings=tuple(own.values())), next(iter(others), None)
+
+
+def _own_by(part: str, workload: Workload, family: Family) -> dict[str, OwnLowering]:
+    """The own lowerings of the layers that a part "conv*=fft" names. Raises InputError."""
+    from tpusim.network.workload import OwnLowering
+
+    pattern, _, name = (each.strip() for each in part.rpartition("="))
+    check_known(name, family)
+    every = [layer.name for layer in workload.layers]
+    fitting = [layer for layer in workload.layers if fnmatchcase(layer.name, pattern)]
+    if not fitting:
+        hint = (
+            did_you_mean(pattern, every) or f"; its layers are {', '.join([*every[:8], *['...'] * (len(every) > 8)])}"
+        )
+        raise InputError(f"no layer of {workload.name} matches {pattern!r}{hint}")
+    free = [layer.name for layer in fitting if layer.unit == "array" or family.meant(layer, name) == name]
+    if not free:
+        raise InputError(f"{fitting[0].op} is lowered by {family.meant(fitting[0], name)}; leave it out")
+    return {layer: OwnLowering(layer, name, f"{ASKED}{part}") for layer in free}
 
 
 def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:

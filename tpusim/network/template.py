@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpusim.base.errors import InputError
 from tpusim.input.document import Document
@@ -15,14 +15,8 @@ from tpusim.network.workload import Workload, are_sound, names_in, sizes_named, 
 from tpusim.network.workload_file import CACHES, WEIGHTS, in_network_order, wiring_of, workload_of
 
 _WORD = re.compile(r"[^\W\d]\w*")
-
-
-class _KeptEntry(NamedTuple):
-    """An entry as it was read; `given` is all that its reading depends on, `made` what the entry and inputs hand on."""
-
-    given: tuple[Sequence[object], Sequence[HandedOn]]
-    read: Read
-    made: Mapping[str, HandedOn]
+_Kept = tuple[tuple[list[int | None], list[HandedOn]], Read, Mapping[str, HandedOn]]
+"""All that the reading of an entry depends on, what was read, and what the entry and the inputs hand on."""
 
 
 class Template:
@@ -39,7 +33,7 @@ class Template:
         self._entries: Sequence[Mapping[str, Any]] = document.data["layers"]
         self._words = [tuple(dict.fromkeys(_WORD.findall(repr(entry)))) for entry in self._entries]
         self._places = [document.place(path_of(("layers", at, LOWERING)))[0] for at in range(len(self._entries))]
-        self._kept: dict[int, _KeptEntry] = {}
+        self._kept: dict[int, _Kept] = {}
 
     def at(self, sizes: Mapping[str, int]) -> Workload:
         """Return the workload with other sizes. Raises InputError as `load_workload` does."""
@@ -60,11 +54,10 @@ class Template:
 
     def _read(self, index: int, names: Mapping[str, int], wiring: Wiring) -> Read:
         """Return an entry for sizes of these `names`, whose `wiring` knows it afterwards."""
-        entry, kept = self._entries[index], self._kept.get(index)
+        entry = self._entries[index]
         given = [names.get(word) for word in self._words[index]], wiring.read_by(entry)
-        if kept is not None and kept.given == given:
-            wiring.know(entry["name"], kept.made)
-            return kept.read
-        read, name = read_layers(entry, names, wiring), entry["name"]
-        self._kept[index] = _KeptEntry(given, read, wiring.known(name))
-        return read
+        if index not in self._kept or self._kept[index][0] != given:
+            self._kept[index] = given, read_layers(entry, names, wiring), wiring.known(entry["name"])
+        else:
+            wiring.know(entry["name"], self._kept[index][2])
+        return self._kept[index][1]

@@ -147,11 +147,11 @@ def write_files(
 
     def layer_rows() -> Iterator[Row]:
         """A row for each layer of every point."""
-        done = (point.workload for (point, _), row in zip(points, rows, strict=True) if not row["error"])
+        done = (point.jobs.work for (point, _), row in zip(points, rows, strict=True) if not row["error"])
         count = sum(len(work.layers) for work in done)
         for row in store.layers([key for _, key in points], count):
             point, _ = points[row["place"]]
-            yield {**row, "workload": point.workload.name, "batch": point.workload.batch, **dict(point.settings)}
+            yield {**row, "workload": point.jobs.work.name, "batch": point.jobs.work.batch, **dict(point.settings)}
 
     def written() -> Iterator[str]:
         contents: list[tuple[str, tables.ColumnKinds, Callable[[], Iterable[Row]]]] = [

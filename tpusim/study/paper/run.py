@@ -101,7 +101,7 @@ class PointPlan:
         some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
         # Layers are simulated at about the same rate whatever the batch, so progress counts them.
         parcels = (Assembly({key: point for point, key in each}).parcels(1) for each in some)
-        layers = [sum(len(parcel.works) for parcel in each) for each in parcels]
+        layers = [sum(map(len, each)) for each in parcels]
 
         def told(place: int, done: int, name: str, share: float) -> None:
             behind = sum(layers[:place]) + share * layers[place]
@@ -122,9 +122,9 @@ class PointPlan:
         rows = dict(zip(keys, store.points(keys), strict=True))
         for key, row in rows.items():
             if row["error"]:
-                raise TpusimError(f"{points[key].workload.name}: {row['error']}")
+                raise TpusimError(f"{points[key].jobs.work.name}: {row['error']}")
         layers: dict[str, list[Row]] = {key: [] for key in keys}
-        for layer in store.layers(keys, sum(len(point.workload.layers) for point in points.values())):
+        for layer in store.layers(keys, sum(len(point.jobs.work.layers) for point in points.values())):
             layers[keys[layer["place"]]].append(layer)
         found = {key: Simulated(row, layers[key]) for key, row in rows.items()}
         return [

@@ -118,7 +118,7 @@ class Cluster:
                     if given_up[parcel] < _DEATHS:
                         submit([parcel])
                         continue
-                    findings = ["every worker that tried it died, perhaps for lack of memory"] * len(parcel.works)
+                    findings = ["every worker that tried it died, perhaps for lack of memory"] * len(parcel)
                 except (CancelledError, OSError):
                     raise TpusimError(_GONE) from None
                 except InputError:

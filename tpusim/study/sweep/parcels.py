@@ -20,19 +20,11 @@ WorkFinding = tuple[LayerResult, ...] | str
 """Results of layers that ran together, or the reason why they cannot be simulated."""
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """Layers that run separately, or a network whose layers overlap, so that none could be timed by itself.
+Parcel = tuple[Jobs, ...]
+"""Layers on one machine that run separately, or a network whose layers overlap, so that none could be timed by itself.
 
-    A parcel is complete in itself, so that any process on any computer can do it.
-    """
-
-    works: tuple[Jobs, ...]
-
-    @property
-    def hardware(self) -> Machine:
-        """The machine of all of them."""
-        return self.works[0].hardware
+A parcel is complete in itself, so that any process on any computer can do it.
+"""
 
 
 def simulated(parcel: Parcel) -> Sequence[WorkFinding]:
@@ -45,7 +37,7 @@ def simulated(parcel: Parcel) -> Sequence[WorkFinding]:
             # Even an unforeseen error of one point must not end a sweep of thousands.
             return str(error) if isinstance(error, TpusimError) else f"{type(error).__name__}: {error}"
 
-    return tuple(map(finding, parcel.works))
+    return tuple(map(finding, parcel))
 
 
 Done = tuple[Parcel, Sequence[WorkFinding]]
@@ -100,15 +92,15 @@ class Assembly:
         for key, point in points.items():
             if refused[key]:
                 continue
-            place = self._places.setdefault((point.hardware, point.workload.batch), _Place())
+            place = self._places.setdefault((point.jobs.hardware, point.jobs.work.batch), _Place())
             parts = _parts(point.jobs)
             new: dict[str, list[Jobs]] = defaultdict(list)
             for kind, part in parts.items():
                 if kind not in place.waiting:
-                    new[part.lowering].append(part if isinstance(part, Jobs) else part.alone(point.hardware))
+                    new[part.lowering].append(part if isinstance(part, Jobs) else part.alone(point.jobs.hardware))
                 place.waiting.setdefault(kind, []).append(key)
             self._left[key] = len(parts)
-            self._new += [Parcel(tuple(works)) for works in new.values()]
+            self._new += map(tuple, new.values())
 
     def parcels(self, workers: int) -> list[Parcel]:
         """Return every kind of job on every machine once: long points first, cut up if there are few for `workers`.
@@ -121,9 +113,9 @@ class Assembly:
 
     def add(self, parcel: Parcel, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
         """Take in the findings of a parcel, and yield the points that are now complete."""
-        where = parcel.hardware, parcel.works[0].work.batch
+        where = parcel[0].hardware, parcel[0].work.batch
         place = self._places[where]
-        for work, finding in zip(parcel.works, findings, strict=True):
+        for work, finding in zip(parcel, findings, strict=True):
             kind = _kind(work)
             if isinstance(finding, str) and not _overlap(work):
                 # The finding holds for all layers of the kind, whatever they are called.
@@ -141,7 +133,7 @@ class Assembly:
 def _refusal(point: Point) -> str:
     """Why a machine does not take a network as a whole; empty where it does. Layers are refused one by one."""
     try:
-        check_hbm(point.workload, point.hardware)
+        check_hbm(point.jobs.work, point.jobs.hardware)
     except CapacityError as error:
         return str(error)
     return ""
@@ -168,7 +160,7 @@ def _kind(part: Jobs) -> Hashable:
 
 def weight(parcel: Parcel) -> float:
     """Return a rough duration of a parcel, without a unit: time grows with passes, and these with MACs a PE."""
-    return sum(map(_weight, parcel.works))
+    return sum(map(_weight, parcel))
 
 
 def _weight(work: Jobs) -> float:
@@ -180,13 +172,13 @@ def _pieces(parcel: Parcel, limit: float) -> Iterator[Parcel]:
     """Yield the parcel in pieces of at most `limit`, or of a single work."""
     piece: list[Jobs] = []
     room = limit
-    for work in sorted(parcel.works, key=lambda work: -_weight(work)):
+    for work in sorted(parcel, key=lambda work: -_weight(work)):
         if piece and _weight(work) > room:
-            yield Parcel(tuple(piece))
+            yield tuple(piece)
             piece, room = [], limit
         piece.append(work)
         room -= _weight(work)
-    yield Parcel(tuple(piece))
+    yield tuple(piece)
 
 
 def _layers_of(point: Point, found: Mapping[Hashable, WorkFinding]) -> WorkFinding:

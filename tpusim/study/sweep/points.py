@@ -41,16 +41,6 @@ class Point:
     jobs: Jobs
     settings: PointSettings = ()
 
-    @property
-    def workload(self) -> Workload:
-        """The workload as its layers run."""
-        return self.jobs.work
-
-    @property
-    def hardware(self) -> Machine:
-        """The machine."""
-        return self.jobs.hardware
-
 
 class Space:
     """All combinations of the axes' values, over the machine and the workloads of a sweep.

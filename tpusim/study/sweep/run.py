@@ -66,7 +66,7 @@ def run_sweep(
     with closing(executor.outcomes(parcels)) as outcomes:
         for parcel, findings in outcomes:
             for key, point, finding in assembly.add(parcel, findings):
-                name = point.workload.name
+                name = point.jobs.work.name
                 done += 1
                 failed += isinstance(finding, str)
                 store.save(key, point, finding)
@@ -89,7 +89,8 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
     """
     found = store.points([key for _, key in points])
     rows = [
-        {**row, **costs(point.hardware), **dict(point.settings)} for (point, _), row in zip(points, found, strict=True)
+        {**row, **costs(point.jobs.hardware), **dict(point.settings)}
+        for (point, _), row in zip(points, found, strict=True)
     ]
     if sweep.goals:
         rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
