@@ -82,7 +82,8 @@ class Execution:
     def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
-        return self._begun(layer, partial(ready.account, layer, self.batch, timing), timing, verdict)
+        account = partial(ready.account, layer, self.batch, timing)
+        return Begun(layer, partial(self._result, layer, account, timing, verdict))
 
     def together(self, chain: Chain) -> Iterator[Begun]:
         """Time the layers of a chain together.
@@ -105,13 +106,16 @@ class Execution:
             if self.engine == "both":
                 _check_agreement(f"layers {chain.name}", chain.timing, timing)
         for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
-            yield self._begun(task.layer, partial(chain.account, at, self.batch, timing), timing, verdict)
+            account = partial(chain.account, at, self.batch, timing)
+            yield Begun(task.layer, partial(self._result, task.layer, account, timing, verdict))
 
     def _task(self, layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)
 
-    def _begun(self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]) -> Begun:
-        return Begun(layer, lambda: layer_result(layer, self.batch, self.machine, account(), timing, verdict()))
+    def _result(
+        self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
+    ) -> LayerResult:
+        return layer_result(layer, self.batch, self.machine, account(), timing, verdict())
 
 
 def timed(task: Task, engine: str) -> TimedLayer:
