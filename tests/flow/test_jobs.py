@@ -30,7 +30,7 @@ TINY = load_hardware("tiny_4x4", ["mapping.search=estimate"])
 @pytest.mark.parametrize(
     ("lowering", "asked", "found"),
     [
-        (None, "channel_first", ["block_diagonal", "channel_first", "vector_ops", "explicit"]),
+        (None, "channel_first", ["vector", "channel_first", "vector_ops", "explicit"]),
         ("channel_last", "channel_last", ["channel_last", "channel_last", "vector_ops", "explicit"]),
         ("auto", "auto", ["auto", "auto", "vector_ops", "explicit"]),
         ("auto,p*=explicit,fc=channel_last", "auto", ["auto", "explicit", "vector_ops", "channel_last"]),
