@@ -58,6 +58,7 @@ def _held(about: str, keys: Keys, sometimes: str = "") -> Schema:
 
 
 MACHINE = (ANY, "the machine, as its [file](machine.md) would have it")
+CHANGES = (_by_name(TEXT), "fields that were set beside its file, by path, as they were written")
 SIDES = _listed(_or_null(NUMBER))
 """A figure of A and of B; null where one of them lacks what the figure is of."""
 MEASURED: Keys = {
@@ -139,6 +140,7 @@ def _explain() -> Schema:
     }
     keys: Keys = {
         "hardware": MACHINE,
+        "changes": CHANGES,
         "workload": (TEXT, "name of the network"),
         "batch": (WHOLE, "images at a time"),
         "lowering": (TEXT, "lowering that was asked for"),
@@ -252,7 +254,8 @@ def _validate() -> Schema:
         "about": (TEXT, "what the set holds"),
         "hardware": (TEXT, "machine that is simulated"),
         "lowering": (TEXT, "lowering of the cases"),
-        "changes": (TEXTS, "changes of the machine, as `--set` writes them"),
+        "changes": (TEXTS, "changes of the machine that the set makes, as `--set` writes them"),
+        "asked": (TEXTS, "what `--set` changed beside them"),
         "unit": (TEXT, "unit of the numbers"),
         "generation": (TEXT, "generation of TPU that the numbers are of; empty where there is none"),
         "cases": (WHOLE, "cases that are compared"),
@@ -345,6 +348,7 @@ def _dram() -> Schema:
     }
     keys: Keys = {
         "device": (TEXT, "name of the DRAM"),
+        "changes": CHANGES,
         "engine": (TEXT, "model that played the trace: one_pass, clocked or both"),
         "peak_bytes_per_s": (NUMBER, "bandwidth of all channels at most"),
         **figures,
@@ -379,6 +383,7 @@ def _area() -> Schema:
     }  # fmt: skip
     keys: Keys = {
         "hardware": MACHINE,
+        "changes": CHANGES,
         "technology": (ANY, "the technology, as its [file](machine.md#technology-files) would have it"),
         "parts": (_listed(_of("Part")), "parts of the machine"),
         "total_mm2": (NUMBER, "area of all parts"),
@@ -396,12 +401,14 @@ def _list() -> Schema:
             "layers": (WHOLE, "layers of the workload"),
             "macs_per_image": (WHOLE, "multiply-accumulates at batch 1"),
             "source": (TEXT, "where its sizes come from"),
+            "chips": (WHOLE, "chips that share the network, of which it is the part of one"),
         }),
         "ListedMachine": _held("A machine that comes with tpusim.", {
             "name": (TEXT, "name of the machine"),
             "family": (TEXT, "kind of machine: tpu or gpu"),
             "generation": (_or_null(TEXT), "generation of the chip that it stands for; null where it stands for none"),
             "year": (_or_null(WHOLE), "year when that generation was announced"),
+            "chip_cores": (WHOLE, "cores of that chip, of which it is one; 1 where it is the whole chip, or none"),
             "peak_tflops": (NUMBER, "10^12 operations a second at most, two for each MAC"),
             "pes": (WHOLE, "processing elements, or what does a MAC in a cycle in their place"),
             "sram_bytes": (WHOLE, "bytes of all memories on the chip"),

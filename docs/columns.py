@@ -39,6 +39,7 @@ WORDS = {
     COLUMN: LOWERING.meaning,
     "error": "why the point could not be simulated; empty where it was",
     "pareto": "whether no other point beats this one in all goals of the sweep",
+    "goals": "these goals, the same for every point",
 }
 """Columns of a sweep's files that hold no figure."""
 
@@ -170,13 +171,17 @@ def run_schema() -> dict[str, Any]:
         "checked": {"type": "boolean", "description": "whether every output of every layer was checked"},
         "correct": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "description":
                     "whether all that was checked is right; null where nothing was checked"},
+        "notes": {"type": "array", "items": {"type": "string"}, "description":
+                  "what to know beside any figure: that the run is of a chip's share of a network, or on a core of "
+                  "a chip; left out where there is nothing"},
         "by_op": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
                   "description": "layers, cycles and time of each kind of op, the costliest first"},
         "by_phase": {"type": "object", "additionalProperties": {"$ref": "#/$defs/OpUse"},
                      "description": "layers, cycles and time of each phase of a training step; left out of other runs"},
     }  # fmt: skip
     for made, sometimes in (
-        (schema, (*records._WHERE_ANY, "by_phase")), (layer, records._OF_LAYERS_WHERE_ANY), (total, ()), (use, ())
+        (schema, (*records._WHERE_ANY, "chips", "notes", "by_phase")), (layer, records._OF_LAYERS_WHERE_ANY),
+        (total, ()), (use, ()),
     ):  # fmt: skip
         made["required"] = [key for key in made["properties"] if key not in sometimes]
     return {

@@ -6,6 +6,8 @@ Sphinx reads a page. The site asks the network for nothing: fonts, styles and th
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False
-# Browsers give a page from a disk no other page to quote from.
+# Browsers give a page from a disk no other page to quote from: what is found has its line from `_TEXTS`.
 html_show_search_summary = False
 # Dashes of options stay as they are typed.
 smartquotes = False
@@ -48,7 +50,34 @@ autodoc_member_order = "bysource"
 napoleon_use_ivar = True
 
 
+_TEXTS, _LINES = "search_texts.js", "search_lines.js"
+"""Scripts of the search page: the texts of all pages; and what shows a line of each page that was found."""
+
+
+_RULES = re.compile(r"-{4,} ?")
+"""Rules below the heads of tables, which say nothing."""
+
+
+def _add_lines(sphinx: Any, name: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let the search page load its scripts."""
+    if name == "search":
+        for script in (_TEXTS, _LINES):
+            sphinx.add_js_file(script, loading_method="defer")
+
+
+def _write_texts(sphinx: Any, error: Exception | None) -> None:
+    """Write the text of every page, in a line each."""
+    if error is None and sphinx.builder.format == "html":
+        texts = {
+            name: " ".join(sphinx.env.get_doctree(name).astext().split()) for name in sorted(sphinx.env.found_docs)
+        }
+        told = f"const TEXTS = {json.dumps(texts, ensure_ascii=False)};\n"
+        (Path(sphinx.outdir) / "_static" / _TEXTS).write_text(told, encoding="utf-8")
+
+
 def setup(sphinx: Any) -> None:
     """Blocks of languages that Pygments does not know are plain text: lists of rooms, and topologies."""
     sphinx.add_lexer("rooms", TextLexer)
     sphinx.add_lexer("csv", TextLexer)
+    sphinx.connect("html-page-context", _add_lines)
+    sphinx.connect("build-finished", _write_texts)

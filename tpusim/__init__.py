@@ -1,4 +1,4 @@
-"""tpusim: a cycle-level simulator of the matrix unit of Google's TPU v2."""
+"""tpusim: a cycle-level simulator of Google's TPUs, v2 to 7x, that checks every output."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ import gc
 import os
 import signal
 
-from tpusim.base.interruption import interrupted
+from tpusim.base.interruption import ENDING, heard, interrupted
 
 _INTERRUPTED = 130
 YOUNG = 200_000
@@ -14,10 +14,10 @@ YOUNG = 200_000
 def main() -> None:
     """Ctrl-C while the command is still being imported, or has ended, shows no traceback.
 
-    SIGTERM, by which batch systems and `kill` end a job, counts as Ctrl-C, so that nothing is left half-written.
+    SIGTERM, by which batch systems and `kill` end a job, and SIGHUP, which comes when a terminal is closed, count as
+    Ctrl-C, so that nothing is left half-written.
     """
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heard()
     # Layers are checked side by side, on threads of ours; each of OpenBLAS takes memory, without which it ends.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Modules and Programs are many small objects that stay: to look through them as often as Python does takes long.
@@ -33,8 +33,8 @@ def main() -> None:
         os._exit(_INTERRUPTED)
     cli.main()
     # All went well and is said; what is left is the interpreter's own end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import LANES, Transfer
 from tpusim.machines.tpu.runs.chains import given_to
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
@@ -294,7 +294,7 @@ class Values(NamedTuple):
                     mine[name] = made[source]
                 elif each:
                     handed[each.tensor] = replace(each, same=False)
-                    instead |= {source} if each.stays else set()
+                    instead |= {source} if program.tensor(each.tensor).place == LANES else set()
             operands.append(mine)
             made[f"{joint.name}.{OFMAP}"] = expected(layer, mine).astype(np.float32)
         values = cls(chain, replace(program, handed=tuple(handed.values())), operands)

@@ -22,6 +22,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
+from tpusim.machines.tpu.program.transfers import HBM
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.channels import ChannelProducts
 from tpusim.network.ops.deform_conv2d import DeformConv2d
@@ -132,7 +133,7 @@ class Told:
         if known is None:
             # The goldens are older than scratch memories, and than narrow weights.
             text = "a function" if callable(value) else repr(value)
-            text = text.replace(", scratch=None", "").replace(", packed=None", "")
+            text = text.replace(f", place={HBM}", "").replace(", packed=None", "")
             self._known[id(value)] = known = value, text
         return known[1]
 

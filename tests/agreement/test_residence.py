@@ -63,7 +63,7 @@ def told(found: Residence) -> None:
 
 def check(chain: Chain, found: Residence) -> None:
     """Both engines to the cycle, layer by layer; values at both levels; no wait missing."""
-    program = linked(found.layers, chain.hardware, found.stay)
+    program = linked(found.layers, chain.hardware)
     timing = event_engine.run(program, chain.hardware)
     check_program(program, chain.hardware)
     assert not [*hazards(program, chain.hardware)]
@@ -87,7 +87,7 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
 def test_random_chains(chain: Chain, leaves: bool) -> None:
     found = found_for(chain, leaves)
     suppose(len(found.allocations) > 0)
-    suppose(event_engine.run(linked(found.layers, chain.hardware, found.stay), chain.hardware).cycles < MOST_CYCLES)
+    suppose(event_engine.run(linked(found.layers, chain.hardware), chain.hardware).cycles < MOST_CYCLES)
     told(found)
     check(chain, found)
 
@@ -118,7 +118,7 @@ def test_a_block_stays_on_chip_in_place() -> None:
     readers = [each.readers for each in found.allocations]
     assert readers == [((1, "ifmap"), (3, "other")), ((2, "ifmap"),), ((3, "ifmap"),), ((4, "ifmap"),)]
     check(chain, found)
-    steps = linked(found.layers, AMPLE, found.stay).steps
+    steps = linked(found.layers, AMPLE).steps
     assert {step.tensor.name for step in steps if isinstance(step, Fill)} == {"l0.ifmap", "l0.filter", "l2.filter"}
     assert {step.tensor.name for step in steps if isinstance(step, Spill)} == {"l4.ofmap"}
 
@@ -146,7 +146,7 @@ def test_layers_by_themselves_are_right_at_their_places() -> None:
     """What a run holds against the reference."""
     chain = block()
     found = found_for(chain)
-    values = Values.of(chain, linked(found.layers, AMPLE, found.stay), found)
+    values = Values.of(chain, linked(found.layers, AMPLE), found)
     alone = [datapath.run(found.alone(at), AMPLE, mine) for at, mine in enumerate(values.operands)]
     compare(values, {f"l{at}.{name}": each for at, made in enumerate(alone) for name, each in made.items()})
 
@@ -156,7 +156,7 @@ def test_who_reads_it_may_be_given_other_numbers(leaves: bool) -> None:
     """Bytes are never handed on: sums are wider."""
     chain = block(numbers=numbers_of("int8", "any"))
     found = found_for(chain, leaves)
-    values = Values.of(chain, linked(found.layers, AMPLE, found.stay), found)
+    values = Values.of(chain, linked(found.layers, AMPLE), found)
     assert not values.sources
     assert values.operands[1]["ifmap"] is values.operands[3]["other"]
     check(chain, found)
@@ -166,7 +166,7 @@ def test_who_reads_it_may_be_given_other_numbers(leaves: bool) -> None:
 def test_a_wrong_place_is_seen(what: str) -> None:
     chain = block()
     found = found_for(chain)
-    program = linked(found.layers, AMPLE, found.stay)
+    program = linked(found.layers, AMPLE)
     if what == "not waited for":
         keeps = {at for at, step in enumerate(program.steps) if isinstance(step, Keep)}
         steps = tuple(replace(each, after=tuple({*each.after} - keeps)) for each in program.steps)

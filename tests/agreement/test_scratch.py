@@ -39,10 +39,11 @@ from tpusim.machines.tpu.observation.timeline import CAUSES
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Prefetch, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, LANES, SCRATCH, Fill, Inbound, Place, Prefetch, Tensor, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
 from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched, residence
 from tpusim.machines.tpu.sections import ScratchMemory
+from tpusim.memory.timing import Pipe
 from tpusim.network.ops.array_op import Gemm
 from tpusim.reference import Tensor as Array
 
@@ -71,8 +72,8 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
     end, there = 0, dict[str, Tensor]()
     for each in (program.tensor(name) for name in sorted(names)):
         given = each.name not in program.makers and each.name not in program.written
-        there[each.name] = replace(each, name=f"near {each.name}" if given else each.name, scratch=end)
-        end = there[each.name].scratch_bytes(hardware.element_bytes).stop
+        there[each.name] = replace(each, name=f"near {each.name}" if given else each.name, place=SCRATCH.at(end))
+        end = there[each.name].extent(hardware.element_bytes).stop
     steps: list[Step | tuple[int, Prefetch]] = [*program.steps]
     for at, step in reversed([*enumerate(program.steps)]):
         if isinstance(step, Inbound) and there.get(step.tensor.name, step.tensor).name != step.tensor.name:
@@ -153,13 +154,13 @@ def test_random_chains(chain: Chain, stays: bool, share: int, data: st.DataObjec
     hardware = chain.hardware = data.draw(scratch_memories(chain.hardware))
     joints = [each._replace(leaves=data.draw(among(False, False, True))) for each in chain.joints]
     found = residence(joints, hardware) if stays else None
-    layers, stay = (found.layers, found.stay) if found else (placed(joints, hardware), frozenset[str]())
-    ample = in_scratch(layers, hardware, stay)
-    ends = [each.scratch_bytes(hardware.element_bytes).stop
-            for layer in ample for each in layer.program.tensors if each.scratch is not None]  # fmt: skip
+    layers = found.layers if found else placed(joints, hardware)
+    ample = in_scratch(layers, hardware)
+    ends = [each.extent(hardware.element_bytes).stop
+            for layer in ample for each in layer.program.tensors if each.place != HBM]  # fmt: skip
     hardware = chain.hardware = with_capacity(hardware, max(1, max(ends, default=0) // share))
-    moved = in_scratch(layers, hardware, stay)
-    program = linked(moved, hardware, stay)
+    moved = in_scratch(layers, hardware)
+    program = linked(moved, hardware)
     timing = event.run(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
     check_program(program, hardware)
@@ -191,7 +192,7 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
     log = event.logged(moved, SMALL_ONE)
-    found = {moved.steps[each.step].label: each for each in (*log.moves, *log.scratch)}
+    found = {moved.steps[each.step].label: each for each in sum(log.buses.values(), ())}
     assert [(each.start, each.ended, each.done) for each in found.values()] == [
         (0, 1, 6),  # The prefetch: 5 of latency and one of the bus.
         (6, 7, 15),  # The fill of the ifmap begins with the one ahead of it, and its words go behind that one's.
@@ -259,12 +260,12 @@ def test_what_somebody_else_wants_stays_in_hbm() -> None:
     hardware = with_scratch(TIGHT)
     assert in_scratch(joints, hardware) == tuple(joints)
     alone = [each._replace(leaves=False) for each in joints]
-    near = [each.program.tensor("ofmap").scratch is not None for each in in_scratch(alone, hardware)]
+    near = [each.program.tensor("ofmap").place != HBM for each in in_scratch(alone, hardware)]
     assert near == [True, True, False]
     other = [alone[0], alone[1], alone[2]._replace(reads={"ifmap": ReadOutcomes(("l0", "l1"), False, True)})]
     assert in_scratch(other, hardware) == tuple(other)
-    stay = frozenset({"l1.ifmap"})
-    assert [each.program.tensor("ifmap").scratch is None for each in in_scratch(alone, hardware, stay)] == [
+    alone[1] = alone[1]._replace(program=alone[1].program.lying({"ifmap"}, LANES))
+    assert [each.program.tensor("ifmap").place.base is None for each in in_scratch(alone, hardware)] == [
         True,
         True,
         False,
@@ -275,14 +276,49 @@ def test_bytes_are_given_out_again_once_nobody_reads_them() -> None:
     """Of four layers in a row the third's outcome takes the place of the first's."""
     chain = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 4)
     joints = placed([each._replace(leaves=False) for each in chain.joints], TIGHT)
-    size = len(joints[0].program.tensor("ofmap").scratch_bytes(4))
+    size = len(joints[0].program.tensor("ofmap").extent(4))
     hardware = with_scratch(TIGHT, capacity_bytes=2 * size)
     found = in_scratch(joints, hardware)
-    assert [each.program.tensor("ofmap").scratch for each in found] == [0, size, 0, None]
+    assert [each.program.tensor("ofmap").place.base for each in found] == [0, size, 0, None]
     check_program(linked(found, hardware), hardware)
     half = in_scratch(joints, with_scratch(TIGHT, capacity_bytes=size))
-    assert [each.program.tensor("ofmap").scratch for each in half] == [0, None, 0, None]
+    assert [each.program.tensor("ofmap").place.base for each in half] == [0, None, 0, None]
     assert in_scratch(joints, with_scratch(TIGHT, capacity_bytes=size - 1)) == tuple(joints)
+
+
+# ---- another bus
+
+LINK = Place("link", "scratch_read_bytes", "scratch_write_bytes")
+"""A place behind a bus that no unit of the machine has heard of."""
+
+
+class WithLink(Hardware):
+    """A machine with one bus more, which is as fast as that of HBM."""
+
+    @property
+    def pipes(self) -> dict[str, Pipe]:
+        """All buses."""
+        return {**super().pipes, LINK.bus: super().pipes[HBM.bus]}
+
+
+@settings(max_examples=cases(0.05), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(case=lowered(), data=st.data())
+def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, Hardware], data: st.DataObject) -> None:
+    """Both engines and the data path, with any tensors behind it; with all of them it takes what HBM's bus took."""
+    layer, batch, program, hardware = case
+    linked_up = WithLink.model_construct(**dict(hardware))
+    names = {each.name for each in program.tensors}
+    some = program.lying(data.draw(st.sets(among(*sorted(names)))), LINK)
+    check_program(some, linked_up)
+    agree(layer, batch, some, linked_up)
+    every = program.lying(names, LINK)
+    if hardware.hbm.dram is None:
+        near, far = event.run(program, hardware), event.run(every, linked_up)
+        assert (far.cycles, far.units["link"]) == (near.cycles, near.units["hbm"])
+        assert {*far.units["hbm"].values()} == {0, far.cycles}
+    assert every.use.scratch_read_bytes == program.use.hbm_read_bytes
+    with pytest.raises(CheckFailed, match="transfers need a bus of link; there is hbm, scratch_memory"):
+        check_program(every, hardware)
 
 
 # ---- what is refused
@@ -297,7 +333,7 @@ def test_what_nothing_has_brought_cannot_be_filled() -> None:
     hasty = with_steps(moved, (replace(each, after=()) if isinstance(each, Fill) else each for each in moved.steps))
     with pytest.raises(CheckFailed, match="reads a near filter that it does not wait for"):
         check_program(hasty, SMALL_ONE)
-    far = {each.name: replace(each, scratch=0) for each in ONE_PASS.tensors}
+    far = {each.name: replace(each, place=SCRATCH.at(0)) for each in ONE_PASS.tensors}
     fills = (replace(each, tensor=far["ifmap"]) if isinstance(each, Fill) else each for each in ONE_PASS.steps)
     with pytest.raises(CheckFailed, match="reads a ifmap that it does not wait for"):
         check_program(replace(with_steps(ONE_PASS, fills), tensors=tuple(far.values())), SMALL_ONE)
@@ -324,9 +360,9 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ifmap"}, ahead=0)
     with pytest.raises(CheckFailed, match="takes bytes 64 to 128 of a scratch memory of 127"):
         check_program(moved, with_scratch(SMALL_ONE, capacity_bytes=127))
-    with pytest.raises(CheckFailed, match="of a scratch memory of 0"):
+    with pytest.raises(CheckFailed, match="transfers need a bus of scratch_memory; there is hbm"):
         check_program(moved, SMALL_ONE.model_copy(update={"scratch_memory": None}))
-    there = {each.name: replace(each, scratch=0) for each in moved.tensors if each.scratch is not None}
+    there = {each.name: replace(each, place=SCRATCH.at(0)) for each in moved.tensors if each.place != HBM}
 
     def at_once(step: Step) -> Step:
         if isinstance(step, Prefetch):

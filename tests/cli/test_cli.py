@@ -38,11 +38,12 @@ from tpusim.machines.tpu import event, register
 from tpusim.network.formats import OPS
 from tpusim.network.ops.array_op import STORED_BITS
 from tpusim.network.workload import MOST_IMAGES
+from tpusim.network.workload_file import USUAL_BATCH
 from tpusim.report.tables.compared import ORDERS
 from tpusim.report.tables.generation import GENERATION_FILE
 from tpusim.report.trace.lanes import LEGEND
 from tpusim.result.load import RESULT_FILE, parse_result, read_result
-from tpusim.result.records import Mismatch
+from tpusim.result.records import Mismatch, total_of
 from tpusim.study.validation.cases import WORDS
 from tpusim.study.validation.sets import number_sets
 
@@ -419,7 +420,11 @@ def test_a_complete_result_does_not_say_that_nothing_is_left() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_an_incomplete_result_says_so_wherever_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_simulate(monkeypatch, lambda result: replace(result, layers=result.layers[:1], layers_left=1))
+    def first_of(result: Any) -> Any:
+        layers = result.layers[:1]
+        return replace(result, layers=layers, layers_left=1, total=total_of(layers, 0.0))
+
+    with_simulate(monkeypatch, first_of)
     assert run_small("--out", "deep").exit_code == 0
     tpusim("plot", "deep", "--format", "svg")
     tpusim("report", "deep")
@@ -666,7 +671,7 @@ def test_help_names_what_there_is() -> None:
     assert tuple(STORED_BITS) == names.NARROW
     assert tuple(ORDERS) == names.LAYER_ORDERS
     assert tuple(number_sets()) == names.NUMBER_SETS
-    assert names.MOST_IMAGES == MOST_IMAGES
+    assert (names.MOST_IMAGES, names.BATCH) == (MOST_IMAGES, USUAL_BATCH)
     assert tuple(WORDS) == names.NUMBER_WORDS
     assert names.RESULT_FILE == RESULT_FILE
     assert names.GENERATION_FILE == GENERATION_FILE

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -156,6 +158,104 @@ def test_a_reader_that_leaves_after_a_line_changes_nothing(arguments: tuple[str,
     assert shown.returncode in (0, 1 if "--help" in arguments else 0)
     assert "Traceback" not in shown.stderr
     assert "Error" not in shown.stderr
+
+
+# ---- paths that lead nowhere
+
+
+@pytest.fixture
+def odd_paths(tmp_path: Path) -> None:
+    """Links that lead to themselves, a folder, a file, a pipe with a name: with each suffix that commands want."""
+    for suffix in ("", ".png", ".txt", ".yaml", ".csv", ".onnx", ".npz", ".html"):
+        Path(f"loop{suffix}").symlink_to(f"loop{suffix}")
+        Path(f"folder{suffix}").mkdir()
+        os.mkfifo(f"pipe{suffix}")
+    Path("file").write_text("")
+    Path("topology.csv").write_text("Layer, M, N, K,\nfc, 8, 10, 12,\n")
+    Path("requests.csv").write_text("")
+    Path("sweep.yaml").write_text("name: s\nworkloads: [tiny]\nhardware: tiny_4x4\naxes: {batch: [1, 2]}\n")
+    result_with({})
+
+
+MANY = "n" * 300
+NOWHERE = ["loop", "loop/x", "file/x", MANY, f"{MANY}/x", "a\0b", "/proc/none/x"]
+FILES = [
+    (*TINY, "--json", "@"), (*EXPLAIN, "--json", "@"), (*EXPLAIN, "--out", "@.png"), ("report", "results", "-o", "@"),
+    ("compare", "results", "results", "--json", "@"), ("list", "--json", "@"), ("area", "--json", "@"),
+    ("import", "topology.csv", "-o", "@.yaml"), ("validate", "--set-of-numbers", "v3", "--json", "@"),
+    ("trace", "tiny", "--layers", "fig10", "--hardware", "tiny_4x4", "-o", "@.txt"),
+    ("dram", "requests.csv", "--json", "@"), ("paper", "--figure", "table1", "--json", "@"),
+]  # fmt: skip
+FOLDERS = [
+    (*TINY, "--out", "@"), ("plot", "results", "--format", "svg", "--out", "@"),
+    ("sweep", "sweep.yaml", "--out", "@"), ("paper", "--figure", "table1", "--out", "@"),
+    ("validate", "--set-of-numbers", "v3", "--out", "@"),
+]  # fmt: skip
+
+
+def refused(arguments: tuple[str, ...], path: str) -> str:
+    """The one error that says why a path cannot be used; nothing is written."""
+    before = sorted(os.listdir())
+    done = tpusim(*(word.replace("@", path) for word in arguments))
+    assert (done.exit_code, done.stdout, type(done.exception)) == (2, "", SystemExit), (arguments, path, done.output)
+    told = [line for line in forked.told(done.stderr) if line.startswith("Error: ")]
+    assert len(told) == 1, done.stderr
+    assert sorted(os.listdir()) == before
+    return told[0]
+
+
+@pytest.mark.usefixtures("odd_paths")
+@pytest.mark.parametrize("arguments", [*FILES, *FOLDERS], ids=" ".join)
+def test_a_place_that_nothing_can_be_written_to_is_one_error(arguments: tuple[str, ...]) -> None:
+    for path in NOWHERE:
+        # Of a link with a suffix, the link without is another.
+        if path == "loop" or "@." not in arguments[-1]:
+            assert any(says in refused(arguments, path) for says in ("cannot be written", "embedded null byte"))
+    if arguments in FILES:
+        assert "is a directory)" in refused(arguments, "folder").casefold()
+    else:
+        assert re.search("Not a directory|it is a file", refused(arguments, "file"))
+
+
+@pytest.mark.usefixtures("odd_paths")
+@pytest.mark.parametrize("name", ["sweep.lock", "sweep.sqlite"])
+@pytest.mark.parametrize("kind", ["loop", "folder", "pipe"])
+def test_a_file_of_a_sweep_that_is_none_is_one_error(name: str, kind: str) -> None:
+    Path("out").mkdir()
+    Path(kind).rename(f"out/{name}")
+    if kind == "loop":
+        Path(f"out/{name}").unlink()
+        Path(f"out/{name}").symlink_to(name)
+    assert f"out/{name}: cannot be used" in refused(("sweep", "sweep.yaml", "--workers", "1", "--out", "@"), "out")
+
+
+READING = [
+    ("run", "@.yaml"), ("run", "@.csv"), ("run", "@.onnx"), ("run", "tiny", "--hardware", "@"), ("explain", "@.yaml"),
+    ("run", "topology.csv", "--input", "@.npz"), ("report", "@"), ("plot", "@"), ("compare", "@", "results"),
+    ("compare", "results", "@"), ("sweep", "@.yaml"), ("trace", "@.yaml"), ("import", "@.onnx"), ("import", "@.csv"),
+    ("area", "--hardware", "@"), ("area", "--set", "technology=@"), ("dram", "@.csv"), ("report", "@.csv"),
+    ("dram", "requests.csv", "--device", "@"), ("validate", "--truth", "@"),
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("odd_paths")
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_a_file_that_cannot_be_read_is_one_error(arguments: tuple[str, ...]) -> None:
+    for path in ("loop", "file/x", MANY, f"{MANY}/x", "a\0b", "none", "pipe"):
+        said = refused(arguments, path)
+        if path == "pipe" and "--truth" not in arguments:
+            assert "is a named pipe, on which a reader may wait for ever" in said
+
+
+def test_a_pipe_that_a_shell_made_is_read_to_its_end() -> None:
+    """As `<(command)` gives it, whose writer may be slow."""
+    reading, writing = os.pipe()
+    text = "name: n\nlayers: [{name: fc, op: gemm, m: 4, n: 7, k: 9}]\n"
+    with open(reading, "rb"), open(writing, "w") as pipe, ThreadPoolExecutor(1) as beside:
+        slow = beside.submit(lambda: (time.sleep(0.1), pipe.write(text), pipe.close()))
+        done = tpusim("run", f"/dev/fd/{reading}", "--hardware", "tiny_4x4", "--no-check")
+        slow.result()
+    assert (done.exit_code, done.stdout.partition(",")[0]) == (0, "n"), done.output
 
 
 # ---- too little memory

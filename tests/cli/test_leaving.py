@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tpusim.base.interruption import ENDING
 from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
 from tpusim.result.load import read_result
@@ -119,11 +120,12 @@ def test_a_second_ctrl_c_ends_what_cannot_even_say_so(full_pipe: int) -> None:
         assert process.wait(timeout=30) == 130
 
 
-def test_what_ends_a_job_leaves_nothing_half_written() -> None:
-    """As `kill` and batch systems do it, in the moment before a file that is written has its name."""
-    code = """
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_what_ends_a_job_leaves_nothing_half_written(number: str) -> None:
+    """As `kill`, batch systems and a closed terminal do it, in the moment before a file has its name."""
+    code = f"""
 import os, signal
-os.replace = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+os.replace = lambda *_: os.kill(os.getpid(), signal.{number})
 from tpusim.__main__ import main
 main()
 """
@@ -131,6 +133,48 @@ main()
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (130, "Interrupted; no file was written.\n")
     assert os.listdir() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)])
+def test_what_is_done_is_kept_whatever_ends_the_run(number: signal.Signals) -> None:
+    code = f"""
+import os
+from tpusim.__main__ import main
+from tpusim.cli.actions import run as action
+
+run = action.run
+
+def ending(*args, progress, **options):
+    done = []
+    def seen(layer):
+        progress(layer)
+        os.kill(os.getpid(), {int(number)})
+    return run(*args, progress=seen, **options)
+
+action.run = ending
+main()
+"""
+    words = [sys.executable, "-c", code, *TINY, "--out", "deep"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (shown.returncode, shown.stderr.splitlines()[-1]) == (
+        130, "Interrupted after 1 of 3 layers; deep/run.json holds what is done.",
+    )  # fmt: skip
+    assert read_result(Path("deep")).layers_left == 2
+
+
+def test_a_hangup_that_is_ignored_stays_ignored() -> None:
+    """As `nohup` has it."""
+    code = """
+import os, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+replace = os.replace
+os.replace = lambda *paths: (os.kill(os.getpid(), signal.SIGHUP), replace(*paths))
+from tpusim.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", code, "list", "--json", "list.json"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (shown.returncode, shown.stderr, os.listdir()) == (0, "", ["list.json"])
 
 
 @contextmanager
@@ -169,18 +213,24 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_what_is_put_away_is_put_away_whole_and_then_ctrl_c_is_answered() -> None:
+@pytest.mark.parametrize("number", ENDING)
+def test_what_is_put_away_is_put_away_whole_and_then_ctrl_c_is_answered(number: signal.Signals) -> None:
     done = []
 
     def put_away() -> None:
         with uninterrupted():
-            interrupt()
+            signal.raise_signal(number)
             done.append("written")
 
-    with pytest.raises(KeyboardInterrupt):
-        put_away()
-    assert done == ["written"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            put_away()
+        assert done == ["written"]
+        assert {signal.getsignal(each) for each in ENDING} == {signal.default_int_handler}
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @pytest.mark.parametrize("json", [(), ("--json", "a.json")])

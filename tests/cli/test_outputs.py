@@ -50,5 +50,6 @@ def test_a_command_says_what_it_said(name: str, tmp_path: Path, golden: Callable
     (tmp_path / "small.yaml").write_text(SMALL.replace("layers:\n  - b", "grows: context\nlayers:\n  - b", 1))
     done = forked.tpusim(*COMMANDS[name], folder=tmp_path, more={"COLUMNS": "120"})
     said = [f"$ tpusim {' '.join(COMMANDS[name])}", *done.stdout.splitlines(), *forked.told(done.stderr)]
-    said.append(f"exit code {done.returncode}")
+    # The register engine tells of its compiler in the first run alone.
+    said = [line for line in said if "loops are compiled" not in line] + [f"exit code {done.returncode}"]
     golden(f"outputs/{name}.txt", "".join(f"{CLOCK.sub('TIME', line)}\n" for line in said))

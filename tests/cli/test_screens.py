@@ -108,6 +108,8 @@ def test_list_has_the_machines_of_a_generation_together_by_year_behind_those_of_
     # What the makers publish of a chip, or half of that of a core.
     assert "tpu_v5e TPU v5e, 2023 4 x 128 x 128 1.5 GHz 197 128 x 1 MiB - 8 x 2 B 16 GiB 819 GB/s" in rows
     assert "tpu_v6e TPU v6e, 2024 2 x 256 x 256 1.75 GHz 918 256 x 512 KiB - 8 x 2 B 32 GiB 1.638 TB/s" in rows
+    assert "tpu_v7x_core TPU 7x, 2025* 2 x 256 x 256 2.2 GHz 1,153 256 x 256 KiB - 8 x 2 B 96 GiB 3.69 TB/s" in rows
+    assert "tpu_v7x TPU 7x, 2025 4 x 256 x 256 2.2 GHz 2,307 256 x 512 KiB - 8 x 2 B 192 GiB 7.38 TB/s" in rows
     assert re.search(r"(?m)^v100 +Volta, 2017 +80 1.53 GHz +125 ", "\n".join(lines))
 
 
@@ -120,7 +122,8 @@ def test_list_as_json_tells_all_that_comes_along() -> None:
     machines = {each["name"]: each for each in told["machines"]}
     v4 = {key: value for key, value in machines["tpu_v4"].items() if key != "hardware"}
     assert v4 == {
-        "name": "tpu_v4", "family": "tpu", "generation": "TPU v4", "year": 2021, "peak_tflops": 275.2512,
+        "name": "tpu_v4", "family": "tpu", "generation": "TPU v4", "year": 2021, "chip_cores": 1,
+        "peak_tflops": 275.2512,
         "pes": 8 * 2**14, "sram_bytes": 2**25, "hbm_bytes_per_s": 1_230_000_000_000, "hbm_capacity_bytes": 2**35,
     }  # fmt: skip
     own = machines["tpu_v2"]

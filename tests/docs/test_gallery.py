@@ -38,6 +38,16 @@ def test_thumbnails_are_there_and_small() -> None:
     assert [file.name for file in FOLDER.glob("*.png") if file.stat().st_size > MOST_BYTES] == []
 
 
+def test_each_picture_says_what_it_shows_and_leads_to_its_guide() -> None:
+    cards = PAGE.read_text(encoding="utf-8").split(":::{grid-item-card}")[1:]
+    told = [dict(re.findall(r"^:([a-z-]+): (.+)$", card, re.M)) for card in cards]
+    assert len(told) == sum(len(section.pictures) for section in SECTIONS)
+    assert [each for each in told if len(each.get("img-alt", "").split()) < 4] == []
+    assert len({each["img-alt"] for each in told}) == len(told)
+    assert {each["link-type"] for each in told} == {"doc"}
+    assert [each["link"] for each in told if not (PAGE.parent / f"{each['link']}.md").exists()] == []
+
+
 def test_each_kind_of_picture_that_the_package_draws_is_shown() -> None:
     """Pictures of a workload have its name at their end."""
     sources = (ROOT / "tpusim" / "report" / "plots" / name for name in ("run.py", "layer.py", "sweep.py"))

@@ -74,15 +74,26 @@ def test_python_of_the_readme_prints_what_is_shown() -> None:
     assert printed.strip() in step.shown.splitlines()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+EVERY = [Page(str(path.relative_to(ROOT))) for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")))]
+"""Pages that are typed, and those whose commands other tests type, or none."""
+
+
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.name)
 def test_commands_and_options_are_known(page: Page) -> None:
-    """Quickly, for pages whose steps are long."""
+    """Quickly, in blocks and in sentences; a script that is named is there."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for step in (each for each in page.steps if each.text.startswith("tpusim ")):
-        name, *words = shlex.split(step.text)[1:]
-        commands[name].make_context(name, words, resilient_parsing=True)
-    scripts = [each.text.split()[0] for each in page.steps if each.text.startswith("scripts/")]
-    assert all((ROOT / name).exists() for name in scripts)
+    lines = [line for _, language, held in page.blocks if language in ("", "console") for line in held.splitlines()]
+    blocks = [line.removeprefix("$ ").split(" #")[0] for line in lines]
+    for text in (*blocks, *re.findall(r"`([^`\n]+)`", page.text)):
+        if re.match(rf"tpusim ({'|'.join(commands)})\b", text) and "..." not in text:
+            name, *words = shlex.split(text)[1:]
+            commands[name].make_context(name, words, resilient_parsing=True)
+        elif text.startswith("scripts/"):
+            assert (ROOT / text.split()[0]).exists(), text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_steps_are_commands_or_python(page: Page) -> None:
     assert all(each.is_command or "import " in each.text for each in page.steps)
 
 
@@ -147,3 +158,24 @@ def test_errors_of_every_generation_are_those_of_validate() -> None:
     for generation in dict.fromkeys(name for name, _ in means):
         row = ["7x" if generation == "v7x" else generation, *(means.get((generation, part), "") for part in parts)]
         assert f"| {' | '.join(row)} |".replace("  ", " ") in ACCURACY
+    told = readme_generations()
+    assert [*told] == ["v4", "v5e", "v5p", "v6e", "v7x"]
+    counts = {(each["generation"], each["part"]): str(each["cases"]) for each in sets}
+    for generation, (cases, errors) in told.items():
+        keys = [(generation, part) for part in ("products", "convolutions", "vector ops")]
+        assert (cases, errors) == ([counts[key] for key in keys], [f"{means[key]} %" for key in keys])
+
+
+def readme_generations() -> dict[str, tuple[list[str], list[str]]]:
+    """Cases and mean errors of each later TPU in the README's table: products, convolutions, vector ops."""
+    pattern = r"^\| .* \| scheduled \| `code_(\w+)` \| ([\d, ]+) \| ([\d., %]+) \|$"
+    rows = re.findall(pattern, PAGES[0].text, re.MULTILINE)
+    return {name: (cases.split(", "), errors.split(", ")) for name, cases, errors in rows}
+
+
+def test_the_readme_says_of_later_tpus_what_validation_says() -> None:
+    """To the digit, as the long test holds the README itself."""
+    page = (ROOT / "docs" / "validation.md").read_text()
+    for generation, (_, (products, convolutions, vector)) in readme_generations().items():
+        row = rf"^\| {generation} \| {products[:-2]} \| {convolutions[:-2]} \| .* \| {vector[:-2]} \|$"
+        assert re.search(row, page, re.MULTILINE), generation

@@ -106,3 +106,22 @@ def test_the_search_finds_a_field_on_a_page_from_the_disk(site: Path) -> None:
         assert page.locator("ul.search li a").first.inner_text() == "Machine files"
         assert complaints == []
         page.close()
+
+
+@pytest.mark.parametrize("asked", ["gqa", "tensor parallel", "kv cache", "MoE", "flash attention", "roofline"])
+def test_what_is_found_has_a_line_of_the_page(site: Path, asked: str) -> None:
+    """Of words that readers of other tools look for; a line has one of them at least."""
+    with chromium() as browser:
+        page = browser.new_page()
+        complaints: list[str] = []
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(f"{(site / 'search.html').as_uri()}?q={asked.replace(' ', '+')}")
+        page.wait_for_selector("ul.search li .search-line")
+        found = page.locator("ul.search > li")
+        lines = page.locator("ul.search > li > .search-line").all_inner_texts()
+        assert len(lines) == found.count() >= 1
+        assert any(word in lines[0].lower() for word in asked.lower().split())
+        assert max(map(len, lines)) < 300
+        assert complaints == []
+        page.close()

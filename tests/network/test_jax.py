@@ -451,6 +451,9 @@ def test_a_function_of_a_file_is_run(module: Path) -> None:
         expected = mlp([(given["up"], 0), (given["down"], 0)], given["x"])
         np.testing.assert_allclose(held["output"], expected, rtol=1e-4, atol=1e-4)
     assert tpusim("run", "nets.py:table", "--shapes", "2x3:i32,9x8").exit_code == 0
+    # No command asks for a batch that the shapes tell.
+    assert tpusim("explain", *asked, "--layer", "dot").exit_code == 0
+    assert tpusim("trace", *asked, "-o", "mlp.json").exit_code == 0
     assert tpusim("import", *asked, "-o", "mlp.yaml").exit_code == 0
     assert tpusim("run", "mlp.yaml").exit_code == 0
 

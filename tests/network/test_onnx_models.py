@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape
 from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats import NOTHING, ModelOptions, read_graph
-from tpusim.network.formats.onnx_model.facts import NOT_TIMED
+from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED
 from tpusim.network.formats.onnx_model.file import operator
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
@@ -52,6 +52,7 @@ from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
 from tpusim.network.workload_file import open_workload, workload_of, yaml_of
+from tpusim.result.vocabulary import runs
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -887,6 +888,7 @@ def test_graphs_inside_are_looked_into(tmp_path: Path) -> None:
 
 
 def test_every_op_is_either_of_the_array_or_of_the_vector_unit() -> None:
+    assert IN_PLACE == runs._IN_PLACE
     assert not NOT_TIMED & ARRAY_OPS.keys()
     assert {schema.name for schema in onnx.defs.get_all_schemas()} >= NOT_TIMED - {"Swish", "RMSNormalization"}
 

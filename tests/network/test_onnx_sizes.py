@@ -93,6 +93,16 @@ def test_first_dimensions_of_other_names_are_asked_for(tmp_path: Path, x: list[A
         load_workload(path, 8)
 
 
+def test_a_picture_without_an_axis_of_images_tells_how_it_runs(tmp_path: Path) -> None:
+    """A spectrogram whose first dimension has a name that says nothing."""
+    nodes = [node("Unsqueeze", "x two", "u"), node("Conv", "u f")]
+    path = saved(tmp_path, model(nodes, ["bins", 80], {"two": [0, 1], "f": np.ones((4, 1, 3, 3))}))
+    with pytest.raises(InputError, match="no number of images, give --dim bins=N and --batch 1; tpusim run or import"):
+        load_workload(path, 8)
+    (layer,) = load_workload(path, 1, dims={"bins": 30}).layers
+    assert (layer.in_height, layer.in_width) == (30, 80)
+
+
 # ---- sizes that are no line of the batch
 
 PAIRS = [

@@ -269,8 +269,9 @@ def test_a_column_of_images_is_the_batch(tmp_path: Path) -> None:
     assert document.images == 4
     assert "Batch Size says 4 images, for which the layers are run" in document.notes[1]
     assert load_workload(path, batch=4).layers[1] == Gemm("fc", 4 * 8, 10, 512)
+    assert load_workload(path).batch == 4
     with pytest.raises(InputError, match=r"net.csv: its layers are for 4 images; give that batch, not 8"):
-        load_workload(path)
+        load_workload(path, batch=8)
     with pytest.raises(InputError) as error:
         load_workload(topology(tmp_path, "a,5,5,3,3,2,2,1,4\nb,5,5,3,3,2,2,1,2\nc,5,5,3,3,2,2,1,4\n", header), 4)
     assert "net.csv:3: Batch Size: 2 here and 4 in line 2; a run has one batch" in str(error.value)

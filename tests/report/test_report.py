@@ -37,7 +37,7 @@ from tpusim.result.records import (
     WordRange,
     total_of,
 )
-from tpusim.result.vocabulary.figures import TIMES
+from tpusim.result.vocabulary.figures import BYTES, TIMES
 from tpusim.result.vocabulary.states import STATES, parts_in
 
 PES, CLOCK_MHZ, MACS = 128 * 128, 700, 16_384_000
@@ -488,7 +488,7 @@ def test_percent_is_short_and_tells_nothing_from_little(ratio: float, text: str)
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.123, "0.12"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"), (12345, "12345")],
+    [(0, "0"), (0.123, "0.12"), (9.994, "9.99"), (9.996, "10.0"), (99.96, "100"), (12345, "12,345")],
 )
 def test_three_digits(value: float, text: str) -> None:
     assert texts.three_digits(value) == text
@@ -572,3 +572,15 @@ def test_a_machine_that_is_none_is_told_before_anything_is_drawn(tmp_path: Path)
 @pytest.mark.parametrize(("us", "text"), [(300.0, "300 us"), (692.8485714, "692.85 us"), (3558.83, "3.56 ms")])
 def test_a_quantity_has_two_decimals_or_none(us: float, text: str) -> None:
     assert texts.quantity(us, TIMES) == text
+
+
+@pytest.mark.parametrize(("values", "unit"), [
+    ([1.05e9, 0.03e9, 0.01e9, 0.03e9], "MB"),
+    ([1.05e9, 0.9e9, 0.01e9], "GB"),
+    ([3e12, 1e6, 1e6], "GB"),
+    ([0.03e9, None, 0], "MB"),
+    ([12.0, 0.0], "B"),
+    ([], "B"),
+])  # fmt: skip
+def test_a_column_is_in_the_unit_in_which_most_of_it_can_be_read(values: list[float | None], unit: str) -> None:
+    assert texts.column_scale(values, BYTES)[0] == unit

@@ -12,6 +12,7 @@ import pytest
 from tests.browser import LAYOUT, WIDTHS, chromium, opened
 from tests.pages import AXES, EVIL, LONG, grid, page_of, point, points_file, report, with_layers, wrong
 from tpusim.report.page.run import fields, run_data
+from tpusim.report.tables.sweep import GOALS
 from tpusim.result.records import Result
 
 
@@ -234,6 +235,12 @@ def test_a_sweep_sorts_filters_and_lists_what_failed(browser: Any, sweep_page: P
         assert {*first_cells(shown, 3)} == {"rows"}
 
 
+def choose(shown: Any, wanted: str, other: str = "-1 time_us") -> None:
+    """Choose what a sweep without goals is looked at for."""
+    for label, code in (("Wanted", wanted), ("and", other)):
+        shown.page.get_by_label(label, exact=True).select_option(code)
+
+
 def dominated(one: dict[str, Any], others: list[dict[str, Any]], x: str, y: str) -> bool:
     return any(o[x] <= one[x] and o[y] <= one[y] and (o[x] < one[x] or o[y] < one[y]) for o in others)
 
@@ -245,7 +252,8 @@ def test_the_pareto_front_is_what_no_point_dominates(browser: Any, sweep_page: P
     front = {row["item"] for row in mine if not dominated(row, mine, column, "time_us")}
     with opened(browser, sweep_page) as shown:
         shown.page.get_by_label("Workload").select_option("b")
-        shown.page.get_by_label("Wanted").select_option(f"-1 {column}")
+        assert shown.count("path.on-front[data-item]") == 0
+        choose(shown, f"-1 {column}")
         marks = shown.page.locator("path.on-front[data-item]").all()
         drawn = [int(mark.get_attribute("data-item")) for mark in marks]
         assert {*drawn} == front
@@ -254,17 +262,44 @@ def test_the_pareto_front_is_what_no_point_dominates(browser: Any, sweep_page: P
         assert {int(n) - 1 for n in numbers(first_cells(shown, 0))} == front
 
 
-def test_the_front_of_the_sweep_itself_can_be_listed(browser: Any, tmp_path: Path) -> None:
-    """Three columns, of which the picture shows two: PEs, since two axes change them."""
+@pytest.mark.parametrize("goals", ["most pes; least time_us", "least time_us; most pes; least a"])
+def test_the_page_opens_on_the_goals_of_the_sweep(browser: Any, tmp_path: Path, goals: str) -> None:
+    """And lists its front, which with three goals has points that are not on the line."""
     rows = [point(9.0, a=1, b=1, pes=1), point(5.0, a=1, b=2, pes=2), point(6.0, a=2, b=2, pes=4)]
     file = points_file(tmp_path, rows, ("a", "b")) / "points.csv"
-    lines = zip(file.read_text().splitlines(), ("pareto", True, True, False), strict=True)
+    marks = (f"pareto,{GOALS}", f"True,{goals}", f"True,{goals}", f"False,{goals}")
+    lines = zip(file.read_text().splitlines(), marks, strict=True)
     file.write_text("\n".join(f"{line},{mark}" for line, mark in lines))
     assert report(str(tmp_path)).exit_code == 0
+    codes = [f"{-1 if goal.startswith('least') else 1} {goal.split()[1]}" for goal in goals.split("; ")]
     with opened(browser, tmp_path / "report.html") as shown:
-        assert shown.page.get_by_label("Wanted").input_value() == "-1 pes"
+        for label, code in zip(("Wanted", "and"), codes, strict=False):
+            box = shown.page.get_by_label(label, exact=True)
+            assert box.input_value() == code
+            # What may be chosen: few columns, those of the sweep first.
+            options = [each.get_attribute("value") for each in box.locator("option").all()]
+            assert options[: len(codes)] == codes
+            assert len(options) <= 12
+        drawn = {mark.get_attribute("data-item") for mark in shown.page.locator("path.on-front[data-item]").all()}
+        assert drawn == {"1", "2"}
         shown.page.get_by_label("only the front that the sweep asked for").check()
         assert sorted(numbers(first_cells(shown, 0))) == [1, 2]
+
+
+def test_a_sweep_without_goals_opens_on_none(browser: Any, sweep_page: Path) -> None:
+    with opened(browser, sweep_page) as shown:
+        assert shown.page.get_by_label("Wanted").input_value() == ""
+        assert "The sweep set no goals" in shown.page.locator("main").inner_text()
+        shown.page.get_by_label("only the Pareto front above").check()
+        assert len(first_cells(shown, 0)) > 0
+
+
+def test_failed_points_are_crosses_where_they_failed(browser: Any, tmp_path: Path) -> None:
+    rows = [point(5.0, a=1, b=1), point(1, error="too small", a=2, b=1), point(4.0, a=4, b=1), point(3.0, a=4, b=2)]
+    assert report(str(points_file(tmp_path, rows, ("a", "b")))).exit_code == 0
+    with opened(browser, tmp_path / "report.html") as shown:
+        assert shown.page.get_by_role("img", name="Over one axis").locator("path.lost").count() == 1
+        assert "A cross at the foot: points failed there." in shown.page.locator("main").inner_text()
 
 
 def test_equals_are_on_the_front_together(browser: Any, tmp_path: Path) -> None:
@@ -272,6 +307,7 @@ def test_equals_are_on_the_front_together(browser: Any, tmp_path: Path) -> None:
     rows = [point(time, a=a, b=b) for a, time, b in ((1, 10.0, 1), (2, 5.0, 1), (3, 5.0, 1), (2, 5.0, 2), (4, 6.0, 1))]
     assert report(str(points_file(tmp_path, rows, ("a", "b")))).exit_code == 0
     with opened(browser, tmp_path / "report.html") as shown:
+        choose(shown, "-1 a")
         marks = shown.page.locator("path.on-front[data-item]").all()
         assert sorted(int(mark.get_attribute("data-item")) for mark in marks) == [0, 1, 3]
 
@@ -301,6 +337,7 @@ def test_charts_of_a_sweep_show_the_figure_that_is_chosen(browser: Any, sweep_pa
 
 def test_a_point_of_a_sweep_is_linked_to_its_row(browser: Any, sweep_page: Path) -> None:
     with opened(browser, sweep_page) as shown:
+        choose(shown, "-1 hbm_read_bytes")
         mark = shown.page.locator("path.on-front[data-item]").last
         item = mark.get_attribute("data-item")
         mark.click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ from tpusim.study.sweep.points import Sweep, load_sweep
 
 HEAD = "name: s\nhardware: tiny_4x4\nbatch: 2\n"
 NAMES = ("net", "$a$/_b<i>")
+
+
+def assert_apart(boxes: list[Any]) -> None:
+    """No two of these boxes have a common point."""
+    assert [(one, other) for one, other in combinations(boxes, 2) if one.overlaps(other)] == []
 
 
 @pytest.fixture(autouse=True)
@@ -182,10 +188,100 @@ def test_a_third_axis_of_a_map_has_a_panel_a_value() -> None:
 def test_the_front_is_numbered_and_its_settings_stand_beside(goals: str) -> None:
     sweep = spec("array.size: [2, 4, 8], batch: [1, 8]", f"pareto: {goals}")
     found = texts(drawn(sweep, rows(sweep, failed=(0,)))["pareto_net"])
-    assert "Pareto front" in found
-    beside = [text.split() for text in found]
-    assert ["1", "8"] in beside or ["1", "1"] in beside
+    assert any(text.startswith("Pareto front") for text in found)
+    beside = {tuple(text.split()[:2]) for text in found}
+    assert ("1", "8") in beside or ("1", "1") in beside
     assert any(text.split() == ["size", "8"] for text in found), found
+
+
+def three_goals() -> tuple[Any, list[dict[str, Any]]]:
+    """Return the figure of a front of three goals, and its points: six of eight are on it, and of these two lie close
+    to each other.
+    """
+    sweep = spec("array.size: [2, 4, 8, 16], batch: [1, 8]", "pareto: [cycles, pes, time_us]")
+    made = rows(sweep)
+    for row, cycles, pes, time in zip(
+        made,
+        (1e6, 5e6, 2e6, 3e6, 9e6, 9e6, 5.4e6, 8e6),
+        (40, 12, 60, 52, 70, 80, 14, 90),
+        (9, 8, 5, 4, 9, 9, 7, 3),
+        strict=True,
+    ):
+        row |= {"cycles": int(cycles), "pes": pes, "time_us": float(time), "pareto": cycles < 9e6}
+    with rc_context(STYLE):
+        return drawn(sweep, made)["pareto_net"].draw(), made
+
+
+def test_of_three_goals_the_front_of_two_is_a_line() -> None:
+    figure, made = three_goals()
+    plot = figure.axes[0]
+    (line,) = (each for each in plot.get_lines() if each.get_label() == "front of cycles and PEs alone")
+    assert line.get_drawstyle() == "steps-post"
+    goals = [(row["cycles"], row["pes"]) for row in made]
+    unbeaten = [one for one in goals if not any(o != one and o[0] <= one[0] and o[1] <= one[1] for o in goals)]
+    assert [*zip(*line.get_data(), strict=True)] == [(cycles / 1e6, pes) for cycles, pes in sorted(unbeaten)]
+    assert {"cycles (million), less is better", "PEs, less is better"} == {plot.get_xlabel(), plot.get_ylabel()}
+    assert figure.axes[1].get_ylabel() == "time (us), less is better"
+
+
+def test_numbers_of_a_front_stand_on_nothing() -> None:
+    figure, made = three_goals()
+    plot = figure.axes[0]
+    numbers = {each.get_text(): each.get_window_extent() for each in plot.texts if each.get_text()}
+    assert [*numbers] == [str(number) for number in range(1, 1 + sum(row["pareto"] for row in made))]
+    assert_apart([*numbers.values()])
+    for x, y in plot.transData.transform([(row["cycles"] / 1e6, row["pes"]) for row in made]):
+        assert not any(box.x0 < x < box.x1 and box.y0 < y < box.y1 for box in numbers.values())
+
+
+@pytest.mark.parametrize(("axes", "name"), [
+    ("array.size: [2, 4]", "goals"),
+    ("array.size: [2, 4], batch: [1, 8]", "cycles_net"),
+    ("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz]", "axes_net"),
+])  # fmt: skip
+def test_pictures_draw_the_goals_of_the_sweep(axes: str, name: str) -> None:
+    sweep = spec(axes, "pareto: [cycles, pes]")
+    made = [{**row, "cycles": 3_000_000 + index} for index, row in enumerate(rows(sweep))]
+    pictures = drawn(sweep, made)
+    found = " ".join(texts(pictures[name]))
+    assert "cycles (million)" in found
+    assert "TFLOPS" not in found
+    assert pictures[name].caption.startswith("Cycles")
+    if name == "axes_net":
+        assert "PEs, less is better" in found
+        with rc_context(STYLE):
+            first = pictures[name].draw().axes[0]
+        best = next(each for each in first.get_lines() if each.get_label() == "the best at each value")
+        # Less is better, so the best is the least.
+        least = [min(row["cycles"] for row in made if row["array.size"] == size) / 1e6 for size in (2, 4)]
+        assert [*best.get_ydata()] == least
+        assert first.get_ylim()[0] == 0
+
+
+def test_a_sweep_of_tokens_draws_tokens_a_second() -> None:
+    for axes, name in (("array.size: [2, 4]", "throughput"), ("array.size: [2, 4], batch: [1, 8]", "tokens_per_s_net")):
+        sweep = spec(axes)
+        made = [{**row, "tokens_per_s": 100.0 + index} for index, row in enumerate(rows(sweep))]
+        found = " ".join(texts(drawn(sweep, made)[name]))
+        assert "tokens a second" in found
+        assert "TFLOPS" not in found
+
+
+@pytest.mark.parametrize(("axes", "name"), [
+    ("array.size: [2, 4, 8]", "throughput"),
+    ("array.size: [2, 4, 8], batch: [1, 8], clock: [1 GHz, 700 MHz]", "axes_net"),
+])  # fmt: skip
+def test_failed_points_are_crosses(axes: str, name: str) -> None:
+    sweep = spec(axes)
+    lost = tuple(index for index, point in enumerate(sweep.points) if dict(point.settings)["array.size"] == 4)
+    picture = drawn(sweep, rows(sweep, failed=lost))[name]
+    assert "failed: see points.csv" in texts(picture)
+    assert "cross" in picture.caption
+    with rc_context(STYLE):
+        plot = picture.draw().axes[0]
+    (crosses,) = (each for each in plot.get_lines() if each.get_marker() == "x")
+    assert [*crosses.get_xdata()] == [4]
+    assert "failed: see points.csv" not in texts(drawn(sweep, rows(sweep))[name])
 
 
 def test_fields_that_move_together_are_all_named_beside_the_front() -> None:
@@ -389,7 +485,7 @@ def test_columns_go_one_by_one_as_a_terminal_narrows() -> None:
         heads = [each.header.split("\n")[0] for each in table.fitting(room)]
         gone += [head for head in ("cycles", "time", "TF/s", "PE", "map", "ports") if head not in [*heads, *gone]]
     assert gone == ["ports", "map", "TF/s", "cycles", "PE"]
-    assert {*every} == set(range(3, 9))
+    assert {*every} == set(range(4, 10))
 
 
 @pytest.mark.parametrize(("points", "says"), [(16, ["10 of 16 points; points.csv has all."]), (10, [])])

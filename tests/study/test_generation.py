@@ -114,7 +114,7 @@ def test_no_line_is_told_across_a_change_of_plan() -> None:
     """The products have one column of passes more from the second token on."""
     machine = load_hardware("tpu_v6e")
     across = generate(scores, machine, 256, 3)
-    assert across.changes == ((256, 257),)
+    assert across.plan_changes == ((256, 257),)
     assert across.lines == ()
     more = across.tokens[-1].cycles - across.tokens[0].cycles
     assert f"The last token takes {more:,} cycles more than the first" in words(across)
@@ -129,7 +129,7 @@ def test_no_line_is_told_across_a_change_of_plan() -> None:
 def test_lines_and_changes_are_those_of_simulated_tokens(first: int, tokens: int) -> None:
     made = generate(scores, load_hardware("tpu_v6e"), first, tokens)
     blocks = {each.context: -(-each.context // 256) for each in made.simulated}
-    assert [one for one in made.changes if blocks[one[0]] != blocks[one[1]]] == [
+    assert [one for one in made.plan_changes if blocks[one[0]] != blocks[one[1]]] == [
         pair for pair in pairwise(blocks) if blocks[pair[0]] != blocks[pair[1]]
     ]
     for line in made.lines:

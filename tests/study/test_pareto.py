@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cost import area_of
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES
-from tpusim.study.sweep.reader import Goal, columns_of, costs, goals_of
+from tpusim.study.sweep.points import load_sweep
+from tpusim.study.sweep.reader import Goal, columns_of, costs, goal_named, goals_of
 from tpusim.study.sweep.run import Costs, front_of, on_front
 
 
@@ -99,3 +101,20 @@ def test_what_a_machine_is_made_of() -> None:
     machine = load_hardware("tpu_v2", ["array.rows=64", "vector_memory.capacity=128 KiB"])
     known = (64 * 128, 128, 128 * 128 * 1024, 700 * 10**9, area_of(machine).total_mm2)
     assert costs(machine) == dict(zip(COSTS, known, strict=True))
+
+
+def test_a_goal_is_read_back_as_it_is_written() -> None:
+    for goal in (Goal("time_us", True), Goal("tokens_per_s", False), Goal("array.rows, array.cols", True)):
+        assert goal_named(str(goal)) == goal
+    assert goal_named("") is None
+    assert goal_named("the cheapest") is None
+
+
+def test_tokens_a_second_are_a_goal_of_sweeps_that_make_tokens(tmp_path: Path) -> None:
+    file, rest = tmp_path / "s.yaml", "axes: {batch: [1, 8]}\npareto: [tokens_per_s, time_us]\n"
+    file.write_text(f"workloads: [llama3_8b]\nhardware: tpu_v6e\nphase: decode\n{rest}")
+    assert [point.tokens for point in load_sweep(file).points] == [1, 8]
+    for what in ("workloads: [llama3_8b]\nhardware: tpu_v6e\nphase: prefill\n", "workloads: [alexnet]\n"):
+        file.write_text(what + rest)
+        with pytest.raises(InputError, match=r"pareto: tokens_per_s: \w+ makes no token of each sequence"):
+            load_sweep(file)

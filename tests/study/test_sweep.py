@@ -300,7 +300,9 @@ def test_progress_is_the_share_of_the_work_that_is_done() -> None:
         run_sweep(keyed(found), store, executor, False, lambda *each: told.append(each))
     counts, names, shares = zip(*told, strict=True)
     assert (counts[-1], {*names[-1:]}, shares[-1]) == (9, {"net"}, pytest.approx(1))
-    assert 0 < shares[0] < 1
+    # It is told what is begun, too.
+    assert told[0] == (0, "net", 0)
+    assert 0 < shares[1] < 1
     assert list(shares) == sorted(shares)
 
 

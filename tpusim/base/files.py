@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ def probe(file: Path, make_folder: bool = False) -> None:
             raise IsADirectoryError(errno.EISDIR, "it is a directory")
         if is_device(file):
             return
-        target = file.resolve()
+        target = _followed(file)
         there = next(each for each in target.parents if each.exists()) if make_folder else target.parent
         with TemporaryDirectory(prefix=".tpusim-", dir=there) as trial:
             copy = trial / target.relative_to(there)
@@ -33,7 +34,7 @@ def make_folder(folder: Path) -> None:
     with _failures_named(folder):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder}: it is a file; name a folder")
-        folder.mkdir(parents=True, exist_ok=True)
+        _followed(folder).mkdir(parents=True, exist_ok=True)
 
 
 def write(file: Path, data: bytes) -> None:
@@ -50,7 +51,7 @@ def replacing(file: Path) -> Iterator[Path]:
             yield file
             return
         # The temporary file is beside the target, with links resolved: os.replace works within one file system only.
-        target = file.resolve()
+        target = _followed(file)
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".tpusim-{secrets.token_hex(8)}.tmp")
         try:
@@ -58,6 +59,14 @@ def replacing(file: Path) -> Iterator[Path]:
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _followed(file: Path) -> Path:
+    """Return the file to which links lead. Raises OSError where they lead to themselves."""
+    target = Path(os.path.realpath(file))
+    if any(each.is_symlink() for each in (target, *target.parents)):
+        raise OSError(errno.ELOOP, "a link that leads to itself")
+    return target
 
 
 @contextmanager
@@ -73,4 +82,15 @@ def _failures_named(file: Path) -> Iterator[None]:
 
 def is_device(file: Path) -> bool:
     """Whether `file` is a pipe or a device, such as /dev/stdout: written to, never replaced."""
-    return file.exists() and not file.is_file()
+    return os.path.exists(file) and not os.path.isfile(file)
+
+
+def is_named_pipe(file: Path) -> bool:
+    """Whether `file` is a pipe with a name, in which nothing is to be read until somebody writes; no pipe that this
+    process was given, such as /dev/stdin or that of `<(command)`.
+    """
+    try:
+        real = os.path.realpath(file)
+        return stat.S_ISFIFO(os.stat(real).st_mode) and not real.startswith("/dev/")
+    except (OSError, ValueError):
+        return False

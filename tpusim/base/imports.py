@@ -18,6 +18,8 @@ from tpusim.base.errors import InputError
 Thing = TypeVar("Thing")
 F = TypeVar("F", bound=Callable[..., object])
 
+_PACKAGE = __name__.partition(".")[0]
+_WAIT = "loops are compiled for this computer, which may take half a minute, in the first run alone"
 _ROOM = bytes(2**20)
 """More bytes than all compiled code takes."""
 
@@ -87,7 +89,32 @@ def _numba() -> Any:
         slow = "loops of the DRAM run as Python, some 20 times slower"
         warn(f"Numba cannot be imported ({error}): {slow}; {_install('numba')}", stacklevel=2)
         return None
+    _tell_when_compiling()
     return numba
+
+
+class FirstCompilation(UserWarning):
+    """What somebody waits for who runs a loop for the first time."""
+
+
+def _tell_when_compiling() -> None:
+    """Warn at the first loop of this package that is really compiled, not found on disk, in this process."""
+    from multiprocessing import parent_process
+
+    event: Any = import_module("numba.core.event")
+    told = parent_process() is not None  # Whoever started it says so, or shows progress.
+
+    class AtTheFirst(event.Listener):  # type: ignore[misc]
+        def on_start(self, started: Any) -> None:
+            nonlocal told
+            if not told and started.data["dispatcher"].py_func.__module__.startswith(f"{_PACKAGE}."):
+                told = True
+                warn(FirstCompilation(_WAIT), stacklevel=2)
+
+        def on_end(self, ended: Any) -> None:
+            """Nothing is told."""
+
+    event.register("numba:compile", AtTheFirst())
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys, except ends of lines and tabs; and those that change the direction of text."""
@@ -11,6 +12,23 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def counted(count: int, what: str) -> str:
     """A number of things, such as "1 pass" or "2,000 fills"; the plural of `what` takes an s."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+_MOST_NAMED = 3
+"""Most settings that stand beside a name."""
+_LONGEST_SETTING = 48
+
+
+def with_settings(name: str, settings: Mapping[str, str]) -> str:
+    """The name of a thing with what was set of it, by path: "tpu_v2 with array.size=64"; of many the first few, and how
+    many more.
+    """
+    if not settings:
+        return name
+    each = [f"{path}={value}" for path, value in settings.items()]
+    told = [text if len(text) <= _LONGEST_SETTING else f"{text[: _LONGEST_SETTING - 3]}..." for text in each]
+    more = f" and {len(told) - _MOST_NAMED:,} more set" if len(told) > _MOST_NAMED else ""
+    return f"{name} with {', '.join(told[:_MOST_NAMED])}{more}"
 
 
 def visible(text: str) -> str:

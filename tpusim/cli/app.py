@@ -11,6 +11,7 @@ import warnings
 from contextlib import suppress
 
 from tpusim.base.errors import InputError
+from tpusim.base.imports import FirstCompilation
 from tpusim.base.interruption import interrupted
 from tpusim.cli.commands import app
 from tpusim.cli.terminal import INTERRUPTED, leave_now, prepare_streams, say
@@ -49,7 +50,7 @@ def _exit_code() -> int:
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
     """Show a warning as a line, without the place in the code that Python adds."""
-    say(sys.stderr, f"Warning: {message}")
+    say(sys.stderr, f"{'Note' if isinstance(message, FirstCompilation) else 'Warning'}: {message}")
 
 
 def _refused(message: str) -> int:

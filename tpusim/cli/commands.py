@@ -6,12 +6,13 @@ commands in the order of this module.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from typer import Argument, Exit, Option, Typer
+from typer import Argument, Context, Exit, Option, Typer
 
 from tpusim.base.version import __version__
 from tpusim.cli import names, options
@@ -25,7 +26,8 @@ Action = TypeVar("Action", bound=Callable[..., None])
 app = Typer(
     name="tpusim",
     cls=Commands,
-    help="Simulate the matrix unit of a TPU v2, cycle by cycle, or a GPU, and check every output.",
+    help="Simulate neural networks on a TPU, v2 to 7x, or a GPU, cycle by cycle: convolutional networks and language "
+    "models, inference and training. Every output is checked.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,
     # Plain help and tracebacks: rich's would take longer to import than a small run takes.
@@ -57,11 +59,6 @@ _Engine = Annotated[
     str,
     Option(metavar="NAME", help=f"What keeps time: {', '.join(names.ENGINES)}.", autocompletion=words(names.ENGINES)),
 ]
-_Batch = Annotated[
-    int | None,
-    Option(parser=options.whole("--batch", 1, names.MOST_IMAGES), metavar="N", show_default=False,
-           help=f"Images at a time: unless given, as many as --input or the file holds, else {names.BATCH}."),
-]  # fmt: skip
 _Dtype = Annotated[
     str | None,
     Option(
@@ -89,9 +86,10 @@ _Saved = Annotated[
 
 @command("run resnet50 --batch 8 --set array.size=256 --json run.json")
 def run(
+    context: Context,
     workload: options.Workload,
     hardware: options.Hardware = "tpu_v2",
-    batch: _Batch = None,
+    batch: options.Batch = None,
     lowering: options.Lowering = None,
     engine: _Engine = "event",
     check: Annotated[bool, Option("--check/--no-check", help="Compute and check every output.")] = True,
@@ -136,12 +134,13 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, training_of
+    from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, tell_unasked, training_of
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
+    unnamed = options.left_out(context, "hardware")
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
         from tpusim.cli.actions.generation import generate_and_report
@@ -150,9 +149,11 @@ def run(
         beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event"}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
-        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out)
+        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out, unnamed)
         return
     jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers, ends.dtype(dtype))
+    if unnamed:
+        tell_unasked(jobs.work)
     values: dict[str, Any] = {"check": check, "sums": sums, "seed": seed}
     journey = ends.journey(workload, jobs, asked, **values) if ends.asked else None
     simulate_and_report(jobs, json, out, ends, journey=journey, engine=engine, **values)
@@ -179,17 +180,18 @@ def report(
     """
     from tpusim.cli.actions.results import write_page
 
-    write_page(source, out or (source if source.is_dir() else source.parent) / names.PAGE_FILE)
+    write_page(source, out or (source if os.path.isdir(source) else source.parent) / names.PAGE_FILE)
 
 
 @command("explain resnet50 --layer conv1")
 def explain(
+    context: Context,
     workload: options.Workload,
     layer: Annotated[
         str | None, Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
     ] = None,
     hardware: options.Hardware = "tpu_v2",
-    batch: options.Batch = 8,
+    batch: options.Batch = None,
     lowering: options.Lowering = None,
     changes: options.Changes = None,
     dims: options.Dims = None,
@@ -215,12 +217,14 @@ def explain(
     It is also run by every other lowering, to say what it would cost.
     """
     from tpusim.cli.actions.explain import explain_and_report
-    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, training_of
+    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
 
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering)
     tell_left_out(jobs.work)
+    if options.left_out(context, "hardware"):
+        tell_unasked(jobs.work)
     explain_and_report(jobs, layer, json, out)
 
 
@@ -307,9 +311,10 @@ def plot(
 
 @command("trace resnet50 --layers conv1 -o conv1.perfetto-trace")
 def trace(
+    context: Context,
     workload: options.Workload,
     hardware: options.Hardware = "tpu_v2",
-    batch: options.Batch = 8,
+    batch: options.Batch = None,
     lowering: options.Lowering = None,
     layers: options.Layers = "*",
     changes: options.Changes = None,
@@ -355,13 +360,15 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
-    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, training_of
+    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
     from tpusim.cli.actions.trace import Wanted, print_or_write
 
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
     jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers)
     tell_left_out(jobs.work)
+    if options.left_out(context, "hardware"):
+        tell_unasked(jobs.work)
     print_or_write(Wanted(jobs, seed, first, last), out)
 
 
@@ -453,7 +460,7 @@ def import_model(
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")
     ] = None,
-    batch: _Batch = None,
+    batch: options.Batch = None,
     dims: options.Dims = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,

@@ -6,13 +6,19 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.cli.names import MOST_IMAGES, MOST_NUMBER, NARROW, OPS, OPTIMIZERS
+from tpusim.cli.names import BATCH, MOST_IMAGES, MOST_NUMBER, NARROW, OPS, OPTIMIZERS
 from tpusim.cli.terminal import errors_reported
 from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
+
+
+def left_out(context: Context, option: str) -> bool:
+    """Return whether nobody gave an option, so that its default is taken."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "DEFAULT"
 
 
 def words(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -62,7 +68,15 @@ Workload = Annotated[
 Hardware = Annotated[
     str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs"))
 ]
-Batch = Annotated[int, Option(parser=whole("--batch", 1, MOST_IMAGES), metavar="N", help="Images at a time.")]
+Batch = Annotated[
+    int | None,
+    Option(
+        parser=whole("--batch", 1, MOST_IMAGES),
+        metavar="N",
+        show_default=False,
+        help=f"Images at a time: unless given, as many as --input, or the file or function, holds, else {BATCH}.",
+    ),
+]
 AnotherLowering = Annotated[
     str | None,
     Option(

@@ -22,7 +22,7 @@ QUIET_SECONDS = 2.0
 class Meter:
     """Progress: a bar on a terminal, a line now and then in a pipe, and nothing for quick work.
 
-    With a `unit` of the total, also the rate a minute, and the time left.
+    With a `unit` of the total, which are stored as they are done, also the rate a minute, and the time left.
     """
 
     def __init__(self, total: int, unit: str = "") -> None:
@@ -81,7 +81,7 @@ class Meter:
             name, heard = self._name, self._news
             if self._unit:
                 speed = pace(self.done, heard - self._began, self._share, self._unit, now - heard)
-                name = ", ".join(filter(None, (name, speed)))
+                name = ", ".join(filter(None, (f"{self._unit} stored", name, speed)))
             if self._bar:
                 self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
                 return

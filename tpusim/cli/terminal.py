@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import typer
 
 from tpusim.base.errors import InputError, Problem, TpusimError
+from tpusim.base.interruption import ENDING
 from tpusim.base.words import counted, visible
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ def say_interrupted(*sentences: str) -> None:
 def leave_now(code: int) -> NoReturn:
     """Exit without waiting for layers that other threads still compute; every file is complete or absent.
 
-    Ctrl-C, or SIGTERM, ends it at once, even if nobody reads the rest of the output.
+    Ctrl-C, or what counts as that, ends it at once, even if nobody reads the rest of the output.
     """
-    for asked in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
+    for asked in ENDING if threading.current_thread() is threading.main_thread() else ():
         signal.signal(asked, lambda *_: os._exit(INTERRUPTED))
     if code == INTERRUPTED and not _told.is_set():
         say_interrupted(NO_FILE)
@@ -99,10 +100,12 @@ def errors_reported(interrupted: str = "") -> Iterator[None]:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let a first Ctrl-C wait until files are put away, which is quick; a second one does not wait."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # What is ignored stays so, and what nobody has prepared for ends the process as ever.
+    known = {each: signal.getsignal(each) for each in ENDING}
+    before = {each: handler for each, handler in known.items() if handler not in (signal.SIG_IGN, signal.SIG_DFL)}
     asked = False
 
     def remember(number: int, frame: FrameType | None) -> None:
@@ -111,11 +114,13 @@ def uninterrupted() -> Iterator[None]:
             raise KeyboardInterrupt
         asked = True
 
-    signal.signal(signal.SIGINT, remember)
+    for each in before:
+        signal.signal(each, remember)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
     if asked:
         raise KeyboardInterrupt
 

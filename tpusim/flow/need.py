@@ -136,7 +136,7 @@ def check_hbm(workload: Workload, machine: Machine) -> None:
     capacity = family_of(machine).capacity(machine)
     if capacity is None or (need := hbm_need(workload, machine)).total <= capacity:
         return
-    says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.name} has {capacity:,} B"
+    says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.label} has {capacity:,} B"
     parts = f"{need.weights:,} B are weights, {need.ends:,} B inputs and outputs"
     parts += f", {need.between:,} B maps between layers, while {need.at} runs"
     parts += f", {need.caches:,} B caches" if need.caches else ""
@@ -282,7 +282,7 @@ def check_numbers(jobs: Jobs, numbers: Numbers) -> None:
     """Raise InputError for layers whose values could not be checked: all of them, before the first is simulated."""
     family, machine = jobs.family, jobs.machine
     if numbers.in_array_order and not family.array_order:
-        says = f"{machine.name} is {family.title}, and an array's order is a TPU's"
+        says = f"{machine.label} is {family.title}, and an array's order is a TPU's"
         raise InputError(f"sums array: {says}; take sums {ANY_ORDER}")
     problems: list[Problem] = []
     for layer, batch, name, _ in jobs.each:

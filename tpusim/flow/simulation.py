@@ -137,7 +137,7 @@ def _check_engine(engine: str, jobs: Jobs) -> None:
             f"unknown engine {engine!r}{did_you_mean(engine, ENGINES) or ';'} there is {', '.join(ENGINES)}"
         )
     if engine not in jobs.family.engines:
-        keeps = f"{jobs.hardware.name} is {jobs.family.title}, whose time is kept by {', '.join(jobs.family.engines)}"
+        keeps = f"{jobs.hardware.label} is {jobs.family.title}, whose time is kept by {', '.join(jobs.family.engines)}"
         raise InputError(f"engine {engine}: {keeps}")
 
 
@@ -210,4 +210,5 @@ def result_of(
     asked = work.name, work.batch, jobs.lowering, engine, seed
     more = dict(work.not_timed), dict(work.not_known), dict(work.sizes), jobs.dtype, sums
     left = len(work.layers) - len(layers)
-    return Result(__version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
+    run = Result(__version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
+    return replace(run, changes=dict(jobs.hardware.changes), chips=work.chips)

@@ -54,6 +54,11 @@ class Document:
     multiple: int = 1
     copies: frozenset[str] = frozenset()
 
+    @property
+    def least_batch(self) -> int:
+        """Return the fewest images that a run of it may have."""
+        return self.images or self.multiple
+
     def place(self, path: str) -> Place:
         """Place of `path`, or, if the file has no such path, of the nearest one around it."""
         if path in self.moved:

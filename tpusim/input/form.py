@@ -12,13 +12,25 @@ from functools import cache, partial
 from inspect import Parameter, Signature, unwrap
 from math import isfinite, nan
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)  # fmt: skip
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    PrivateAttr,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -28,6 +40,7 @@ from pydantic_core import ArgsKwargs, CoreSchema, ErrorDetails, core_schema
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import QuantityKind
+from tpusim.base.words import with_settings
 from tpusim.input.document import Document, Place, parse_scalar
 from tpusim.input.scalars import (
     integer,
@@ -75,6 +88,43 @@ class FileSection(BaseModel):
             known = hash(tuple(getattr(self, name) for name in type(self).model_fields))
             object.__setattr__(self, "_hash", known)
         return known
+
+
+class FileModel(FileSection):
+    """A whole model with a name, which tells what was set of it beside its file (`--set`, sweeps, Python).
+
+    That is no part of the model: models of equal fields are equal, however they came to them.
+    """
+
+    name: str
+    _changes: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal."""
+        if type(other) is not type(self):
+            return NotImplemented
+        if self.__dict__ == other.__dict__:
+            return True
+        # Besides fields, properties that were worked out once may lie there.
+        return all(getattr(self, each) == getattr(other, each) for each in type(self).model_fields)
+
+    __hash__ = FileSection.__hash__
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """Fields that were set beside the file, by path, as they were written."""
+        return self._changes
+
+    @property
+    def label(self) -> str:
+        """The name for people, with what was set: "tpu_v2 with array.size=64"."""
+        return with_settings(self.name, self._changes)
+
+    def telling(self, changes: Mapping[str, str]) -> Self:
+        """Return a copy that tells of changes ahead of the model's own; a name is no change, as it is told anyway."""
+        told = self.model_copy()
+        told._changes = {path: text for path, text in {**changes, **self._changes}.items() if path != "name"}
+        return told
 
 
 class Form(Generic[Model]):
@@ -254,6 +304,11 @@ def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, lis
         except InputError as error:
             problems.append(Problem(str(error), f"--set {text}"))
     return given, problems
+
+
+def texts_of(given: Settings) -> dict[str, str]:
+    """Overrides that were read, by path, as they were written."""
+    return {path: where.partition("=")[2].strip() for path, (_, (where, _)) in given.items()}
 
 
 def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:

@@ -17,13 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.files import replacing
+from tpusim.base.files import is_named_pipe, replacing
 from tpusim.input.document import Document, parse_document
 from tpusim.input.scalars import show
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
 MAX_BYTES = 8 * 2**20
+
+PIPE = "is a named pipe, on which a reader may wait for ever; give a file, or send it to standard input"
 
 _KINDS = {
     "workloads": ("a workload", "layers", "tpusim run {}"),
@@ -125,6 +127,8 @@ def read_text(path: Path, most: int = MAX_BYTES) -> str:
 
 def read_bytes(path: Path, most: int) -> bytes:
     """The first `most` bytes of a file. Raises InputError that names it."""
+    if is_named_pipe(path):
+        raise InputError(Problem(PIPE, str(path)))
     try:
         with path.open("rb") as file:
             return file.read(most)
@@ -132,8 +136,8 @@ def read_bytes(path: Path, most: int) -> bytes:
         raise InputError(Problem("no such file; check the path", str(path))) from None
     except IsADirectoryError:
         raise InputError(Problem("is a directory; give a file", str(path))) from None
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}); check the file and its permissions"
+    except (OSError, ValueError) as error:  # The latter for a name with a NUL in it.
+        reason = f"cannot be read ({getattr(error, 'strerror', error)}); check the file and its permissions"
         raise InputError(Problem(reason, str(path))) from None
 
 
@@ -150,8 +154,10 @@ def _decode(data: bytes, label: str, most: int) -> str:
 
 def read_arrays(path: Path) -> Arrays:
     """All arrays of a file; nothing in it is unpickled. Raises InputError that names it."""
-    if not path.is_file():
-        raise InputError(Problem("is a directory; give a file" if path.is_dir() else "no such file", str(path)))
+    if is_named_pipe(path):
+        raise InputError(Problem(PIPE, str(path)))
+    if not os.path.isfile(path):
+        raise InputError(Problem("is a directory; give a file" if os.path.isdir(path) else "no such file", str(path)))
     try:
         if not is_zipfile(path):
             raise InputError(Problem(f"is no .npz; {_WRITE}", str(path)))

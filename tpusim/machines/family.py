@@ -36,6 +36,17 @@ class Machine(Protocol):
     def name(self) -> str: ...
 
     @property
+    def changes(self) -> Mapping[str, str]:
+        """Fields that were set beside its file, by path, as they were written; no part of what it is."""
+
+    @property
+    def label(self) -> str:
+        """The name for people, with what was set: "tpu_v2 with array.size=64"."""
+
+    def telling(self, changes: Mapping[str, str]) -> Self:
+        """Return a copy that tells of changes ahead of the machine's own."""
+
+    @property
     def family(self) -> str:
         """Key of the machine's family in FAMILIES."""
 
@@ -275,6 +286,10 @@ class Family(Protocol):
         """Return the generation of chips that a machine stands for, with its year; None where it stands for no chip."""
         return None
 
+    def chip_cores(self, machine: Any) -> int:
+        """Return the cores of the chip of which a machine is one; 1 where it is the whole chip, or stands for none."""
+        return 1
+
     def capacity(self, machine: Any) -> int | None:
         """Return the bytes that the DRAM of a machine holds; None where its file does not tell."""
         return None
@@ -363,7 +378,7 @@ def family_of(machine: Machine) -> Family:
 
 def of_tpus_alone(machine: Machine, what: str) -> InputError:
     """An error for a feature, named by `what`, that only TPUs have."""
-    says = f"{machine.name} is {family_of(machine).title}, and {what} is of TPUs alone"
+    says = f"{machine.label} is {family_of(machine).title}, and {what} is of TPUs alone"
     return InputError(f"{says}; give a TPU with --hardware, such as tpu_v2")
 
 

@@ -363,6 +363,7 @@ class Workload:
         training: what a training step of it adds, where its file says so.
         phases: of the layers of a training step: forward, backward or update.
         grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
+        chips: chips that share the network; the workload is the part of one of them.
 
     Examples:
         >>> from tpusim import Gemm, Workload
@@ -385,6 +386,7 @@ class Workload:
     training: Training | None = None
     phases: tuple[tuple[str, str], ...] = ()
     grows: str = ""
+    chips: int = 1
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, PlainValidator, ValidationInfo
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.document import Document
-from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, written
+from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, whole, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.entries import (
@@ -86,8 +86,7 @@ def load_workload(
     """
     images = run_batch(batch)
     document = open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown, ops, batch=images))
-    own = document.images if images.usual and document.images else images.images
-    return workload_of(document, fitting(document, own), ops)
+    return workload_of(document, document.images if images.usual and document.images else images.images, ops)
 
 
 USUAL_BATCH = 8
@@ -105,16 +104,6 @@ def images_of(batch: object) -> int:
         return whole_number(batch, 1, MOST_IMAGES)
     except InputError as error:
         raise InputError(Problem(str(error), "batch")) from None
-
-
-def fitting(document: Document, batch: int) -> int:
-    """Return `batch` unchanged. Raises InputError where the file says for how many images its layers are, and these are
-    not as many.
-    """
-    if document.images is not None and document.images != batch:
-        says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
-        raise InputError(Problem(says, document.label))
-    return batch
 
 
 def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
@@ -292,8 +281,8 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     Raises InputError with every problem of it; a batch that its sizes are not for.
     """
     if document.images and batch != document.images:
-        says = f"{document.label} is for {counted(document.images, 'image')} here; leave the batch out, or give as many"
-        raise InputError(Problem(says, f"--batch {batch}"))
+        says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
+        raise InputError(Problem(says, document.label))
     if batch % document.multiple:
         says = f"{document.label} is for {document.multiple:,} images at once; give {document.multiple:,} or a multiple"
         raise InputError(Problem(says, f"batch {batch}"))
@@ -309,7 +298,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
             raise InputError(problems)
     known = file.not_timed, file.not_known, file.sizes, edges
     found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
-    return narrowed(replace(found, grows=file.grows), document).with_ops(ops or file.ops)
+    return narrowed(replace(found, grows=file.grows, chips=file.chips), document).with_ops(ops or file.ops)
 
 
 def narrowed(work: Workload, document: Document) -> Workload:
@@ -405,6 +394,8 @@ def _entries(entries: object) -> object:
 
 # ---- the file
 
+MOST_CHIPS = 2**20
+"""Most chips that may share a network."""
 _PHASES = "{prefill: {tokens: context}, decode: {tokens: 1}}"
 
 
@@ -423,6 +414,7 @@ class _File:
         sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
         phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
         grows: size that each token of a generation adds one to (`tpusim run --tokens`).
+        chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
         inputs: names by which entries read the inputs of the network.
         training: what a training step adds to the network (`tpusim run --training`).
         weights: how HBM has second factors of products that no layer makes: `computed`, as they are multiplied, or as
@@ -440,6 +432,7 @@ class _File:
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
     grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
+    chips: Annotated[int, whole(MOST_CHIPS)] = 1
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None

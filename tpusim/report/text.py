@@ -21,9 +21,9 @@ def percent(ratio: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Write three significant digits, never an exponent."""
+    """Write three significant digits, and of a longer number all before the point; never an exponent."""
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return "0" if value == 0 else f"{value:.{decimals}f}"
+    return "0" if value == 0 else f"{value:,.{decimals}f}"
 
 
 def quantity(value: float, units: Scales) -> str:
@@ -42,6 +42,21 @@ def scale(values: Iterable[float | None], units: Scales) -> tuple[str, float]:
     """Return the largest unit that the greatest of `values` has at least one of."""
     greatest = max((value for value in values if value is not None), default=0.0)
     return next(((unit, size) for unit, size in units if greatest >= size), units[-1])
+
+
+def column_scale(values: Iterable[float | None], units: Scales) -> tuple[str, float]:
+    """Return the unit of a column of values: that of the greatest, or the next smaller one where most values would
+    hardly show any digit in it, and the greatest is not long in the smaller one.
+    """
+    known = sorted(value for value in values if value)
+    unit = scale(known, units)
+    smaller = next((each for each in units if each[1] < unit[1]), None)
+    if smaller and known[len(known) // 2] < _SHOWS * unit[1] and known[-1] < _LONGEST * smaller[1]:
+        return smaller
+    return unit
+
+
+_SHOWS, _LONGEST = 0.1, 100_000
 
 
 def written(figure: Figure, value: float | None, size: float) -> str:

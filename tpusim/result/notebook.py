@@ -43,8 +43,7 @@ def html_of(result: Result) -> str:
         cells = [f"{shorter:,} shorter layers", "", "", f"{cycles:,}", f"{time_us:,.1f}"]
         rows.append(_row([*cells, *[""] * (len(_HEADS) - len(cells))]))
     rows.append(_row([f"total of {len(result.layers):,}", "", *_figures(result.total)], "th"))
-    machine = result.hardware.get("name", "unnamed hardware")
-    caption = f"{result.workload}, {size_of(result)}, on {machine}: {in_heading(result)}"
+    caption = f"{result.workload}, {size_of(result)}, on {result.machine}: {in_heading(result)}"
     if missing := left_out(result.not_timed.items(), result.not_known.items()):
         caption += f". {missing}"
     return f"<table><caption>{escape(caption)}</caption>{_row(_HEADS, 'th')}{''.join(rows)}</table>"

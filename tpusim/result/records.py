@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 from annotated_types import Interval
 
 from tpusim.base.errors import InputError
-from tpusim.base.words import counted
+from tpusim.base.words import counted, with_settings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -61,7 +61,7 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes")
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -352,6 +352,9 @@ class Result:
         sums: order in which the data path added: any, or that of the array.
         reference_only: ops whose values the reference alone worked out, by name and count; left out of the JSON where
             there are none.
+        chips: chips that share the network, whose part of one was run; left out of the JSON where it is 1.
+        changes: fields of the machine that were set beside its file, by path, as they were written; left out of the
+            JSON where there are none.
 
     Examples:
         >>> import tpusim
@@ -378,6 +381,13 @@ class Result:
     dtype: str = "integers"
     sums: str = "any"
     reference_only: Mapping[str, Count] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    chips: Count = 1
+
+    @property
+    def machine(self) -> str:
+        """The machine's name for people, with what was set: "tpu_v2 with array.size=64"."""
+        return with_settings(str(self.hardware.get("name", "unnamed hardware")), self.changes)
 
     @property
     def checked(self) -> bool:
@@ -399,7 +409,13 @@ class Result:
         made = {name: value for name, value in held.items() if value or name not in _WHERE_ANY}
         total = {name: value for name, value in made["total"].items() if name not in _OF_LAYERS_ALONE}
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
-        told = {"checked": self.checked, "correct": self.correct}
+        if self.chips == 1:
+            del made["chips"]
+        # Imported here, as the words of results are above the records.
+        from tpusim.result.vocabulary.runs import cores_of_its_chip, part_notes
+
+        notes = part_notes(self.chips, self.hardware.get("name"), cores_of_its_chip(self.hardware))
+        told = {"checked": self.checked, "correct": self.correct, **({"notes": notes} if notes else {})}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
         parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}
         return {**made, **told, **parts}
@@ -423,8 +439,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Return a line, as `print` shows it; every figure is in `to_json()`."""
-        machine = self.hardware.get("name", "unnamed hardware")
-        run = f"{self.workload}, batch {self.batch}, on {machine}: {counted(len(self.layers), 'layer')}"
+        run = f"{self.workload}, batch {self.batch}, on {self.machine}: {counted(len(self.layers), 'layer')}"
         took = f"{self.total.cycles:,} cycles, {self.total.time_us:,.1f} us"
         return f"<Result of {run}, {took}; to_json(), to_frame(), total and layers tell more>"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from tpusim.base.errors import InputError
-from tpusim.base.words import counted
+from tpusim.base.words import counted, with_settings
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.simulation import run
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
@@ -91,6 +91,9 @@ class Generation:
 
     Attributes:
         workload, hardware: names of what ran.
+        changes: fields of the machine that were set beside its file, by path, as they were written.
+        chips: chips that share the network, of whose work one's part was timed.
+        chip_cores: cores of the chip of which the machine is one.
         batch: sequences, each of which gets every token.
         tokens: tokens in order.
         off: largest distance of a simulated token from the line through the simulated ones beside it, as a share of its
@@ -106,6 +109,14 @@ class Generation:
     off: float
     clock_hz: int
     bandwidth: int
+    changes: Mapping[str, str] = field(default_factory=dict)
+    chips: int = 1
+    chip_cores: int = 1
+
+    @property
+    def machine(self) -> str:
+        """The machine's name for people, with what was set."""
+        return with_settings(self.hardware, self.changes)
 
     @property
     def seconds(self) -> float:
@@ -128,7 +139,7 @@ class Generation:
         return tuple(each for each in self.tokens if each.simulated)
 
     @property
-    def changes(self) -> tuple[tuple[int, int], ...]:
+    def plan_changes(self) -> tuple[tuple[int, int], ...]:
         """Keys of simulated tokens beside one another that are on different plans."""
         return tuple((one.context, other.context) for one, other in pairwise(self.simulated) if one.plan != other.plan)
 
@@ -207,8 +218,9 @@ def generate(
     off = max((_off(*each) for each in zip(found, found[1:], found[2:], strict=False)), default=0.0)
     off = off if tokens > len(found) else 0.0
     work = at(first)
-    bandwidth = machine.hbm_bytes_per_s
-    return Generation(work.name, machine.name, work.batch, tuple(made), off, machine.clock_hz, bandwidth)
+    told = work.name, machine.name, work.batch, tuple(made), off
+    parts = work.chips, family_of(machine).chip_cores(machine)
+    return Generation(*told, machine.clock_hz, machine.hbm_bytes_per_s, dict(machine.changes), *parts)
 
 
 def _check_rows(work: Workload, later: Workload) -> None:

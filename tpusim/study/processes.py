@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from threadpoolctl import threadpool_limits
 
 from tpusim.base.errors import TpusimError
+from tpusim.base.interruption import ENDING
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
@@ -121,7 +122,7 @@ def _interrupts_blocked() -> Iterator[None]:
         return
     # Python's resource tracker, which the first process would start, must not inherit the mask.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
@@ -130,7 +131,8 @@ def _interrupts_blocked() -> Iterator[None]:
 
 def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
     """Work on inputs as they come. BLAS has one thread: the processes fill the processors already."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
     with threadpool_limits(1), suppress(EOFError, OSError):
         while True:

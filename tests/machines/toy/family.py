@@ -13,7 +13,18 @@ from tpusim import reference
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
-from tpusim.input.form import FROM_YAML, FileSection, Form, Name, Overrides, Quantity, read_overrides, whole, written
+from tpusim.input.form import (
+    FROM_YAML,
+    FileModel,
+    Form,
+    Name,
+    Overrides,
+    Quantity,
+    read_overrides,
+    texts_of,
+    whole,
+    written,
+)
 from tpusim.machines.family import Checking, Family, Need
 from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op
@@ -25,7 +36,7 @@ SLOW: set[str] = set()
 """Layers of which the second interpreter disagrees."""
 
 
-class Toy(FileSection):
+class Toy(FileModel):
     """So many MACs a cycle, behind memory of so many bytes a cycle."""
 
     name: Annotated[str, Name(), written("my_machine")]
@@ -51,7 +62,7 @@ class Toy(FileSection):
         return self
 
     def with_overrides(self, overrides: Overrides) -> Toy:
-        return FAMILY.read(Document(self.name, self.to_dict()), overrides)
+        return FAMILY.read(Document(self.name, self.to_dict()), overrides).telling(self.changes)
 
 
 _FORM = Form(Toy)
@@ -134,7 +145,7 @@ class ToyFamily(Family):
         given, refused = read_overrides(overrides, _FORM)
         for path, (value, where) in given.items():
             document = document.override(path, value, where)
-        return _FORM.read(document, FROM_YAML, refused)
+        return _FORM.read(document, FROM_YAML, refused).telling(texts_of(given))
 
     def facts(self, machine: Toy) -> Mapping[str, str]:
         return {"MACs a cycle": f"{machine.pes}", "clock": FREQUENCY.format(machine.clock_hz)}

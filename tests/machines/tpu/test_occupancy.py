@@ -177,7 +177,7 @@ def test_what_stays_is_in_use_until_its_last_reader_has_it(chain: Chain, leaves:
     """From no word to no word, never more than there are, and no fewer than an outcome has while readers run."""
     found = found_for(chain, leaves)
     suppose(len(found.allocations) > 0)
-    program = linked(found.layers, chain.hardware, found.stay)
+    program = linked(found.layers, chain.hardware)
     suppose(len(program.steps) < 500)
     recorded = event.record(program, chain.hardware)
     timeline = recorded.timeline()

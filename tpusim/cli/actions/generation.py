@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import probe, write
+from tpusim.cli.actions.inputs import tell_unasked
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import PAGE_FILE
@@ -22,15 +23,18 @@ from tpusim.network.workload import Workload
 from tpusim.network.workload_file import images_of, open_workload
 from tpusim.report.page.assemble import told_page
 from tpusim.report.plots import FORMATS
-from tpusim.report.tables.generation import GENERATION_FILE, generated
+from tpusim.report.tables.generation import GENERATION_FILE, at_a_glance, generated
+from tpusim.result.vocabulary.runs import shared_by
 from tpusim.study.generation import CHECKED, generate
 
 
 def generate_and_report(
     workload: str, hardware: str, batch: int, changes: Sequence[str] | None, asked: ModelOptions, tokens: int,
-    lowering: str | None, json: str | None, out: Path | None,
+    lowering: str | None, json: str | None, out: Path | None, unnamed: bool,
 ) -> None:  # fmt: skip
     """Time `tokens` tokens of each of `batch` sequences: a table, JSON, and in `out` a picture and a page.
+
+    `unnamed`: nobody named the machine.
 
     Raises InputError: the workload names no size that grows, or what a run raises.
     """
@@ -44,6 +48,8 @@ def generate_and_report(
         named = ", ".join(name for name, _ in network.sizes) or "it has none"
         says = f"the workload does not say which of its sizes each token adds one to; write grows: with one of: {named}"
         raise InputError(Problem(says, f"--tokens: {document.label}"))
+    if unnamed:
+        tell_unasked(network)
     # The workload's own size is that of the first token.
     first = dict(network.sizes)[grows]
 
@@ -55,6 +61,7 @@ def generate_and_report(
     with Meter(min(tokens, CHECKED + 2)) as meter:
         made = generate(at, machine, first, tokens, lowering, meter.show)
     sizes = "".join(f", {name} {size}" for name, size in network.sizes)
+    sizes += f", {shared_by(network.chips)}" * (network.chips > 1)
     shown = generated(made, sizes)
 
     def to_folder(folder: Path) -> None:
@@ -65,7 +72,8 @@ def generate_and_report(
         picture = time_of_tokens(made, sizes)
         for path in write_pictures(folder, [picture], FORMATS):
             say(output.words_to, str(path))
-        write(folder / PAGE_FILE, told_page(f"{made.workload} on {made.hardware}", shown.paragraphs, [picture]))
+        title = f"{made.workload} on {made.machine}"
+        write(folder / PAGE_FILE, told_page(title, shown, at_a_glance(made), [picture]))
         say(output.words_to, str(folder / PAGE_FILE))
 
     output.deliver(shown, *([partial(to_folder, out)] if out is not None else []))

@@ -26,7 +26,6 @@ from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, i
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import (
     USUAL_BATCH,
-    fitting,
     images_of,
     open_workload,
     run_batch,
@@ -156,6 +155,27 @@ def training_of(wanted: bool, keep: Sequence[str] | None, optimizer: str | None)
     return asked
 
 
+_NOT_OF_THE_PAPER = frozenset({
+    "flash_attention", "embedding", "rotary", "layer_norm", "rms_norm", "top_k", "swiglu", "geglu", "gelu", "silu",
+    "softmax", "sigmoid", "tanh", "erf", "exp", "softplus", "hard_sigmoid", "hard_swish", "soft_cap",
+})  # fmt: skip
+"""Ops of language, and functions of reals: more than one of them is in none of the paper's networks."""
+_PAPER, _COMPARED = "tpu_v2", "tpu_v6e"
+"""The machine of commands whose user names none, and one that chips were compared with."""
+
+
+def tell_unasked(work: Workload) -> None:
+    """Say on stderr, where nobody named a machine, that it is the paper's, if the network is none of convolutions."""
+    ops = Counter(layer.op for layer in work.layers) + Counter(dict(work.not_timed))
+    found = [op for op in ops if op in _NOT_OF_THE_PAPER]
+    # A convolutional network may end with one of them.
+    if sum(ops[op] for op in found) > 1 or any(layer.op in found for layer in work.layers[:1]):
+        listed = ", ".join(found[:3]) + ", ..." * (len(found) > 3)
+        says = f"where --hardware names no machine, it is {_PAPER}, the paper's, for convolutions"
+        says += f"; no chip was compared with its {listed}"
+        say(sys.stderr, f"Note: {says}; take --hardware {_COMPARED}, which was held against its chip")
+
+
 def tell_left_out(work: Workload) -> None:
     """Say on stderr which ops of its network take no time, but for those that --ops leaves out."""
     if missing := left_out(work.never_timed, work.not_known):
@@ -239,7 +259,7 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
     """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what was
     read.
     """
-    images = None if batch is None else images_of(batch)
+    given = None if batch is None else images_of(batch)
     if out == Path(STDOUT):
         out = None
     if not is_foreign(file):
@@ -250,7 +270,7 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
-    images = fitting(document, images or document.images or USUAL_BATCH)
+    images = given or document.images or USUAL_BATCH
     work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -50,10 +51,12 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
 
 def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
     """Draw a result into `out`, or beside itself, in every one of `kinds` of files."""
-    if source.name == POINTS_FILE or (source.is_dir() and is_sweep(source) and not (source / RESULT_FILE).exists()):
+    if source.name == POINTS_FILE or (
+        os.path.isdir(source) and is_sweep(source) and not os.path.exists(source / RESULT_FILE)
+    ):
         raise InputError(f"{source}: {_SWEPT}")
     result = read_result(source)
-    folder = out or (source if source.is_dir() else source.parent)
+    folder = out or (source if os.path.isdir(source) else source.parent)
     probe(folder / RESULT_FILE, make_folder=True)
     # Imported here, because matplotlib takes longer to import than a run takes.
     from tpusim.report.plots.run import plots
@@ -104,11 +107,11 @@ def write_page(source: Path, file: Path) -> None:
 def _sweep_meant(source: Path) -> bool:
     """Whether a folder holds a sweep. Raises InputError if it holds a run as well."""
     swept = is_sweep(source)
-    if swept and (source / RESULT_FILE).exists():
+    if swept and os.path.exists(source / RESULT_FILE):
         raise InputError(f"{source}: holds a run and a sweep; give {source / RESULT_FILE} or {source / POINTS_FILE}")
     return swept
 
 
 def _points_of(source: Path) -> SweepPoints:
     """The points of a sweep, from its directory or its points.csv. Raises InputError."""
-    return read_points(source / POINTS_FILE if source.is_dir() else source)
+    return read_points(source / POINTS_FILE if os.path.isdir(source) else source)

@@ -17,6 +17,7 @@ from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables import sweep as tables
+from tpusim.report.tables.hardware import part_notice
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
@@ -55,7 +56,8 @@ def run_and_report(
             axis = "" if sweep.goals else tables.compares([*sweep.axes])
             present(sys.stdout, tables.compared(rows, axis) if axis else tables.best(rows, [*sweep.axes], sweep.goals))
             notice = tables.word_notice(outcome.points, store.word_fills([key for _, key in outcome.points]))
-            show(sys.stdout, *filter(None, [notice]), "")
+            parts = part_notice(dict.fromkeys(point.jobs.hardware for point, _ in outcome.points))
+            show(sys.stdout, *filter(None, [parts, notice]), "")
             names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     done = outcome.computed + outcome.failed
     counts = f"{outcome.computed:,} computed, {outcome.reused:,} there already, {outcome.failed:,} failed"
@@ -145,6 +147,11 @@ def write_files(
     files that are still as they were. Returns the names; raises InputError when a file cannot be written.
     """
 
+    def point_rows() -> Iterator[Row]:
+        """A row for each point, with what the front of all was asked for."""
+        told = tables.goals_told(sweep.goals)
+        return ({**row, **told} for row in rows)
+
     def layer_rows() -> Iterator[Row]:
         """A row for each layer of every point."""
         done = (point.jobs.work for (point, _), row in zip(points, rows, strict=True) if not row["error"])
@@ -155,7 +162,7 @@ def write_files(
 
     def written() -> Iterator[str]:
         contents: list[tuple[str, tables.ColumnKinds, Callable[[], Iterable[Row]]]] = [
-            ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), lambda: rows),
+            ("points", tables.point_columns(sweep.axes, bool(sweep.goals)), point_rows),
             ("layers", tables.layer_columns(sweep.axes), layer_rows),
         ]
         writers = {"csv": tables.write_csv, **({"parquet": tables.write_parquet} if parquet else {})}

@@ -29,6 +29,7 @@ from tpusim.report.trace.lanes import (
     vcd,
 )
 from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
+from tpusim.result.vocabulary.runs import shared_by
 
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
 TIMELINE_FORMATS = (*PERFETTO_FORMATS, ".json")
@@ -69,7 +70,7 @@ class Wanted:
         if self.lanes and self._backward:
             raise InputError(f"--to {self.last} comes before --from {self.first}")
         if not self.lanes and (out is None or out.suffix not in TIMELINE_FORMATS):
-            says = f"{self.jobs.hardware.name} is {self.jobs.family.title}, and a trace of it is a timeline"
+            says = f"{self.jobs.hardware.label} is {self.jobs.family.title}, and a trace of it is a timeline"
             raise InputError(f"{says}; write it with --out FILE{PERFETTO_FORMATS[0]} or --out FILE.json")
         if out is None:
             return
@@ -147,7 +148,8 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
     placed, total = _placed(wanted, out)
     end = wanted.end(total)
     work, machine = wanted.jobs.work, wanted.jobs.machine
-    title = f"{work.name}, batch {work.batch}, on {machine.name}"
+    size = ", ".join(filter(None, [f"batch {work.batch}", shared_by(work.chips)]))
+    title = f"{work.name}, {size}, on {machine.label}"
     with Meter(sum(len(each.layers) for each in placed)) as meter:
         return timeline(
             form, title, placed, machine.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")

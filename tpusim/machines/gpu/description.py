@@ -16,6 +16,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import (
     FROM_YAML,
     Choice,
+    FileModel,
     FileSection,
     Form,
     Name,
@@ -25,6 +26,7 @@ from tpusim.input.form import (
     Reader,
     Truth,
     read_overrides,
+    texts_of,
     whole,
     written,
 )
@@ -168,7 +170,7 @@ class GpuMapping(FileSection):
 _PS_PER_S = 10**12
 
 
-class Gpu(FileSection):
+class Gpu(FileModel):
     """A GPU: the whole machine, complete and immutable.
 
     Attributes:
@@ -292,7 +294,7 @@ class Gpu(FileSection):
 
     def with_overrides(self, overrides: Overrides) -> Gpu:
         """The machine with `PATH=VALUE` changes. Raises InputError."""
-        return read(Document(self.name, self.to_dict()), overrides)
+        return read(Document(self.name, self.to_dict()), overrides).telling(self.changes)
 
 
 FORM = Form(Gpu)
@@ -305,4 +307,4 @@ def read(document: Document, overrides: Overrides) -> Gpu:
     final = replace(document, data=data)
     for path, (value, where) in given.items():
         final = final.override(path, value, where)
-    return FORM.read(final, FROM_YAML, refused)
+    return FORM.read(final, FROM_YAML, refused).telling(texts_of(given))

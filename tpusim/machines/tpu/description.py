@@ -16,6 +16,7 @@ from tpusim.base.units import FREQUENCY
 from tpusim.input.document import Document
 from tpusim.input.form import (
     FROM_YAML,
+    FileModel,
     FileSection,
     Form,
     Name,
@@ -24,6 +25,8 @@ from tpusim.input.form import (
     Reader,
     Settings,
     read_overrides,
+    texts_of,
+    whole,
     written,
 )
 from tpusim.input.scalars import dated_name, show
@@ -50,7 +53,7 @@ SUM_BYTES = 4
 """Bytes of a sum of the arrays, and of a number that ALUs work on: float32."""
 
 
-class Hardware(FileSection):
+class Hardware(FileModel):
     """A TPU: the whole machine, complete and immutable.
 
     Built in Python, it takes attribute names and base units (`clock_hz=700_000_000`) and raises pydantic's
@@ -71,6 +74,7 @@ class Hardware(FileSection):
         mapping: choices that lowerings follow; a section.
         technology: constants in which areas and energies are told; no cycle depends on them. A file of its own
             describes them (see the technology files below); 45nm unless given.
+        chip_cores: cores of the chip of which the machine is one; 1 of a whole one.
 
     Examples:
         >>> import tpusim
@@ -98,6 +102,7 @@ class Hardware(FileSection):
         PlainSerializer(as_written),
         written("45nm"),
     ] = None
+    chip_cores: Annotated[int, whole(64)] = 1
 
     @field_validator("vector_memory")
     @classmethod
@@ -201,12 +206,15 @@ class Hardware(FileSection):
         return -(-self.hbm.latency_ps * self.clock_hz // _PS_PER_S)
 
     @property
-    def scratch_pipe(self) -> Pipe | None:
-        """The scratch memory's latency and bytes in cycles; None where there is no such memory."""
-        if (memory := self.scratch_memory) is None:
-            return None
-        latency = -(-memory.latency_ps * self.clock_hz // _PS_PER_S)
-        return Pipe(latency, Fraction(memory.bandwidth_bytes_per_s, self.clock_hz))
+    def pipes(self) -> dict[str, Pipe]:
+        """Latency and bytes in cycles of each bus to a memory behind the lanes, by the section of that memory; HBM's
+        first. A DRAM has its own latency; its pipe is all its data buses.
+        """
+        found = {"hbm": Pipe(0 if self.hbm.dram else self.latency_cycles, self.hbm_peak_bytes_per_cycle)}
+        if memory := self.scratch_memory:
+            latency = -(-memory.latency_ps * self.clock_hz // _PS_PER_S)
+            found["scratch_memory"] = Pipe(latency, Fraction(memory.bandwidth_bytes_per_s, self.clock_hz))
+        return found
 
     @property
     def element_bytes(self) -> int:
@@ -238,7 +246,8 @@ class Hardware(FileSection):
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values; `Hardware.model_validate` gives an equal Hardware back."""
         written = self.model_dump(by_alias=True)
-        return {key: value for key, value in written.items() if key not in ("generation", "scratch_memory") or value}
+        held = {key: value for key, value in written.items() if key not in ("generation", "scratch_memory") or value}
+        return held if self.chip_cores > 1 else {key: value for key, value in held.items() if key != "chip_cores"}
 
     def having(self, section: str, **changes: Any) -> Hardware:
         """The machine with other fields of a section, by their attribute names; they are not validated."""
@@ -322,7 +331,7 @@ class Hardware(FileSection):
 
     def with_overrides(self, overrides: Overrides) -> Hardware:
         """The machine with `PATH=VALUE` changes, as `load_hardware` takes them. Raises InputError."""
-        return _build(Document(self.name, self.to_dict()), overrides)
+        return _build(Document(self.name, self.to_dict()), overrides).telling(self.changes)
 
 
 @lru_cache(maxsize=64)
@@ -371,10 +380,11 @@ def _build(document: Document, overrides: Overrides) -> Hardware:
     # The file is settled before the overrides: a clash within the file is reported at its own line.
     sized, clashes = _set(replace(document, data=data), written_out)
     given, refused = read_overrides(overrides, FORM)
+    changes = texts_of(given)
     if _SIZE in given and (alus := _scaled_alus(sized.data, given[_SIZE][0])):
         given.setdefault("vector_unit.alus", (alus, given[_SIZE][1]))
     final, disagreeing = _set(sized, given)
-    return FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing])
+    return FORM.read(final, FROM_YAML, [*clashes, *refused, *disagreeing]).telling(changes)
 
 
 def _set(document: Document, given: Settings) -> tuple[Document, list[Problem]]:

@@ -88,6 +88,10 @@ class Tpu(Family):
         """Return what the machine's file says."""
         return machine.generation
 
+    def chip_cores(self, machine: Hardware) -> int:
+        """Return what the machine's file says."""
+        return machine.chip_cores
+
     def capacity(self, machine: Hardware) -> int | None:
         """Return what the machine's file says."""
         return machine.hbm.capacity_bytes

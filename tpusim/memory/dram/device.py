@@ -20,6 +20,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import (
     FROM_YAML,
     Choice,
+    FileModel,
     FileSection,
     Form,
     Name,
@@ -27,6 +28,7 @@ from tpusim.input.form import (
     Quantity,
     Reader,
     read_overrides,
+    texts_of,
     whole,
     written,
 )
@@ -192,7 +194,7 @@ class Requests(FileSection):
     outstanding: Annotated[int, whole(2**31, least=0), written(512)] = 0
 
 
-class Device(FileSection):
+class Device(FileModel):
     """A whole DRAM, complete and immutable.
 
     Attributes:
@@ -296,7 +298,7 @@ class Device(FileSection):
 
     def with_overrides(self, overrides: Overrides) -> Device:
         """The device with `PATH=VALUE` changes. Raises InputError."""
-        return _build(Document(self.name, self.to_dict()), overrides)
+        return _build(Document(self.name, self.to_dict()), overrides).telling(self.changes)
 
 
 def load_device(name_or_path: str | Path, overrides: Overrides = ()) -> Device:
@@ -316,7 +318,7 @@ def _build(document: Document, overrides: Overrides) -> Device:
     given, refused = read_overrides(overrides, _FORM)
     for path, (value, where) in given.items():
         document = document.override(path, value, where)
-    return _FORM.read(document, FROM_YAML, refused)
+    return _FORM.read(document, FROM_YAML, refused).telling(texts_of(given))
 
 
 def device_of(value: object) -> Device | None:

@@ -79,8 +79,10 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers: the total figures, the device, and the figures of each channel."""
-        own = {"device": self.device.name, "engine": self.engine, "peak_bytes_per_s": self.device.peak_bytes_per_s}
-        return {**own, **asdict(self.total), "channels": [asdict(each) for each in self.channels]}
+        device = self.device
+        own = {"device": device.name, "changes": dict(device.changes), "engine": self.engine}
+        figures = {"peak_bytes_per_s": device.peak_bytes_per_s, **asdict(self.total)}
+        return {**own, **figures, "channels": [asdict(each) for each in self.channels]}
 
 
 def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doing: None) -> Replay:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from itertools import chain
 from string import Template
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.base.version import __version__
-from tpusim.report.shown import Content, Legend, Paragraphs, Sentences, Table, text_of
+from tpusim.report.shown import Content, Legend, Sentences, Shown, Table, text_of
 from tpusim.report.style import tones
 from tpusim.report.tables.sweep import SweepPoints
-from tpusim.report.text import percent, quantity, scale, three_digits
-from tpusim.result.vocabulary.figures import TIMES, Figure, column_of
+from tpusim.report.text import column_scale, percent, quantity, scale, three_digits, written
+from tpusim.result.vocabulary.figures import LESS, MORE, TIMES, Figure, column_of
+from tpusim.study.sweep.reader import Goal
 
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
@@ -58,11 +60,14 @@ def page(kind: str, data: Mapping[str, Any]) -> bytes:
 
 
 def _filled(stem: str, allowed: str, **parts: str) -> bytes:
-    """Return the bytes of a page: its template and style by their `stem`, with `parts` where the template names them.
+    """Return the bytes of a page: its template by its `stem`, with `parts` where the template names them.
+
+    Every page looks like the page of a run, and one with another stem has a style of its own besides.
 
     Its policy forbids everything but `allowed`, in which {} stands for the digest of the style.
     """
-    style = Template(_asset(f"{stem}.css")).substitute(tones())
+    own = "" if stem == "page" else _asset(f"{stem}.css")
+    style = Template(_asset("page.css") + own).substitute(tones())
     policy = f"default-src 'none'; {allowed.format(_digest(style))}; base-uri 'none'; form-action 'none'"
     text = fragment(stem, **parts, policy=policy, style=style)
     # A name from a JSON file may hold half of a surrogate pair.
@@ -93,7 +98,7 @@ PageColumn = dict[str, Any]
 
 def column(figure: Figure, values: Iterable[float | None] = (), bar: Literal["", "widest", "whole"] = "") -> PageColumn:
     """Write `values` of a figure in one unit, so that the eye can compare; a `bar` in a cell shows its share."""
-    unit, divide = scale(values, figure.units)
+    unit, divide = column_scale(values, figure.units)
     return {
         "key": figure.key, "label": figure.label, "style": figure.style, "unit": unit, "divide": divide,
         "title": figure.meaning, "better": figure.better, "bar": bar,
@@ -108,9 +113,10 @@ def text_column(key: str, label: str, title: str = "") -> PageColumn:
 # ---- a report as a page: its sentences, its tables, its pictures, and no script
 
 
-def document_page(title: str, told: str) -> bytes:
+def document_page(title: str, told: str, subtitle: str = "") -> bytes:
     """Return the bytes of a page without a script: a title as text, and what is `told` below it as HTML."""
-    return _filled("document", "img-src data:; style-src '{}'", title=escape(title), told=told)
+    below = f'<p class="subtitle">{escape(subtitle)}</p>' if subtitle else ""
+    return _filled("document", "img-src data:; style-src '{}'", title=escape(title), subtitle=below, told=told)
 
 
 def fragment(stem: str, **parts: str) -> str:
@@ -118,17 +124,37 @@ def fragment(stem: str, **parts: str) -> str:
     return Template(_asset(f"{stem}.html")).substitute(parts)
 
 
-def told_page(title: str, paragraphs: Paragraphs, pictures: Sequence[Picture] = ()) -> bytes:
-    """Return the bytes of the page of a report: `pictures` with their captions behind what it tells."""
-    told = [_block(block) for paragraph in paragraphs for block in paragraph]
-    for picture in pictures:
-        image = b64encode(picture.contents("svg")).decode()
-        caption = escape(picture.caption)
-        told.append(
-            f'<figure><img src="data:image/svg+xml;base64,{image}" alt=""><figcaption>{caption}</figcaption></figure>'
-        )
-    told.append(f'<p class="soft">tpusim {escape(__version__)}</p>')
-    return document_page(title, "\n".join(told))
+Tile = tuple[str, str, str]
+"""A figure at a glance: its name, its value, and what more there is to say."""
+
+
+def told_page(title: str, shown: Shown, tiles: Sequence[Tile], pictures: Sequence[Picture] = ()) -> bytes:
+    """Return the bytes of the page of a report: figures at a glance, what it says in short, pictures, and its tables.
+
+    The first paragraph of the report is its heading; a paragraph with a table begins with the title of that.
+    """
+    heading, *paragraphs = shown.paragraphs
+    tables = [each for each in paragraphs if isinstance(each[0], str)]
+    lines = (_lines(block) for each in paragraphs if each not in tables for block in each)
+    said = "".join(f"<li>{escape(line)}</li>" for line in chain.from_iterable(lines))
+    glance = (f"<div><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(note)}</span></dd></div>"
+              for name, value, note in tiles)  # fmt: skip
+    told = [
+        f'<dl class="tiles">{"".join(glance)}</dl>',
+        f'<section><h2>In short</h2><ul class="sentences">{said}</ul></section>',
+        *map(_figure, pictures),
+        *(f"<section><h2>{escape(str(head))}</h2>{''.join(map(_block, rest))}</section>" for head, *rest in tables),
+        f'<p class="soft">tpusim {escape(__version__)}</p>',
+    ]
+    return document_page(title, "\n".join(told), " ".join(chain.from_iterable(map(_lines, heading))))
+
+
+def _figure(picture: Picture) -> str:
+    image, caption = b64encode(picture.contents("svg")).decode(), escape(picture.caption)
+    return (
+        f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{caption}">'
+        f"<figcaption>{caption}</figcaption></figure>"
+    )
 
 
 def _block(block: Content) -> str:
@@ -137,10 +163,14 @@ def _block(block: Content) -> str:
         sides = [column.justify == "right" for column in block.columns]
         rows = [[column.text(row, None) for column in block.columns] for row in block.rows]
         return html_table(heads, rows, numbers=sides)
+    return "\n".join(f'<p class="note">{escape(line)}</p>' for line in _lines(block))
+
+
+def _lines(block: Content) -> Sequence[str]:
+    """Return the lines of words, not folded: that is done by the browser."""
     if isinstance(block, Legend):
         block = block.sentences(None)
-    lines = block.lines if isinstance(block, Sentences) else text_of(block).splitlines()
-    return "\n".join(f"<p>{escape(line)}</p>" for line in lines)
+    return block.lines if isinstance(block, Sentences) else text_of(block).splitlines()
 
 
 def html_table(
@@ -160,7 +190,12 @@ def html_table(
 
 # ---- a sweep as plain data
 
-_FIRST = ("time_us", "tflops", "pe_utilization", "port_idle_ratio")
+_FIRST = ("tokens_per_s", "time_us", "tflops", "pe_utilization", "port_idle_ratio")
+_WISHES = (
+    "time_us", "tokens_per_s", "cycles", "tflops", "pe_utilization", "hbm_read_bytes", "hbm_write_bytes", "peak_bytes",
+    "energy", "energy_delay", "tops_per_watt", "pes", "lanes", "sram_bytes", "hbm_bytes_per_s", "area",
+)  # fmt: skip
+"""What points are weighed against each other by, beside the goals of a sweep and its axes."""
 
 
 def sweep_data(points: SweepPoints) -> dict[str, Any]:
@@ -172,19 +207,49 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
     verdict = f"All {points.size:,} points finished"
     if failed:
         verdict = f"{len(failed):,} of {points.size:,} points failed; see below"
-    axes = [f"{axis} ({len(set(texts[axis]))} values)" for axis in points.axes]
-    over = " x ".join(axes) or "no axis"
+    counts = {axis: len(set(texts[axis])) for axis in points.axes}
+    over = " x ".join(f"{axis} ({count} values)" for axis, count in counts.items() if count > 1) or "no axis"
+    fixed = ", ".join(f"{axis}={texts[axis][0]}" for axis, count in counts.items() if count == 1)
+    over += f", all with {fixed}" * bool(fixed)
     return {
         "title": f"Sweep {points.name}",
         "subtitle": f"{points.size:,} points over {over}; timing alone, values not checked",
         "verdict": {"state": "wrong" if failed else "right", "text": verdict, "first": ""},
-        "sentences": [[_fastest(points, workload)] for workload in dict.fromkeys(texts["workload"])],
+        "sentences": [
+            [said] for workload in dict.fromkeys(texts["workload"]) for said in _best_points(points, workload)
+        ],
+        "goals": [{"key": goal.column, "better": LESS if goal.minimize else MORE} for goal in points.goals],
+        "wishes": [key for key in _WISHES if len({*points.figures.get(key, ())} - {None}) > 1],
         "axes": [_axis(axis, texts[axis]) for axis in points.axes],
         "figures": _figures(points),
         "points": {**texts, **points.figures},
         "front": [index for index, mark in enumerate(texts.get("pareto", ())) if mark == "True"],
         "failed": failed,
     }
+
+
+def _best_points(points: SweepPoints, workload: str) -> Iterator[str]:
+    """Yield which point of a workload is the fastest, which makes most tokens, and which is the best by each goal."""
+    yield _fastest(points, workload)
+    done = [i for i, name in enumerate(points.texts["workload"]) if name == workload and not points.texts["error"][i]]
+    tokens = [Goal("tokens_per_s", False)] if "tokens_per_s" in points.figures else []
+    for goal in dict.fromkeys((*points.goals, *tokens)):
+        # Time has its sentence, and an axis is what is set.
+        known = points.figures.get(goal.column, ())
+        costs = {
+            i: goal.cost(value) for i in done if goal.column != "time_us" and known and (value := known[i]) is not None
+        }
+        if len({*costs.values()}) > 1:
+            best = min(costs, key=costs.__getitem__)
+            figure = column_of(goal.column)
+            unit, size = scale([known[best]], figure.units)
+            reached = f"{written(figure, known[best], size)} {unit}".strip()
+            most = "least" if goal.minimize else "most"
+            yield f"{workload} with the {most} {figure.label}: {reached}, with {_settings(points, best)}."
+
+
+def _settings(points: SweepPoints, index: int) -> str:
+    return ", ".join(f"{axis} = {points.texts[axis][index]}" for axis in points.axes if len({*points.texts[axis]}) > 1)
 
 
 def _fastest(points: SweepPoints, workload: str) -> str:
@@ -205,9 +270,8 @@ def _fastest(points: SweepPoints, workload: str) -> str:
     # A single point has no slowest to be compared with.
     if len(times) == 1:
         return f"{workload}: {reached}."
-    settings = ", ".join(f"{axis} = {points.texts[axis][best]}" for axis in points.axes)
     return (
-        f"{workload} is fastest with {settings}: {reached}; "
+        f"{workload} is fastest with {_settings(points, best)}: {reached}; "
         f"the slowest of its {len(times):,} points takes {quantity(slowest, TIMES)}, "
         f"{three_digits(slowest / times[best])} times as long."
     )
@@ -225,7 +289,7 @@ def _axis(key: str, values: Sequence[str]) -> dict[str, Any]:
 
 def _figures(points: SweepPoints) -> list[PageColumn]:
     """Say how the columns of points.csv are written; an unknown one gets three digits."""
-    keys = dict.fromkeys((*_FIRST, *points.figures))
+    keys = dict.fromkeys((*(goal.column for goal in points.goals), *_FIRST, *points.figures))
     return [
         column(column_of(key), (value for value in points.figures[key] if value is not None))
         for key in keys

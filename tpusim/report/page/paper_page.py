@@ -40,7 +40,7 @@ def _row(row: ClaimRow) -> str:
 
 
 def _verdict(verdict: str) -> str:
-    return f'<span class="verdict {_CLASSES[verdict]}">{escape(verdict)}</span>'
+    return f'<span class="chip {_CLASSES[verdict]}">{escape(verdict)}</span>'
 
 
 def _section(exhibit: Exhibit, image: bytes | None) -> str:

@@ -41,7 +41,7 @@ def run_data(result: Result) -> dict[str, Any]:
     Raises:
         InputError: when the result lacks what the page needs.
     """
-    hardware, machine = hardware_of(result), result.hardware.get("name", "unnamed hardware")
+    hardware = hardware_of(result)
     blocks = family_of(hardware).blocks(hardware)
     if blocks:
         # Results are read from files that anybody may have edited: the diagram looks these units up.
@@ -50,7 +50,7 @@ def run_data(result: Result) -> dict[str, Any]:
         _check_units(result.total, "total")
     shown = states.parts_in([result.total])
     return {
-        "title": runs.with_extent(f"{result.workload} on {machine}, {runs.size_of(result)}", result),
+        "title": runs.with_extent(f"{result.workload} on {result.machine}, {runs.size_of(result)}", result),
         "subtitle": said.heading(result),
         "verdict": verdict(result),
         "tiles": tiles(result, hardware),
@@ -299,6 +299,7 @@ def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """Return what a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
     found: list[Sentence] = [
+        [runs.share_notice(result.chips)],
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, hardware),

@@ -14,14 +14,20 @@ from warnings import catch_warnings, filterwarnings
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from tpusim.base.units import magnitude
 from tpusim.base.words import visible
 from tpusim.report.plots import FORMATS
+from tpusim.report.plots.labels import settled
 from tpusim.report.style import HATCHES
+from tpusim.report.text import scale
 from tpusim.result.vocabulary.fields import axis_title
+from tpusim.result.vocabulary.figures import PERCENT
+from tpusim.result.vocabulary.figures import Figure as Column
 from tpusim.result.vocabulary.states import ARRAY, State
 
 STYLE: Any = {
@@ -40,6 +46,9 @@ STYLE: Any = {
 DOTS_PER_INCH = 200
 CYCLE_COUNTS = (("billion", 1e9), ("million", 1e6), ("thousand", 1e3), ("", 1.0))
 """The units that cycles are counted in along an axis."""
+
+LETTERS_OF_TITLE = 72
+"""Letters of a title's line, for which every picture is wide enough."""
 
 _WIDE = 6.5
 """Inches that three of the states' legends take beside one another."""
@@ -78,6 +87,21 @@ def uncrowded(figure: Figure) -> Figure:
             more = max(box.width for box in boxes) / figure.dpi
             figure.set_figheight(figure.get_figheight() + more)
     return figure
+
+
+def in_full(axis: Axis) -> None:
+    """Write the numbers along an axis in full, as matplotlib writes a million as 1e6; at 1, 2 and 5 on a logarithmic
+    one.
+    """
+    if axis.get_scale() == "log":
+        low, high = sorted(axis.get_view_interval())
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < _DECADES * low else (1,)))
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter("{x:,.10g}")
+
+
+_DECADES = 10**3.5
+"""On a longer logarithmic axis only powers of ten have a number."""
 
 
 def plain(text: str) -> str:
@@ -141,11 +165,8 @@ class Picture:
 
         The figure is drawn and laid out once: that takes longer than to save it.
         """
-        with _styled():
-            figure = self.draw()
-            if layout := figure.get_layout_engine():
-                layout.execute(figure)
-            figure.set_layout_engine("none")
+        with styled():
+            figure = settled(self.draw())
         for kind in kinds:
             yield f"{self.name}.{kind}", self._saved(figure, kind)
 
@@ -156,13 +177,13 @@ class Picture:
 
     def _saved(self, figure: Figure, kind: str) -> bytes:
         buffer, (changing, told) = io.BytesIO(), _METADATA[kind]
-        with _styled():
+        with styled():
             figure.savefig(buffer, format=kind, metadata={changing: None, told: self.caption})
         return buffer.getvalue()
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def styled() -> Iterator[None]:
     """Draw as every picture looks; letters that the font lacks are boxes in pixels, and the reader's in SVG."""
     with rc_context(rc=STYLE), catch_warnings():
         filterwarnings("ignore", "Glyph .* missing from font")
@@ -170,6 +191,19 @@ def _styled() -> Iterator[None]:
 
 
 # ---- what the axes and columns of a sweep are called, and where their values stand
+
+
+def in_unit(column: Column, values: Iterable[float | None]) -> tuple[str, float]:
+    """Return what an axis with these values of a column says, and their divisor: "time (ms)", 1000."""
+    if column.units == PERCENT:
+        return column.title, column.usual[1]
+    units = column.units
+    if len(units) == 1:
+        ((only, _),) = units
+        units = tuple((f"{count} {only}".strip(), size) for count, size in CYCLE_COUNTS if size != 1e3)
+    unit, size = scale(values, units)
+    return plain(f"{column.label} ({unit})" if unit else column.label), size
+
 
 _OF_NUMBERS = "0123456789.eE_+- "
 _LOG_RATIO = 8

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from tpusim.report.plots.figure import Picture, figure_of, plain
+from tpusim.report.plots.figure import LETTERS_OF_TITLE, Picture, figure_of, plain
 from tpusim.report.style import HATCHES, MARK
 from tpusim.report.tables.generation import MEANING
 from tpusim.report.text import scale
 from tpusim.result.vocabulary.figures import TIMES
+from tpusim.result.vocabulary.runs import shared_by
 from tpusim.study.generation import Generation
 
 _LOOKS = (("#0b3c5d", ""), ("#9dbdd6", "level"), ("#c49a6c", "rising"), ("#eceff2", "dots"))
@@ -28,7 +30,7 @@ def time_of_tokens(made: Generation, sizes: str) -> Picture:
     A bar is a simulated token; the other tokens lie on lines between the tops of bars.
     """
     caption = (
-        f"Time of a token of {made.workload} at batch {made.batch}{sizes}, on {made.hardware}, by the number of tokens "
+        f"Time of a token of {made.workload} at batch {made.batch}{sizes}, on {made.machine}, by the number of tokens "
         "whose keys it sees. Bars: simulated tokens, by part. Dashed: the time in which HBM moves their bytes."
     )
     return Picture("token_time", caption, partial(_drawn, made))
@@ -50,12 +52,13 @@ def _drawn(made: Generation) -> Figure:
         below = below + times
     # A bound of one token is a line across its bar.
     across = [contexts[0] - wide / 2, *contexts, contexts[-1] + wide / 2]
-    told = [bounds[0], *bounds, bounds[-1]]
-    axes.plot(
-        across, np.array(told) / size, color=MARK, linestyle="--", linewidth=1.2, label="bytes at the bandwidth of HBM"
-    )
+    levels = [bounds[0], *bounds, bounds[-1]]
+    moved = "bytes at the bandwidth of HBM"
+    axes.plot(across, np.array(levels) / size, color=MARK, linestyle="--", linewidth=1.2, label=moved)
+    share = f", {shared_by(made.chips)}" * (made.chips > 1)
+    told = f"{made.workload}, batch {made.batch}{share}, on {made.machine}"
     axes.set(
-        title=plain(f"{made.workload}, batch {made.batch}, on {made.hardware}"),
+        title=plain(fill(told, LETTERS_OF_TITLE)),
         xlabel="tokens whose keys a token sees",
         ylabel=f"time of a token ({unit})",
         xlim=(contexts[0] - wide, contexts[-1] + wide),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from textwrap import fill
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -13,12 +14,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from tpusim.machines.lowered import LaneCycle
-from tpusim.report.plots.figure import CYCLE_COUNTS, DOTS_PER_INCH, Picture, figure_of, plain, stack
+from tpusim.report.plots.figure import CYCLE_COUNTS, DOTS_PER_INCH, Picture, columns_below, figure_of, plain, stack
 from tpusim.report.style import GREY, MAIN, MARK
 from tpusim.report.tables.explain import LIMITS, NO_GAIN, alone_text, gain_name, planned_anew
 from tpusim.report.text import scale
 from tpusim.report.trace.lanes import DOTS_PER_LANE, MOST_INCHES
-from tpusim.result.vocabulary.states import ACCESSES, MOVING, WORKING
+from tpusim.result.vocabulary.states import ACCESSES, ARRAY, MOVING, WORKING
 from tpusim.study.explain.bottleneck import Alternative, Bottleneck
 
 _MOST_GAINS = 8
@@ -29,7 +30,7 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
     any.
     """
     layer, setup = found.layer, found.setup
-    run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.name}"
+    run = f"{workload} {layer.name} at batch {setup.batch} on {setup.hardware.label}"
     bound = f"bound by {LIMITS[found.limit][0]}" if found.limit else "no single bound"
     caption = (
         f"Above: what the systolic array did in the {layer.cycles:,} cycles of {run}. Below: how many times as fast the"
@@ -70,7 +71,13 @@ def explained(found: Bottleneck, workload: str, lowerings: Sequence[Alternative]
             axes.set_yticks(places, map(plain, names))
             axes.invert_yaxis()
             axes.set_xlabel(f"cycles by each lowering ({word})" if word else "cycles by each lowering")
-        figure.legend(*cycles.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        # Other lowerings may wait for what the present one does not.
+        named: dict[str, Any] = {}
+        for axes in (cycles, *costs):
+            handles, labels = axes.get_legend_handles_labels()
+            named |= dict(zip(labels, handles, strict=True))
+        order = [state.legend for state in ARRAY if state.legend in named]
+        figure.legend([named[each] for each in order], order, loc="outside lower center", ncols=columns_below(figure))
         return figure
 
     return Picture("explained", caption, draw)

@@ -264,8 +264,9 @@ def draw_comparisons(comparisons: Sequence[Comparison]) -> Figure:
         right.hist(np.clip(100 * np.array(errors), *reach), bins=30, range=reach, **style)
     right.set(xlabel="error (%), the outermost bins hold all beyond", ylabel="cases", title="errors")
     right.yaxis.set_major_locator(MaxNLocator(integer=True))
-    right.legend()
-    figure.legend(handles=left.get_legend_handles_labels()[0], loc="outside lower center", ncols=4)
+    # Below both: within the plots a legend would stand on marks or bars.
+    handles = [each for plot in (left, right) for each in plot.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4)
     return figure
 
 

@@ -5,12 +5,12 @@ Everything is readable in grey: utilisation is one grey, the breakdown has order
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from heapq import nlargest
 from itertools import accumulate
-from math import sqrt
+from math import atan2, degrees, sqrt
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +22,23 @@ from pydantic import ValidationError
 from tpusim.base.errors import InputError
 from tpusim.input.form import FROM_YAML
 from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of, peak_tflops
-from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, plain, stack
+from tpusim.report.plots.figure import (
+    CYCLE_COUNTS,
+    LETTERS_OF_TITLE,
+    Picture,
+    bars,
+    columns_below,
+    figure_of,
+    in_full,
+    plain,
+    stack,
+)
+from tpusim.report.plots.labels import Occupied, Spot, name_marks, near, settled
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
-from tpusim.report.text import scale, shortened
+from tpusim.report.text import scale, shortened, three_digits
 from tpusim.result.records import LayerResult, Result, WordRange, by_op
-from tpusim.result.vocabulary.figures import TIMES, known, value_of
+from tpusim.result.vocabulary.figures import RATES, TIMES, known, value_of
 from tpusim.result.vocabulary.runs import size_of, with_extent
 from tpusim.result.vocabulary.states import main_unit, parts_in, parts_of, unit_name
 
@@ -35,6 +46,8 @@ _MAPPED = "mapping_efficiency"
 _MOST_NAMES = 64
 _MOST_NAMED_MARKS = 5
 _NAME_WIDTH = 26
+_SAME = 3.0
+"""Points between marks that share a name."""
 _LABEL: Any = {"textcoords": "offset points", "fontsize": 7}
 
 
@@ -73,8 +86,7 @@ def network_of(result: Result) -> Picture | None:
 
 
 def _run(result: Result) -> str:
-    name = result.hardware.get("name", "a machine")
-    return with_extent(f"{result.workload} at {size_of(result)} on {name}", result)
+    return with_extent(f"{result.workload} at {size_of(result)} on {result.machine}", result)
 
 
 # ---- a bar a layer
@@ -150,7 +162,9 @@ def _figure_of_layers(layers: Sequence[LayerResult], height: float) -> Figure:
 
 
 def _title(result: Result) -> str:
-    return plain(with_extent(f"{result.workload}, {size_of(result)}, {result.hardware.get('name', '')}", result))
+    told = with_extent(f"{result.workload}, {size_of(result)}, {result.machine}", result)
+    # What was set of the machine may be longer than a picture is wide.
+    return plain(fill(told, LETTERS_OF_TITLE))
 
 
 def _name_layers(axes: Axes, layers: Sequence[LayerResult], network_at: float | None = None) -> None:
@@ -181,44 +195,81 @@ def _roofline(result: Result, hardware: Machine) -> Picture | None:
     caption = (
         f"Speed of each layer of {_run(result)} over its operations a byte of HBM traffic, two a MAC. The lines are"
         " what HBM's bandwidth and the PEs allow. Larger marks take more cycles; circles are convolutions, squares"
-        f" matrix products.{left}"
+        f" matrix products. Named: those that take most.{left}"
     )
 
     def draw() -> Figure:
         figure = figure_of(5.2, 3.6)
         axes = figure.subplots()
-        _draw_roofs(axes, hardware, [x for _, (x, _) in spots])
+        axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
+        radii = [3 + 12 * sqrt(layer.cycles / result.total.cycles) for layer, _ in spots]
         for marker, squares in (("o", False), ("s", True)):
             # All at once: a call each takes a second for a few hundred of them.
-            marked = [(layer, spot) for layer, spot in spots if (layer.op == "gemm") is squares]
-            areas = [(6 + 24 * sqrt(layer.cycles / result.total.cycles)) ** 2 for layer, _ in marked]
+            marked = [(*spot, (2 * radius) ** 2) for (layer, spot), radius in zip(spots, radii, strict=True)
+                      if (layer.op == "gemm") is squares]  # fmt: skip
             style: Any = {"color": MAIN, "alpha": 0.55, "edgecolors": "black", "linewidths": 0.4, "marker": marker}
-            axes.scatter([x for _, (x, _) in marked], [y for _, (_, y) in marked], areas, **style)
-        names: dict[tuple[float, float], list[str]] = defaultdict(list)
-        for layer, spot in nlargest(_MOST_NAMED_MARKS, spots, key=lambda each: each[0].cycles):
-            names[spot].append(plain(shortened(layer.name, _NAME_WIDTH)))
-        for spot, (first, *others) in names.items():
-            more = f" and {len(others)} like it" if others else ""
-            axes.annotate(f"{first}{more}", spot, (0, -14), **_LABEL, ha="center", va="top")
-        axes.set(xscale="log", yscale="log", xlabel="operations a byte of HBM traffic", ylabel="TFLOPS")
+            axes.scatter(*zip(*marked, strict=True), **style) if marked else None
         speeds = [peak_tflops(hardware), *(speed for _, (_, speed) in spots)]
         axes.set(title=_title(result), ylim=(min(speeds) / 2, max(speeds) * 2))
+        for axis in (axes.xaxis, axes.yaxis):
+            in_full(axis)
+        _draw_roofs(figure, axes, hardware, [spot for _, spot in spots], radii, [layer for layer, _ in spots])
         return figure
 
     return Picture("roofline", caption, draw)
 
 
-def _draw_roofs(axes: Axes, hardware: Machine, reached: Sequence[float]) -> None:
+def _draw_roofs(
+    figure: Figure,
+    axes: Axes,
+    hardware: Machine,
+    spots: Sequence[Spot],
+    radii: Sequence[float],
+    layers: Sequence[LayerResult],
+) -> None:
+    """Draw the bounds with what they are, and name the costliest marks where there is room."""
     peak, rate = peak_tflops(hardware), hardware.hbm_bytes_per_s
     ridge = peak * 1e12 / rate
+    reached = [x for x, _ in spots]
     # Left of the ridge there is room for what stands there.
     ends = [min([*reached, ridge / 4]) / 2, ridge, max([*reached, ridge]) * 2]
-    axes.plot(ends, [x * peak / ridge for x in ends[:2]] + [peak], color="black", linewidth=1.2)
+    roof = [(x, min(peak, x * peak / ridge)) for x in ends]
+    axes.plot(*zip(*roof, strict=True), color="black", linewidth=1.2)
     axes.set_xlim(ends[0], ends[-1])
-    pes = f"{hardware.pes:,} PEs: {peak:.1f} TFLOPS"
-    bandwidth = f"HBM: {rate / 1e9:,.0f} GB/s, enough\nfrom {ridge:.0f} operations a byte"
-    axes.annotate(pes, (ends[-1], peak), (-2, 9), **_LABEL, ha="right")
-    axes.annotate(bandwidth, (ridge, peak), (-8, 0), **_LABEL, ha="right")
+    settled(figure)
+    taken = Occupied()
+    taken.add_line(axes, roof)
+    taken.add_marks(axes, spots, radii)
+    told = f"{hardware.pes:,} PEs: {peak:.1f} TFLOPS\nfrom {three_digits(ridge)} operations a byte"
+    bound = axes.annotate(told, roof[1], (-4, 0), **_LABEL, ha="right", va="bottom")
+    if bound.get_window_extent().x0 < axes.bbox.x0:
+        bound.set(ha="left", va="bottom", position=(0, 3), text=told.replace("\n", ", "))
+    taken.words.append(bound.get_window_extent())
+    # Along the slope, and above it where no mark can be.
+    start = max(ends[0], axes.get_ylim()[0] * ridge / peak)
+    (x0, y0), (x1, y1) = axes.transData.transform([(start, start * peak / ridge), roof[1]])
+    middle = sqrt(start * ridge)
+    along: Any = {"rotation": degrees(atan2(y1 - y0, x1 - x0)), "rotation_mode": "anchor", "ha": "center"}
+    unit, size = scale([rate], RATES)
+    told = f"HBM: {three_digits(rate / size)} {unit}"
+    axes.annotate(told, (middle, middle * peak / ridge), (0, 0), **_LABEL, **along, va="bottom")
+    _name_costliest(axes, spots, radii, layers, taken)
+
+
+def _name_costliest(
+    axes: Axes, spots: Sequence[Spot], radii: Sequence[float], layers: Sequence[LayerResult], taken: Occupied
+) -> None:
+    """Name the marks that take most, those on one another by the costliest of them."""
+    order = sorted(range(len(spots)), key=lambda index: -layers[index].cycles)
+    groups = [[order[index] for index in group] for group in near(axes, [spots[index] for index in order], _SAME)]
+    most = nlargest(_MOST_NAMED_MARKS, groups, key=lambda group: sum(layers[index].cycles for index in group))
+    names = [
+        plain(shortened(layers[first].name, _NAME_WIDTH)) + (f" and {len(others)} more" if others else "")
+        for first, *others in most
+    ]
+    firsts = [group[0] for group in most]
+    look = {"fontsize": _LABEL["fontsize"]}
+    name_marks(axes, [spots[i] for i in firsts], [radii[i] for i in firsts], names, taken, **look)
 
 
 # ---- the vector memories over time: what layers need for themselves, and what stays between them

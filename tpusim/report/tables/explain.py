@@ -16,9 +16,10 @@ from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, figure_column
 from tpusim.report.tables.sentences import energy_sentence, own_text
-from tpusim.report.text import folded, percent, quantity, scale, three_digits
+from tpusim.report.text import column_scale, folded, percent, quantity, three_digits
 from tpusim.result.records import DramUse, LayerResult, told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Scales, own_figure, value_of
+from tpusim.result.vocabulary.runs import shared_by
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
 
@@ -65,7 +66,9 @@ def explained(
     return Shown(
         (
             [
-                _heading(layer, setup.hardware.name, setup.batch, work.name, setup.layer.text),
+                Sentences(
+                    [_heading(layer, setup.hardware.label, setup.batch, work.name, setup.layer.text, work.chips)]
+                ),
                 shape,
                 f"{_time(layer)}; {_use(layer) if layer.macs else 'nothing for the array'}",
                 _neighbours(work, layer.name),
@@ -101,6 +104,7 @@ def _data(
     setup, (reads, read_by) = found.setup, work.neighbours(found.layer.name)
     return {
         "hardware": setup.hardware.to_dict(),
+        "changes": dict(setup.hardware.changes),
         "workload": work.name,
         "batch": setup.batch,
         "lowering": setup.lowering,
@@ -204,7 +208,7 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: st
 
     def size(head: str, value: Callable[[Alternative], int], units: Scales, rank: int, of: str) -> Column[Alternative]:
         """Make a column of sizes in one unit, so that the eye can compare."""
-        unit, scaled = scale(map(value, fit), units)
+        unit, scaled = column_scale(map(value, fit), units)
         legend = f"{head}: {of}".replace("\n", " ")
         return Column(f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=legend)
 
@@ -239,7 +243,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     amounts = [(state.label, parts[state.key]) for state in all_parts(layer) if parts[state.key] >= 1]
     _, *others = layer.units.items()
     chose = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
-    unit, size = scale([float(each.hbm_bytes) for each in fit], BYTES)
+    unit, size = column_scale([float(each.hbm_bytes) for each in fit], BYTES)
     lowerings = Table(
         [
             *_lowering_columns(layer.lowering, now),
@@ -253,7 +257,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     return Shown(
         (
             [
-                _heading(layer, setup.hardware.name, setup.batch, workload, setup.layer.text),
+                Sentences([_heading(layer, setup.hardware.label, setup.batch, workload, setup.layer.text)]),
                 f"{_time(layer)}; {_use(layer)}",
             ],
             [_verdict_elsewhere(found)],
@@ -269,6 +273,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
         ),
         {
             "hardware": setup.hardware.to_dict(),
+            "changes": dict(setup.hardware.changes),
             "workload": workload,
             "batch": setup.batch,
             "lowering": setup.lowering,
@@ -306,8 +311,9 @@ def _verdict_elsewhere(found: Explained) -> Sentences:
 # ---- what both say
 
 
-def _heading(layer: LayerResult, machine: str, batch: int, workload: str, text: str) -> str:
-    return f"{workload} {layer.name}, batch {batch}, on {machine}: {text}"
+def _heading(layer: LayerResult, machine: str, batch: int, workload: str, text: str, chips: int = 1) -> str:
+    size = ", ".join(filter(None, [f"batch {batch}", shared_by(chips)]))
+    return f"{workload} {layer.name}, {size}, on {machine}: {text}"
 
 
 def _time(layer: LayerResult) -> str:

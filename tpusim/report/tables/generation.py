@@ -8,8 +8,9 @@ from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table
-from tpusim.report.text import percent, quantity, scale, three_digits
+from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import BYTES, TIMES
+from tpusim.result.vocabulary.runs import part_notes, share_notice
 from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenPart
 
 GENERATION_FILE = "generation.json"
@@ -28,13 +29,15 @@ def generated(made: Generation, sizes: str) -> Shown:
     """Return what a generation took, for people and as JSON; `sizes` are those of the workload in words."""
     first = made.tokens[0]
     many, own = len(made.tokens), made.tokens_per_second / made.batch
-    heading = (
-        f"{made.workload}, batch {made.batch}{sizes}, on {made.hardware}: {counted(many, 'token')} of each sequence"
-    )
+    part = f", one of the {made.chip_cores} cores of a chip" if made.chip_cores > 1 else ""
+    run = f"{made.workload}, batch {made.batch}{sizes}, on {made.machine}{part}"
+    heading = f"{run}: {counted(many, 'token')} of each sequence"
     told = [
         f"{counted(many, 'token')} behind {first.context - 1:,}: {_time(made.seconds * 1e6)}; "
         f"{three_digits(made.tokens_per_second)} tokens a second, {three_digits(own)} of each sequence"
     ]
+    if shared := share_notice(made.chips):
+        told[0] += f". {shared}"
     if many > (simulated := len(made.simulated)):
         told.append(
             f"{simulated} of {many:,} tokens were simulated, others lie on lines between these; a simulated one is at "
@@ -50,9 +53,12 @@ def generated(made: Generation, sizes: str) -> Shown:
     parts = _parts(made)
     paragraphs: Paragraphs = [
         [Sentences([heading], wide=True)],
-        [parts],
-        [parts.legend(*(f"{each.name}: {MEANING[each.name]}." for each in first.parts))],
-        [_tokens(made)],
+        [
+            "Parts of the first token",
+            parts,
+            parts.legend(*(f"{each.name}: {MEANING[each.name]}." for each in first.parts)),
+        ],
+        ["Tokens that were simulated", _tokens(made)],
         [Sentences(told)],
     ]
     return Shown(paragraphs, _data(made))
@@ -71,12 +77,24 @@ def _growth(made: Generation) -> Iterator[str]:
     for line in made.lines:
         off = f"; those between are at most {line.off:,.0f} cycles off" if line.off >= 1 else ""
         yield f"From context {line.first:,} to {line.last:,}, on one plan, each key adds {line.slope:,.0f} cycles{off}."
-    if changes := made.changes:
+    if changes := made.plan_changes:
         more_of_them = f"; and {len(changes) - _SHOWN} times more" if len(changes) > _SHOWN else ""
         where = "; ".join(f"{one:,} and {other:,}" for one, other in changes[:_SHOWN])
         yield f"The plan of some layer changes between context {where}{more_of_them}."
     if not made.lines:
         yield f"Fewer than {FEWEST_ON_A_LINE} simulated tokens in a row are on one plan: no line tells what a key adds."
+
+
+def at_a_glance(made: Generation) -> list[tuple[str, str, str]]:
+    """Return the figures of a generation that matter most, each with its name and what more there is to say."""
+    first, whole = made.tokens[0], made.seconds * 1e6
+    took, moved = first.cycles / made.clock_hz * 1e6, made.bound_seconds * 1e6
+    return [
+        ("speed", f"{three_digits(made.tokens_per_second)} tokens/s", f"of all {made.batch:,} sequences together"),
+        ("first token", _time(took), f"sees {first.context:,} keys, its own included"),
+        ("all tokens", _time(whole), f"{len(made.tokens):,} of each sequence, one after the other"),
+        ("HBM", _time(moved), f"for the bytes of the first token: {percent(moved / took)} % of its time"),
+    ]
 
 
 def _time(microseconds: float) -> str:
@@ -86,7 +104,7 @@ def _time(microseconds: float) -> str:
 def _parts(made: Generation) -> Table[TokenPart]:
     parts = made.tokens[0].parts
     total = sum(each.cycles for each in parts)
-    unit, size = scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
+    unit, size = column_scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
 
     def bound(part: TokenPart) -> float:
         return part.hbm_bytes / made.bandwidth * 1e6
@@ -107,7 +125,7 @@ def _parts(made: Generation) -> Table[TokenPart]:
 
 
 def _tokens(made: Generation) -> Table[Token]:
-    unit, size = scale((each.cycles / made.clock_hz * 1e6 for each in made.tokens), TIMES)
+    unit, size = column_scale((each.cycles / made.clock_hz * 1e6 for each in made.tokens), TIMES)
     columns: list[Column[Token]] = [
         Column("context", lambda token: f"{token.context:,}"),
         Column("cycles", lambda token: f"{round(token.cycles):,}"),
@@ -118,11 +136,13 @@ def _tokens(made: Generation) -> Table[Token]:
 
 
 def _data(made: Generation) -> dict[str, Any]:
+    notes = part_notes(made.chips, made.hardware, made.chip_cores)
     return {
         **asdict(made),
+        **({"notes": notes} if notes else {}),
         "tokens": [{**asdict(each), "simulated": each.simulated} for each in made.tokens],
         "lines": [asdict(each) for each in made.lines],
-        "changes": made.changes,
+        "plan_changes": made.plan_changes,
         "parts": [asdict(each) for each in made.tokens[0].parts],
         "seconds": made.seconds,
         "tokens_per_second": made.tokens_per_second,

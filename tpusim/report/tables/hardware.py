@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
 from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import COUNTS
+from tpusim.result.vocabulary.runs import shared_by
 from tpusim.technology.constants import chip_of, shrink
 
 if TYPE_CHECKING:
@@ -29,19 +30,25 @@ def workload_table(workloads: Sequence[tuple[str, Workload, str]]) -> Table[tupl
         Column("workload", lambda row: row[0], justify="left"),
         Column("layers", lambda row: f"{len(row[1].layers)}"),
         Column("MACs/image", lambda row: quantity(sum(layer.macs(1) for layer in row[1].layers), COUNTS)),
-        Column("source", lambda row: row[2], justify="fold", widest=86),
+        Column("source", _source_of, justify="fold", widest=86),
     ]
     return Table(columns, workloads)
+
+
+def _source_of(row: tuple[str, Workload, str]) -> str:
+    return ", ".join(filter(None, [row[2], shared_by(row[1].chips)]))
 
 
 def workload_data(name: str, workload: Workload, source: str) -> dict[str, Any]:
     """Return what JSON tells of a shipped workload at batch 1."""
     macs = sum(layer.macs(1) for layer in workload.layers)
-    return {"name": name, "layers": len(workload.layers), "macs_per_image": macs, "source": source}
+    told = {"name": name, "layers": len(workload.layers), "macs_per_image": macs, "source": source}
+    return {**told, "chips": workload.chips}
 
 
 _GENERATION = (
-    "generation: of the chip that a machine stands for, and the year when it was announced; - of the paper's machine "
+    "generation: of the chip that a machine stands for, and the year when it was announced; * of one core of the chip, "
+    "not of a whole one; - of the paper's machine "
     "and of small ones to learn by"
 )
 _PEAK = "peak: of all multiplications and additions, of bf16 where the chip has several types"
@@ -52,13 +59,22 @@ def _chip(machine: Machine) -> str | None:
 
 
 def _generation(machine: Machine) -> str:
-    return _chip(machine) or NONE
+    return f"{_chip(machine) or NONE}{'*' * (family_of(machine).chip_cores(machine) > 1)}"
 
 
 def by_generation(machine: Machine) -> tuple[str, ...]:
     """Return what puts machines in order: those of no chip first, then by the year of their generation."""
     name, _, year = (_chip(machine) or "").rpartition(", ")
     return year, name, machine.name
+
+
+def part_notice(machines: Iterable[Machine]) -> str:
+    """Say which machines are one core of a chip; empty where none is, or where there is one machine."""
+    cores = {each.name: family_of(each).chip_cores(each) for each in machines}
+    parts = [name for name, count in cores.items() if count > 1]
+    if not parts or len(cores) == 1:
+        return ""
+    return f"One core of a chip, and no whole one: {', '.join(f'{name} (of {cores[name]})' for name in parts)}."
 
 
 def machine_table(heading: str, machines: Sequence[Machine], drop: Mapping[str, int] | None = None) -> Table[Machine]:
@@ -92,6 +108,7 @@ def machine_data(machine: Machine) -> dict[str, Any]:
         "family": family.name,
         "generation": generation or None,
         "year": int(year) if year else None,
+        "chip_cores": family.chip_cores(machine),
         "peak_tflops": peak_tflops(machine),
         "pes": machine.pes,
         "sram_bytes": machine.sram_bytes,
@@ -165,7 +182,7 @@ def area(machine: Machine, found: ChipArea) -> Shown:
     size = SIZE.format(found.memory_bytes)
     return Shown(
         (
-            [Sentences([f"{machine.name} in {silicon.name}: {three_digits(total)} mm2"])],
+            [Sentences([f"{machine.label} in {silicon.name}: {three_digits(total)} mm2"])],
             [_part_table([*parts, AreaPart("total", "all together", total, "model", "")], total)],
             [Sentences([_BASES])],
             [Sentences(beside)],
@@ -175,6 +192,7 @@ def area(machine: Machine, found: ChipArea) -> Shown:
         ),
         {
             "hardware": machine.to_dict(),
+            "changes": dict(machine.changes),
             "technology": silicon.to_dict(),
             "parts": [asdict(part) for part in parts],
             "total_mm2": total,
@@ -217,11 +235,11 @@ def replayed(result: Replay, trace: Trace) -> Shown:
     """Say what a device made of a trace: in a sentence, channel by channel, and in JSON."""
     device, total, peak = result.device, result.total, result.device.peak_bytes_per_s
     bursts = int((trace.addresses >= device.capacity_bytes).sum())
-    has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.name}, where addresses begin again at 0"
+    has = f"lie beyond the {SIZE.format(device.capacity_bytes)} of {device.label}, where addresses begin again at 0"
     rows = [(f"{number}", each) for number, each in enumerate(result.channels)]
     table = Table(_CHANNEL, [*rows, ("all", total)] if len(rows) > 1 else rows)
     heading = [
-        f"{device.name}: {device.channels} channels of {device.banks} banks, {peak / 1e9:.0f} GB/s at most; "
+        f"{device.label}: {device.channels} channels of {device.banks} banks, {peak / 1e9:.0f} GB/s at most; "
         f"mapping {device.mapping}.",
         f"{total.bytes_moved:,} bytes moved for {total.bytes_requested:,} asked for, in {total.last_ns or 0:,.1f} ns: "
         f"{total.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {100 * total.bandwidth_bytes_per_s / peak:.1f} % of the peak.",

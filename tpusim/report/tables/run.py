@@ -13,10 +13,10 @@ from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_column
 from tpusim.report.tables import sentences as said
-from tpusim.report.text import percent, scale, three_digits, written
+from tpusim.report.text import column_scale, percent, three_digits, written
 from tpusim.result.records import LayerResult, OpUse, Result, by_op, by_phase
 from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
-from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
+from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, share_notice, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
 _RANKS = {
@@ -61,6 +61,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
         [phases] if phases else [],
         [
             said.totals(result.total),
+            share_notice(result.chips),
             " ".join(lowerings),
             said.fusion_notice(work, result),
             said.overlap_notice(result),
@@ -86,7 +87,7 @@ def layer_table(
     """
 
     def column(figure: Figure, rank: int = 0, alike: Sequence[str] = ()) -> Column[LayerResult]:
-        unit = scale((value_of(layer, key) for layer in layers for key in alike or (figure.key,)), figure.units)
+        unit = column_scale((value_of(layer, key) for layer in layers for key in alike or (figure.key,)), figure.units)
         return figure_column(figure, lambda layer: value_of(layer, figure.key), unit, rank)
 
     def part(state: State, more: str = "") -> Column[LayerResult]:
@@ -125,7 +126,7 @@ def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:
     """Make a column that only one machine family has: words as they are, numbers in one unit."""
     figure = own_figure(key)
     numbers = [value for layer in layers if isinstance(value := layer.own.get(key), int | float)]
-    unit, size = scale(numbers, figure.units)
+    unit, size = column_scale(numbers, figure.units)
 
     def cell(layer: LayerResult) -> str:
         value = layer.own.get(key)
@@ -226,7 +227,7 @@ def use_table(head: str, uses: Mapping[str, OpUse]) -> Table[tuple[str, OpUse]] 
     rows = [*uses.items()]
     if len(rows) < 2:
         return None
-    unit, size = scale((use.time_us for _, use in rows), TIMES)
+    unit, size = column_scale((use.time_us for _, use in rows), TIMES)
     columns: list[Column[tuple[str, OpUse]]] = [
         Column(head, lambda row: row[0], justify="left"),
         Column("layers", lambda row: f"{row[1].layers:,}"),

@@ -14,7 +14,7 @@ from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.records import LayerResult, Result, Total, by_op
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, JOULES, MEMORY, PLAIN, RATES, TIMES, own_figure
-from tpusim.result.vocabulary.runs import in_heading, numbers_asked, size_of, with_extent
+from tpusim.result.vocabulary.runs import cores_of_its_chip, in_heading, numbers_asked, size_of, with_extent
 from tpusim.result.vocabulary.states import does_less, energies_in, parts_in, parts_of
 
 _WHOLE = "integers", "int8"
@@ -22,18 +22,24 @@ _WHOLE = "integers", "int8"
 
 
 def heading(result: Result) -> str:
-    """Say what was run on what, and the peak of the machine: a run of that rate has a utilisation of 1."""
+    """Say what was run on what, and the peak of the machine: a run of that rate has a utilisation of 1.
+
+    A machine that is a part of a chip is said to be one.
+    """
     engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
     numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
     total = result.total
     told = with_extent(
-        f"{result.workload}, {size_of(result)}, on {result.hardware.get('name', 'unnamed hardware')}: "
+        f"{result.workload}, {size_of(result)}, on {result.machine}: "
         f"{in_heading(result)}, {engine}, {numbers}seed {result.seed}",
         result,
     )
+    cores = cores_of_its_chip(result.hardware)
+    part = f"one of the {cores} cores of a chip" if cores > 1 else ""
     if not total.pe_utilization:
-        return told
-    return f"{told}; peak {quantity(total.tflops * 1e12 / total.pe_utilization, COUNTS)}FLOPS"
+        return f"{told}; {part}" if part else told
+    peak = f"peak {quantity(total.tflops * 1e12 / total.pe_utilization, COUNTS)}FLOPS"
+    return f"{told}; {peak}, {part}" if part else f"{told}; {peak}"
 
 
 def totals(total: Total) -> Sentences:

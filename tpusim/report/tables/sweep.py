@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,24 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.base.errors import InputError
+from tpusim.base.files import is_named_pipe
 from tpusim.base.units import number
 from tpusim.base.words import counted
+from tpusim.input.source import PIPE
 from tpusim.network.entries import LOWERING
 from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
-from tpusim.report.text import from_cell, scale, three_digits, to_cell
+from tpusim.report.text import column_scale, from_cell, three_digits, to_cell
 from tpusim.result.rules import SHARES
 from tpusim.result.vocabulary.fields import axis_title
-from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, TIMES, Figure
+from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, SPEEDS, TIMES, Figure
 from tpusim.result.vocabulary.runs import COLUMN
 from tpusim.study.sweep.axes import HARDWARE
 from tpusim.study.sweep.points import Point
-from tpusim.study.sweep.reader import Goal
+from tpusim.study.sweep.reader import Goal, goal_named
 from tpusim.study.sweep.store import FILE as STORE_FILE
 from tpusim.study.sweep.store import is_as_written
 
 Row = Mapping[str, Any]
 
-_SHOWN = {"cycles": 2, "time_us": 0, "tflops": 3, "pe_utilization": 1, "mapping_efficiency": 4, "port_idle_ratio": 5}
+_SHOWN = {
+    "cycles": 2,
+    "time_us": 0,
+    "tokens_per_s": 0,
+    "tflops": 3,
+    "pe_utilization": 1,
+    "mapping_efficiency": 4,
+    "port_idle_ratio": 5,
+}
 """The order in which columns leave a table that is too wide: the highest number first; 0 stays."""
 
 
@@ -36,19 +47,21 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     """Return a table of the best points, `most` together but at least one a workload; and a legend of order, stars and
     columns.
 
-    Without goals, best is the most TFLOPS, which for one network and batch is the least time; with goals, best is the
-    Pareto front, in the order of the first goal.
+    Without goals, best is the most TFLOPS, which for one network and batch is the least time, or the most tokens a
+    second where networks make tokens; with goals, best is the Pareto front, in the order of the first goal.
     """
 
     def setting(axis: str, row: Row) -> str:
         return str(row[axis])
 
     def rank(row: Row) -> tuple[Any, ...]:
-        costs = [goal.cost(row[goal.column]) for goal in goals] or [-row["tflops"]]
+        costs = [goal.cost(row[goal.column]) for goal in goals] or [-(row[speed] or 0)]
         # False sorts before True: points on the front come first.
         return row["workload"], not row.get("pareto", False), *costs
 
-    finished = sorted((row for row in rows if not row["error"]), key=rank)
+    finished = [row for row in rows if not row["error"]]
+    speed = speed_of(finished)
+    finished.sort(key=rank)
     # Every workload gets an equal share of the rows: their times cannot be compared.
     each = max(1, most // max(1, len({row["workload"] for row in finished})))
     by_workload = groupby(finished, key=lambda row: row["workload"])
@@ -57,8 +70,16 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
         Column("", lambda row: "*" if row.get("pareto") else "", justify="left"),
         Column("workload", lambda row: row["workload"], justify="left"),
         *(Column(path_head(axis), partial(setting, axis), legend=f"{axis}: {axis_title(axis)}") for axis in axes),
-        *(_figure_column(goal.column) for goal in goals if goal.column in COLUMNS and goal.column not in _SHOWN),
-        *(_figure_column(key, rank) for key, rank in _SHOWN.items() if any(row[key] is not None for row in chosen)),
+        *(
+            _figure_column(goal.column, chosen)
+            for goal in goals
+            if goal.column in COLUMNS and goal.column not in _SHOWN
+        ),
+        *(
+            _figure_column(key, chosen, rank)
+            for key, rank in _SHOWN.items()
+            if any(row[key] is not None for row in chosen)
+        ),
     ]
     table, what = Table(columns, chosen), " and ".join(map(str, goals))
     count = sum(row.get("pareto", False) for row in rows)
@@ -72,8 +93,14 @@ def best(rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal] = (), m
     return [table, order, shown], [table.legend()]
 
 
-def _figure_column(key: str, rank: int = 0) -> Column[Row]:
-    return figure_column(COLUMNS[key], lambda row: row[key], COLUMNS[key].usual, rank)
+def speed_of(rows: Sequence[Row]) -> str:
+    """Return the column that tells how fast points are: tokens a second where networks make tokens, or else TFLOPS."""
+    return "tokens_per_s" if any(row.get("tokens_per_s") is not None for row in rows) else "tflops"
+
+
+def _figure_column(key: str, rows: Sequence[Row], rank: int = 0) -> Column[Row]:
+    unit = column_scale((row[key] for row in rows), COLUMNS[key].units)
+    return figure_column(COLUMNS[key], lambda row: row[key], unit, rank)
 
 
 # ---- over lowerings alone, or machines alone
@@ -137,7 +164,7 @@ def compared(rows: Sequence[Row], axis: str) -> Paragraphs:
     if axis == HARDWARE:
         return _times(rows, found)
     first = {workload: row["time_us"] for (workload, by), row in found.points.items() if by == found.reference}
-    unit, size = scale(first.values(), TIMES)
+    unit, size = column_scale(first.values(), TIMES)
 
     def times(value: str, workload: str) -> str:
         key = workload, value
@@ -158,7 +185,7 @@ def compared(rows: Sequence[Row], axis: str) -> Paragraphs:
 def _times(rows: Sequence[Row], found: Compared) -> Paragraphs:
     """Times themselves, all in one unit: those of machines are too far apart for two digits of a ratio."""
     took = {(row["workload"], row[HARDWARE]): row["time_us"] for row in rows if not row["error"]}
-    unit, size = scale(took.values(), TIMES)
+    unit, size = column_scale(took.values(), TIMES)
 
     def time(machine: str, workload: str) -> str:
         key = workload, machine
@@ -184,10 +211,15 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKi
     """Return the columns of a point: its axes, the workload, the figures, why it failed, and what its machine is made
     of.
 
-    With `front`, also whether it is on the Pareto front.
+    With `front`, also whether it is on the Pareto front, and the goals of that, the same for all points.
     """
-    marks = {"pareto": bool} if front else {}
-    return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(COSTS), **marks}
+    marks = {"pareto": bool, GOALS: str} if front else {}
+    return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(SPEEDS), **_kinds(COSTS), **marks}
+
+
+def goals_told(goals: Sequence[Goal]) -> Row:
+    """Return the cell of a point that tells the goals of its front: "least time_us; least pes"."""
+    return {GOALS: _BETWEEN.join(map(str, goals))}
 
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
@@ -243,6 +275,7 @@ _AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
 _OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
+GOALS, _BETWEEN = "goals", "; "
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
 
 
@@ -261,6 +294,8 @@ class SweepPoints:
     axes: tuple[str, ...]
     texts: Mapping[str, tuple[str, ...]]
     figures: Mapping[str, tuple[float | None, ...]]
+    goals: tuple[Goal, ...] = ()
+    """What its front was asked for; empty without one, and in a file of an earlier version."""
 
     @property
     def size(self) -> int:
@@ -270,9 +305,9 @@ class SweepPoints:
 
 def is_sweep(source: Path) -> bool:
     """Return whether `source` is a points.csv, or a directory that a sweep has written into."""
-    if not source.is_dir():
+    if not os.path.isdir(source):
         return source.suffix == ".csv"
-    return any((source / name).exists() for name in (POINTS_FILE, STORE_FILE))
+    return any(os.path.exists(source / name) for name in (POINTS_FILE, STORE_FILE))
 
 
 def read_points(file: Path) -> SweepPoints:
@@ -283,6 +318,8 @@ def read_points(file: Path) -> SweepPoints:
             wrote, which the store beside them tells.
     """
     todo = _AGAIN if file.name == POINTS_FILE else _OTHER
+    if is_named_pipe(file):
+        raise InputError(f"{file}: {PIPE}")
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             points = _points(file.resolve().parent.name if file.name == POINTS_FILE else file.stem, lines)
@@ -313,8 +350,12 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     # Axes have any names; they are known by standing before the first column of a point.
     axes = tuple(header[: header.index(_FIRST_COLUMN)])
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
-    read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS)}
-    points = SweepPoints(name, axes, texts, {key: values for key, values in read.items() if values})
+    read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS, GOALS)}
+    figures, goals = {key: values for key, values in read.items() if values}, texts.get(GOALS, ("",))[0]
+    asked = tuple(goal for goal in map(goal_named, goals.split(_BETWEEN)) if goal)
+    if not all(goal.column in (*figures, *axes) for goal in asked):
+        raise InputError(f"{GOALS}: {goals}: of a column that is not there")
+    points = SweepPoints(name, axes, texts, figures, asked)
     for key in ("cycles", "time_us"):
         found = points.figures.get(key, [None] * points.size)
         # Line 1 is the header.

@@ -98,7 +98,7 @@ def _by_generation(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, st
 def _cases(comparison: Comparison) -> Paragraphs:
     """Return a set's description, its source, a row a case, and the figures that are not compared."""
     numbers = comparison.numbers
-    simulated = f"simulated on {numbers.hardware}" + f" by {numbers.lowering}" * bool(numbers.lowering)
+    simulated = f"simulated on {numbers.machine}" + f" by {numbers.lowering}" * bool(numbers.lowering)
     columns: list[Column[ComparedCase]] = [
         Column("case", lambda row: row.name, justify="left"),
         Column(f"tpusim\n{numbers.unit}", lambda row: _figure(row.ours)),
@@ -136,6 +136,7 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
             key: getattr(numbers, key)
             for key in ("name", "status", "kind", "about", "hardware", "lowering", "changes", "unit", "generation")
         },
+        "asked": numbers.asked,
         "cases": len(comparison.rows),
         "ours": asdict(comparison.ours),
         "with_their_blocks": asdict(blocks) if blocks else None,
@@ -202,7 +203,7 @@ _ROOFLINE = "roofline: the mean error of max(MACs / peak, bytes / bandwidth), or
 
 _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("set", lambda each: each.numbers.name, justify="left"),
-    Column("machine", lambda each: each.numbers.hardware, 8, "left"),
+    Column("machine", lambda each: each.numbers.machine, 8, "left"),
     Column("cases", lambda each: f"{len(each.rows)}", 1),
     Column("mean", lambda each: _percent(each.ours.mean), legend=_MEAN),
     Column("their\nblocks", _blocks, legend=_BLOCKS),

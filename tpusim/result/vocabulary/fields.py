@@ -28,6 +28,7 @@ class Field:
 
 FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("generation", "generation of the chip"),
+    Field("chip_cores", "cores of the chip, of which the machine is one", "cores"),
     Field("clock", "clock"),
     Field("array.size", "array size", "PEs a side"),
     Field("array.rows", "array rows", "PEs"),

@@ -145,7 +145,13 @@ COSTS = _by_key(
 )
 """The parts of a machine; known without a simulation."""
 
-COLUMNS = FIGURES | COSTS
+SPEEDS = _by_key(
+    Figure("tokens_per_s", "tokens a second", float, MORE, head="tokens/s",
+           meaning="of all sequences together, where a network makes a token of each"),
+)  # fmt: skip
+"""What follows from the time of a point and from what its network makes."""
+
+COLUMNS = FIGURES | SPEEDS | COSTS
 """Every column of a sweep's points that can be compared."""
 
 LAYER = FIGURES | _by_key(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.result.records import LayerResult, Result
@@ -10,8 +11,31 @@ from tpusim.result.vocabulary.figures import Figure
 
 
 def size_of(result: Result) -> str:
-    """Say how large a run is: its batch, and the sizes that its workload names."""
-    return ", ".join(f"{name} {size}" for name, size in {"batch": result.batch, **result.sizes}.items())
+    """Say how large a run is: its batch, the sizes that its workload names, and that it is a share."""
+    sizes = [f"{name} {size}" for name, size in {"batch": result.batch, **result.sizes}.items()]
+    return ", ".join([*sizes, *([shared_by(result.chips)] if result.chips > 1 else [])])
+
+
+def shared_by(chips: int) -> str:
+    """Say that a workload is the part of one of several chips that share a network; empty where it is all of it."""
+    return f"one chip's share of {chips:,}" if chips > 1 else ""
+
+
+def share_notice(chips: int) -> str:
+    """Say what the figures of a chip's share leave out; empty where the workload is all of its network."""
+    return f"This is one chip's share of {chips:,}: what the chips exchange takes no time here." if chips > 1 else ""
+
+
+def cores_of_its_chip(hardware: Mapping[str, Any]) -> int:
+    """Return the cores of the chip of which a machine, as files write it, is one; 1 where it is no part of a chip."""
+    held = hardware.get("chip_cores")
+    return held if isinstance(held, int) else 1
+
+
+def part_notes(chips: int, machine: object, cores: int) -> list[str]:
+    """Return what to know beside any figure: that it is of a chip's share of a network, or on one of a chip's cores."""
+    part = f"{machine} is one of the {cores} cores of a chip." if cores > 1 else ""
+    return [note for note in (share_notice(chips), part) if note]
 
 
 def numbers_asked(result: Result) -> str:

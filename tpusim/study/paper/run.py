@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
 from tpusim.study.paper.claims import words
 from tpusim.study.paper.exhibit import Exhibit, Maker, Row, Simulated, asked, shown
-from tpusim.study.sweep.parcels import Assembly, Executor
+from tpusim.study.sweep.parcels import Executor
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.run import Progress, missing, run_sweep
 from tpusim.study.sweep.store import Store, key_of
@@ -48,9 +47,6 @@ MAKERS: dict[str, Maker] = {
 
 FILE = "paper.sqlite"
 """File of the simulated points."""
-
-_TOGETHER = 8
-"""Points that are simulated at a time: enough to keep all processors busy."""
 
 
 def chosen(figures: Sequence[str]) -> list[str]:
@@ -91,24 +87,13 @@ class PointPlan:
         return len(missing(self.points, store, fresh=False))
 
     def run(self, store: Store, executor: Executor, progress: Progress) -> None:
-        """Simulate missing points, some at a time, so that an interruption finds most of them done.
+        """Simulate missing points.
 
         Raises:
             InputError: the store cannot be written.
             TpusimError: the executor can do no more.
         """
-        wanted = [(point, key) for key, point in missing(self.points, store, fresh=False).items()]
-        some = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
-        # Layers are simulated at about the same rate whatever the batch, so progress counts them.
-        parcels = (Assembly({key: point for point, key in each}).parcels(1) for each in some)
-        layers = [sum(map(len, each)) for each in parcels]
-
-        def told(place: int, done: int, name: str, share: float) -> None:
-            behind = sum(layers[:place]) + share * layers[place]
-            progress(place * _TOGETHER + done, name, behind / sum(layers))
-
-        for place, points in enumerate(some):
-            run_sweep(points, store, executor, False, partial(told, place))
+        run_sweep(self.points, store, executor, False, progress)
 
     def made(self, store: Store) -> list[Exhibit]:
         """The exhibits.

@@ -66,7 +66,9 @@ Whole = tuple[str, Point, WorkFinding]
 """A point by its key, with its layers in network order, or the reason why it cannot be simulated."""
 
 _PARCELS_A_WORKER = 8
-"""Least parcels for each worker: the last of them then leave idle at most an eighth of a worker's time."""
+"""Least parcels for each worker: the last then leave idle at most an eighth of a worker's time, unless a layer, or a
+network whose layers overlap, takes longer by itself.
+"""
 _MACS_OF_A_LAYER = 100_000
 """Cost of a layer before its first pass, as multiplications of one PE."""
 
@@ -100,16 +102,16 @@ class Assembly:
                     new[part.lowering].append(part if isinstance(part, Jobs) else part.alone(point.jobs.hardware))
                 place.waiting.setdefault(kind, []).append(key)
             self._left[key] = len(parts)
-            self._new += map(tuple, new.values())
+            self._new += sorted(map(tuple, new.values()), key=weight, reverse=True)
 
     def parcels(self, workers: int) -> list[Parcel]:
-        """Return every kind of job on every machine once: long points first, cut up if there are few for `workers`.
+        """Return every kind of job on every machine once, cut up if there are few for `workers`.
 
-        A network whose layers overlap is one parcel.
+        All that a point needs comes ahead of what only later points need, so that points end one after another, and
+        whoever stops a sweep keeps those that were begun first. A network whose layers overlap is one parcel.
         """
-        weighed = sorted(((weight(parcel), parcel) for parcel in self._new), key=lambda pair: -pair[0])
-        limit = sum(weight for weight, _ in weighed) / (_PARCELS_A_WORKER * workers)
-        return [piece for _, parcel in weighed for piece in _pieces(parcel, limit)]
+        limit = sum(map(weight, self._new)) / (_PARCELS_A_WORKER * workers)
+        return [piece for parcel in self._new for piece in _pieces(parcel, limit)]
 
     def add(self, parcel: Parcel, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
         """Take in the findings of a parcel, and yield the points that are now complete."""

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import with_settings
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
@@ -20,8 +21,9 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
-from tpusim.network.workload_file import fitting, in_network_order, narrowed, wiring_of, workload_of
-from tpusim.result.vocabulary.runs import left_out
+from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
+from tpusim.result.vocabulary.figures import SPEEDS
+from tpusim.result.vocabulary.runs import left_out, share_notice
 from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
@@ -40,6 +42,13 @@ class Point:
 
     jobs: Jobs
     settings: PointSettings = ()
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens that the workload makes, one of each sequence; None where it makes none, as when it reads a prompt."""
+        work = self.jobs.work
+        # A workload that grows is one of a generation; of several tokens at once all but the last are given.
+        return work.batch if work.grows and dict(work.sizes).get("tokens", 1) == 1 else None
 
 
 class Space:
@@ -149,10 +158,9 @@ class _Machines:
                 self._changes[key] = {name: value for name, value in attributes if value != plain[name]}
             changes |= self._changes[key]
         # The whole machine is validated once more, so that rules across sections also hold for points.
-        if not changes:
-            return base
-        machine: Machine = family_of(base).model().model_validate({**plain, **changes})
-        return machine
+        set_here = {path: str(shown(values[index])) for fields in self._sections for path, index in fields}
+        machine: Machine = family_of(base).model().model_validate({**plain, **changes}) if changes else base
+        return machine.telling(set_here) if set_here else machine
 
 
 class _Network:
@@ -190,7 +198,7 @@ class _Network:
             document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
         if sized not in self._known:
             try:
-                self._known[sized] = workload_of(document, fitting(document, batch), "all")
+                self._known[sized] = workload_of(document, batch, "all")
             except InputError as error:
                 places = {self._axes[axis].name: axis for _, axis in self._sizes}
                 raise _impossible(error, places, self._sizes, self._axes, values) from None
@@ -259,6 +267,8 @@ class Sweep:
     search: Search | None
     goals: tuple[Goal, ...]
     """The goals of the Pareto front; empty without one."""
+    fixed: str = ""
+    """The machine with what axes of a single value set of it; empty where there is no such axis."""
     notes: tuple[str, ...] = ()
     """Notes on networks of other tools: how they were read, and which of their ops take no time."""
 
@@ -289,11 +299,23 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
+    tokenless = next((point.jobs.work.name for point in points if point.tokens is None), None)
+    if tokenless and any(goal.column in SPEEDS for goal in spec.goals):
+        key = "search.objectives" if spec.search else "pareto"
+        says = f"tokens_per_s: {tokenless} makes no token of each sequence; take phase: decode, or another column"
+        raise InputError(document.problem(key, says))
     notes: list[str] = []
     for each in spec.workloads:
-        work = workload_of(each, each.multiple)
-        said = (*each.notes, left_out(work.never_timed, work.not_known))
+        work = workload_of(each, each.least_batch)
+        said = (*each.notes, left_out(work.never_timed, work.not_known), share_notice(work.chips))
         notes += (f"{work.name}: {note}" for note in said if note)
+    fixed = {
+        path: str(axis.shown[0])
+        for axis in spec.axes
+        if len(axis.values) == 1
+        for path in axis.paths
+        if of_machine(path)
+    }
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -303,6 +325,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
+        fixed=with_settings(spec.hardware.name if spec.hardware else "machines", fixed) if fixed else "",
         notes=tuple(notes),
     )
 

@@ -46,6 +46,13 @@ class Goal:
         return f"{'least' if self.minimize else 'most'} {self.column}"
 
 
+def goal_named(text: str) -> Goal | None:
+    """Return the goal that is written as this text; None if it is none."""
+    direction, _, column = text.partition(" ")
+    found = Goal(column, direction == "least")
+    return found if column and str(found) == text else None
+
+
 def costs(hardware: Machine) -> dict[str, float | None]:
     """Return COSTS of a machine: PEs, lanes, bytes of all vector memories, bytes a second of HBM, mm2.
 
@@ -172,7 +179,7 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
         document = open_workload(name, asked)
         if asked.ops:
             document = replace(document, data={**document.data, "ops": asked.ops})
-        work = workload_of(document, document.multiple)
+        work = workload_of(document, document.least_batch)
         check_own(work, _family(info))
         # The name in the file counts, as rows and pictures go by it, not by the path.
         called = work.name

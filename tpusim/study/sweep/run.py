@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.base.imports import need
+from tpusim.result.vocabulary.figures import SPEEDS
 from tpusim.study.sweep.parcels import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
 from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
-"""Called after every parcel with the points done, the present workload, and the share of the work done, 0 to 1."""
+"""Called before the first parcel and after every one with the points that are stored, the workload of the last one, and
+the share of the work that is done, 0 to 1.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,10 @@ def run_sweep(
     parcels = assembly.parcels(executor.workers)
     everything, behind = sum(map(weight, parcels)), 0.0
     done = failed = len(assembly.refused)
-    name = ""
+    name = next((point.jobs.work.name for point in wanted.values()), "")
     for refused in assembly.refused:
         store.save(*refused)
+    progress(done, name, 0.0)
     with closing(executor.outcomes(parcels)) as outcomes:
         for parcel, findings in outcomes:
             for key, point, finding in assembly.add(parcel, findings):
@@ -83,18 +87,24 @@ def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> d
 
 
 def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[dict[str, Any]]:
-    """Return a row for each point, in order: all stored columns, properties of its machine, and its axes.
+    """Return a row for each point, in order: all stored columns, its speeds, properties of its machine, and its axes.
 
     If the sweep has goals, `pareto` marks the points on their front.
     """
     found = store.points([key for _, key in points])
     rows = [
-        {**row, **costs(point.jobs.hardware), **dict(point.settings)}
+        {**row, **_speeds(point, row), **costs(point.jobs.hardware), **dict(point.settings)}
         for (point, _), row in zip(points, found, strict=True)
     ]
     if sweep.goals:
         rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
     return rows
+
+
+def _speeds(point: Point, row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return SPEEDS of a point; None where it failed, or where its network makes no tokens."""
+    made = None if row["error"] or point.tokens is None else 1e6 * point.tokens / row["time_us"]
+    return dict.fromkeys(SPEEDS, made)
 
 
 # ---- the Pareto front: points that no other point beats in every goal

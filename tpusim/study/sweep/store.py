@@ -42,10 +42,14 @@ def model_version() -> str:
     return sources_digest(*_MODEL)
 
 
+_LABELS = "name", "generation", "chip_cores"
+"""Fields of a machine that say what it stands for, and change no result."""
+
+
 def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
     jobs = point.jobs
-    machine = {name: value for name, value in jobs.hardware.to_dict().items() if name not in ("name", "generation")}
+    machine = {name: value for name, value in jobs.hardware.to_dict().items() if name not in _LABELS}
     machine |= jobs.family.constants(jobs.hardware)
     inputs = {"work": _digest(jobs.work), "hardware": machine, "lowering": jobs.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
@@ -269,12 +273,16 @@ class Store:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder of a sweep. Raises InputError while another process holds it.
+    """Hold the folder of a sweep. Raises InputError while another process holds it, or where it cannot be held.
 
     SQLite locks a file there through the system, so a killed process holds nothing.
     """
     file = folder / LOCK
-    with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
+    try:
+        lock = sqlite3.connect(file, timeout=0, isolation_level=None)
+    except sqlite3.Error as error:
+        raise InputError(f"{file}: cannot be used to hold the folder ({error}); {_CHECK}") from None
+    with closing(lock) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:

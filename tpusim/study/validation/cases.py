@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from typing import ParamSpec, TypeVar
 from zlib import crc32
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.base.files import is_named_pipe
+from tpusim.base.words import with_settings
+from tpusim.input.source import PIPE
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
@@ -78,11 +82,11 @@ class LeftOut:
 class NumberSet:
     """Cases of one word about one kind of thing, and the machine that they are compared with.
 
-    `changes` override its description. `fitted`: half of the cases were used to choose fitted numbers. `lowering`
-    is the lowering of the cases. `left_out` has operations that are not compared. `generation` and `part` place the set
-    in the table over all TPUs. `group`: the name that asks for this set together with others. `tiles`: the cases are
-    one layer, each with a block of its own, which may not fit. `vector_work`: compared are the cycles in which the
-    vector unit works by itself, as the reference has no transfers.
+    `changes` override its description, and `asked` is what was set beside them. `fitted`: half of the cases were used
+    to choose fitted numbers. `lowering` is the lowering of the cases. `left_out` has operations that are not compared.
+    `generation` and `part` place the set in the table over all TPUs. `group`: the name that asks for this set together
+    with others. `tiles`: the cases are one layer, each with a block of its own, which may not fit. `vector_work`:
+    compared are the cycles in which the vector unit works by itself, as the reference has no transfers.
     """
 
     name: str
@@ -101,6 +105,13 @@ class NumberSet:
     group: str = ""
     tiles: bool = False
     vector_work: bool = False
+    asked: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """The machine's name for people, with what was set beside the set's own changes."""
+        settings = (text.partition("=") for text in self.asked)
+        return with_settings(self.hardware, {path.strip(): value.strip() for path, _, value in settings})
 
     @property
     def measured(self) -> bool:
@@ -182,7 +193,7 @@ def _read(table: Traversable) -> Iterator[Row]:
 
 def _checked(folder: Path) -> None:
     """Hold every table of a folder against the shipped one of its name: columns, and where numbers stand."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(f"--truth: {folder} is no folder; name one that holds tables such as xla_tpu_gen_gemm.csv")
     shipped = {each.name for each in _SHIPPED.iterdir() if each.name.endswith(".csv")}
     known = [path for path in sorted(folder.glob("*.csv")) if path.name in shipped]
@@ -196,6 +207,8 @@ def _checked(folder: Path) -> None:
 
 def _held_against(ours: Traversable, path: Path) -> None:
     """Raises InputError where a table lacks a column, or a number in a column of numbers."""
+    if is_named_pipe(path):
+        raise InputError(f"--truth: {path}: {PIPE}")
     try:
         wanted, given = [*_read(ours)], [*_read(path)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

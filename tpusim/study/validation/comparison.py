@@ -296,7 +296,7 @@ class Validation:
     """
 
     def __init__(self, sets: Iterable[NumberSet], changes: Sequence[str] = (), lowering: str | None = None) -> None:
-        self.sets = tuple(replace(each, lowering=lowering or each.lowering) for each in sets)
+        self.sets = tuple(replace(each, lowering=lowering or each.lowering, asked=tuple(changes)) for each in sets)
         machine = cache(lambda name, *changed: load_hardware(name, changed))
         for name in {each.hardware for each in self.sets} if lowering is not None else ():
             check_known(lowering, family_of(machine(name)))
@@ -323,7 +323,7 @@ def _compared(numbers: NumberSet, work: Sequence[CaseWork], taken: SimulatedCycl
     )
     # A set of which nothing is left has no mean error, and would fail further on without a reason.
     if len(refused) == len(rows):
-        raise CapacityError(f"{numbers.name}: {numbers.hardware} takes none of the blocks of its cases")
+        raise CapacityError(f"{numbers.name}: {numbers.machine} takes none of the blocks of its cases")
     kept = replace(numbers, left_out=numbers.left_out + refused) if refused else numbers
     return Comparison(kept, tuple(row for row in rows if row is not None))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 from typing import NamedTuple
@@ -98,6 +98,7 @@ def compare_memory(sets: Sequence[NumberSet], changes: Sequence[str], progress: 
         _device(*each)
     played = on_all_processors(play, work, lambda each: each[0].name, progress)
     found = {stream: outcome for (stream, _), outcome in played.items()}
+    sets = [replace(each, asked=tuple(changes)) for each in sets]
     return [Comparison(each, tuple(_compared(each, stream, found[stream]) for stream in of_set(each))) for each in sets]
 
 

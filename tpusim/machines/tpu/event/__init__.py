@@ -28,7 +28,6 @@ from tpusim.machines.tpu.event.dma import Dma
 from tpusim.machines.tpu.event.issue import IssueUnit, vector_steps
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 
 
 def run(program: Program, hardware: Hardware) -> Timing:
@@ -94,8 +93,7 @@ def logged(
         loads=tuple(chain.from_iterable(array.loads for array in arrays)),
         passes=tuple(chain.from_iterable(array.passes for array in arrays)),
         works=tuple(chain.from_iterable(array.works for array in arrays)),
-        moves=tuple(dma.moves[HBM]),
-        scratch=tuple(dma.moves[SCRATCH]),
+        buses={bus: tuple(moves) for bus, moves in dma.moves.items()},
         queue=tuple(dma.queue),
         hbm=dma.hbm.use,
         spans=tuple(dma.hbm.spans),

@@ -33,7 +33,6 @@ from tpusim.machines.tpu.observation.timeline import (
 )
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH
 
 
 def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
@@ -52,8 +51,7 @@ def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Ti
             use["port_stall"] += times * (each.last - each.start - cycles)
         uses[unit_name("preload", array)] = use
         uses[unit_name("vector_unit", array)] = vector_unit_use(mine, program, hardware)
-    uses[HBM] = _booked(bus(log.moves))
-    uses |= {SCRATCH: _booked(bus(log.scratch))} if hardware.scratch_memory else {}
+    uses |= {name: _booked(bus(moves)) for name, moves in log.buses.items()}
     found = accounts(uses, port.owned, log.cycles, program.ports(hardware))
     reads, writes = program.use.port_reads, program.use.port_writes
     return Timing(log.cycles, found, bus_use(log.moves, program), reads, writes, log.hbm)
@@ -166,8 +164,7 @@ class Recording:
         span = range(first, self.cycles if stop is None else stop)
         log, program, hardware = self.log, self.program, self.hardware
         tracks: dict[str, Iterable[Pieces]] = {
-            HBM: bus(log.moves),
-            **({SCRATCH: bus(log.scratch)} if hardware.scratch_memory else {}),
+            **{name: bus(moves) for name, moves in log.buses.items()},
             "dma_0": _transfers(log.queue[::2], program),
             "dma_1": _transfers(log.queue[1::2], program),
             "queue": holding(log.queue),
@@ -425,8 +422,7 @@ def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
     waits = [_counts(run.waits(mine), cuts) for _, mine in arrays]
     shared = {
         **{unit_name("preload", array): _counts(run.preloads(mine, array), cuts) for array, mine in arrays},
-        HBM: _counts(bus(log.moves), cuts),
-        SCRATCH: _counts(bus(log.scratch), cuts),
+        **{name: _counts(bus(moves), cuts) for name, moves in log.buses.items()},
         **{port: _owned(owners, cuts) for port, owners in run.ports.items()},
     }
     layers, passes = program.layers, defaultdict[int, list[Passes]](list)

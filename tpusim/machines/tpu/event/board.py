@@ -6,7 +6,7 @@ after `every` cycles, with nothing else changed, share a record.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.calendar import Conflicts, Cycles
 from tpusim.machines.tpu.observation.timeline import STARVED, HbmUse, Held, who_waits
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Keep
+from tpusim.machines.tpu.program.transfers import HBM, Keep
 
 Process = Generator[simpy.Event, object, None]
 
@@ -217,9 +217,8 @@ class Log:
     """The log of a run.
 
     It has the layer's `cycles`, the port's frame at each of several paces (`frames`), and the records of each unit in
-    order: `moves` are the transfers on the bus of HBM, `scratch` on that of the scratch memory, `queue` those of both
-    that go to lanes or banks. `hbm` tells what the DRAM did, and `spans` which channels each transfer used, if that was
-    kept.
+    order: `buses` has the transfers of each bus, `queue` those of all buses that go to lanes or banks. `hbm` tells what
+    the DRAM did, and `spans` which channels each transfer used, if that was kept.
     """
 
     cycles: int
@@ -227,11 +226,15 @@ class Log:
     loads: tuple[Loads, ...]
     passes: tuple[Passes, ...]
     works: tuple[StandBy, ...]
-    moves: tuple[DmaTransfer, ...]
-    scratch: tuple[DmaTransfer, ...] = ()
+    buses: Mapping[str, tuple[DmaTransfer, ...]]
     queue: tuple[DmaTransfer, ...] = ()
     hbm: HbmUse | None = None
     spans: tuple[ChannelSpan, ...] = ()
+
+    @property
+    def moves(self) -> tuple[DmaTransfer, ...]:
+        """Transfers on the bus of HBM."""
+        return self.buses[HBM.bus]
 
     def by_frame(self, program: Program) -> Iterator[tuple[Frame, Log]]:
         """Each frame with the loads and passes that have it."""

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.event.calendar import Cycles, Ports
 from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, LaneTransfer, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, BankFill, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares
 
@@ -85,7 +85,7 @@ class BankedHbm(PipedMemory):
         from tpusim.memory.dram.one_pass import OnePass
 
         # Words of spills are wanted at the peak bandwidth of all channels, whatever still waits to be stored.
-        super().__init__(hardware, Pipe(0, hardware.hbm_peak_bytes_per_cycle))
+        super().__init__(hardware, hardware.pipes[HBM.bus])
         self._keep, self._cycles, self._until = keep, 0, 0
         self._mapping = device.addresses()
         self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
@@ -147,20 +147,19 @@ class BankedHbm(PipedMemory):
 
 
 class Dma:
-    """The DMA: it owns the buses of HBM and of the scratch memory, and takes the slots of the port that are left."""
+    """The DMA: it owns the buses to all memories, and takes the slots of the port that are left."""
 
     def __init__(self, program: Program, hardware: Hardware, board: Board, port: Ports, keep: bool) -> None:
         self._stored: dict[int, int] = {}
         self._program, self._hardware, self._board, self._port = program, hardware, board, port
-        pipe, device = Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle), hardware.hbm.dram
-        self.hbm = BankedHbm(program, hardware, device, keep) if device else PipedMemory(hardware, pipe)
-        self._memories = {HBM: self.hbm}
-        if scratch := hardware.scratch_pipe:
-            self._memories[SCRATCH] = PipedMemory(hardware, scratch)
-        self.moves: dict[str, list[DmaTransfer]] = {HBM: [], SCRATCH: []}
+        self._memories = {bus: PipedMemory(hardware, pipe) for bus, pipe in hardware.pipes.items()}
+        if device := hardware.hbm.dram:
+            self._memories[HBM.bus] = BankedHbm(program, hardware, device, keep)
+        self.hbm = self._memories[HBM.bus]
+        self.moves: dict[str, list[DmaTransfer]] = {bus: [] for bus in self._memories}
         """Transfers by the bus that they take."""
         self.queue: list[DmaTransfer] = []
-        """Transfers to and from lanes or banks, on either bus."""
+        """Transfers to and from lanes or banks, on any bus."""
 
     def process(self) -> Process:
         """Carry out transfers in order; at most two have data on their way from or to the lanes."""
@@ -173,7 +172,7 @@ class Dma:
                 continue
             yield from self._board.wait(step.after)
             bus = step.bus
-            # A fill must not read what a spill has not yet stored, in HBM or in the scratch memory.
+            # A fill must not read what a spill has not yet stored.
             there = max((self._stored.get(each, 0) for each in self._program.sources(step)), default=0)
             data, others = self._board.known(step.after)
             ready, freed = max(free[bus], begun, data, others, there), max(freed, others)

@@ -12,6 +12,7 @@ from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
+    HBM,
     PRODUCTS,
     SCRATCH,
     BankFill,
@@ -47,6 +48,8 @@ def check_program(program: Program, hardware: Hardware) -> None:
     for per_word in (*picked, *(table.per_word for table in program.tables)):
         if per_word > widest:
             raise CheckFailed(f"a step reads {per_word} pointers a word; no word holds more than {widest} numbers")
+    if lost := {step.bus for step in program.steps if isinstance(step, Transfer)} - hardware.pipes.keys():
+        raise CheckFailed(f"transfers need a bus of {' and '.join(sorted(lost))}; there is {', '.join(hardware.pipes)}")
     limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
     for index, step in enumerate(program.steps):
         for what, first, stop in _named(step):
@@ -132,7 +135,7 @@ def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterato
                 and not program.sources(step)
             ):
                 yield f"reads a {step.tensor.name} that it does not wait for"
-            if isinstance(step, Prefetch) and (step.bus == SCRATCH or step.to.scratch is None):
+            if isinstance(step, Prefetch) and (step.bus, step.to.place.bus) != (HBM.bus, SCRATCH.bus):
                 yield "brings nothing from HBM to the scratch memory"
             for part in step.parts:
                 if isinstance(part, Part) and part.feed:
@@ -150,31 +153,32 @@ def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterato
 
 def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
     """Problems of the scratch memory: tensors that do not fit, or take bytes that another tensor still needs."""
-    if not any(each.scratch is not None for each in program.tensors):
+    if not any(each.place.base is not None for each in program.tensors):
         return
     capacity = hardware.scratch_memory.capacity_bytes if hardware.scratch_memory else 0
     home = {each.tensor: each.sources[0] for each in program.handed}
     for each in program.handed:
-        if any(program.tensor(source).scratch != program.tensor(each.tensor).scratch for source in each.sources):
+        place = program.tensor(each.tensor).place
+        if place.bus and any(program.tensor(source).place != place for source in each.sources):
             yield f"{each.tensor} does not lie where {' and '.join(each.sources)} is"
     steps: dict[str, list[int]] = {}
     prefetched = set[str]()
     for index, step in enumerate(program.steps):
         for tensor in {step.tensor, step.written} if isinstance(step, Transfer) else ():
-            if tensor and tensor.scratch is not None:
+            if tensor and tensor.place.base is not None:
                 steps.setdefault(home.get(tensor.name, tensor.name), []).append(index)
                 prefetched |= {tensor.name} if isinstance(step, Prefetch) else set()
     # A tensor lives from the first step that uses it to the last.
     lives = [(program.tensor(name), range(used[0], used[-1] + 1)) for name, used in steps.items()]
     for at, (tensor, life) in enumerate(lives):
-        area = tensor.scratch_bytes(hardware.element_bytes)
+        area = tensor.extent(hardware.element_bytes)
         if area.stop > capacity:
             yield f"{tensor.name} takes bytes {area.start} to {area.stop} of a scratch memory of {capacity}"
         for other, others in lives[:at]:
             # Two tensors may follow one another in the same bytes, because transfers of lanes take the bus in order; a
             # prefetch has no such order with a fill that still reads.
             apart = not meet(life, others) and tensor.name not in prefetched and other.name not in prefetched
-            if meet(area, other.scratch_bytes(hardware.element_bytes)) and not apart:
+            if meet(area, other.extent(hardware.element_bytes)) and not apart:
                 yield f"{tensor.name} and {other.name} take the same bytes of the scratch memory at once"
 
 

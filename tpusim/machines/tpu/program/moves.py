@@ -9,7 +9,7 @@ from math import ceil, prod
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, Along, Coordinates, Tensor, Transfer
 from tpusim.memory.layout import (
     AS_READ,
     AXES,
@@ -172,7 +172,7 @@ class TransferRuns:
     def _ends(self) -> list[int]:
         """First address of the first tensor, then the end of each tensor."""
         sizes = (
-            whole_bursts(self._bytes(each), self.hardware.hbm.alignment_bytes) if each.scratch is None else 0
+            whole_bursts(self._bytes(each), self.hardware.hbm.alignment_bytes) if each.place == HBM else 0
             for each in self.program.tensors
         )
         return [*accumulate(sizes, initial=0)]

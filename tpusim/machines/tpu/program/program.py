@@ -6,7 +6,7 @@ time: interpreters find out how long it takes. No other room reads the plan behi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -30,7 +30,7 @@ from tpusim.machines.tpu.definition import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
-from tpusim.machines.tpu.program.transfers import Inbound, Keep, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
 
@@ -69,18 +69,16 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """A tensor of one layer that spills of earlier layers have made.
+    """A tensor of one layer that earlier layers have made: their spills or, where it lies in the lanes, their Keeps.
 
     `same`: it is one of their tensors, element for element; otherwise its elements are given, as an operand's are.
     `placed`: each element is made of the elements at the same place in all sources; otherwise the places are unknown.
-    `stays`: it is read where a Keep has left its source, and is never filled.
     """
 
     tensor: str
     sources: tuple[str, ...]
     same: bool
     placed: bool
-    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,8 @@ class Program:
     """A layer, lowered for a machine; or several layers, one after another, joined to one Program.
 
     Attributes:
-        tensors: tensors in HBM and in the scratch memory. Operands are in HBM before the first
-            step; the others are written by spills, or brought to the scratch memory by prefetches.
+        tensors: tensors, wherever they lie. Operands are in HBM before the first step; the others are written by
+            spills, or brought to the scratch memory by prefetches.
         buffers: words of the vector memories that are in use.
         banked: words of banks that are in use, each area as if it lay in one lane.
         steps: steps in an order that is valid when they are executed one at a time.
@@ -296,7 +294,7 @@ class Program:
     def makers(self) -> dict[str, tuple[str, ...]]:
         """Tensors that spills make a filled tensor of, by its name: itself, or tensors of earlier layers."""
         handed = {each.tensor: each.sources for each in self.handed}
-        own = (*self.intermediates, *(each.name for each in self.tensors if each.scratch is not None))
+        own = (*self.intermediates, *(each.name for each in self.tensors if each.place.base is not None))
         return {**{name: (name,) for name in own}, **handed}
 
     def sources(self, step: Transfer) -> list[int]:
@@ -320,7 +318,18 @@ class Program:
 
     def instead(self, name: str) -> list[str]:
         """Names of the tensors whose given values replace tensor `name` where it stays, for those who read it there."""
-        return [each.tensor for each in self.handed if each.sources == (name,) and each.stays and not each.same]
+        readers = [each.tensor for each in self.handed if each.sources == (name,) and not each.same]
+        return [each for each in readers if self.tensor(each).place == LANES]
+
+    def lying(self, names: Collection[str], place: Place) -> Program:
+        """The Program with the tensors of these names at a place."""
+        tensors = {each.name: replace(each, place=place) if each.name in names else each for each in self.tensors}
+        steps = (
+            replace(each, tensor=tensors[each.tensor.name])
+            if isinstance(each, Transfer) and each.tensor.name in names else each
+            for each in self.steps
+        )  # fmt: skip
+        return replace(self, tensors=tuple(tensors.values()), steps=tuple(steps)) if names else self
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a name."""

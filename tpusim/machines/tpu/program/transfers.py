@@ -1,4 +1,4 @@
-"""Tensors behind the lanes, the words and lanes that hold their elements, and transfers between lanes, HBM and the
+"""Tensors and where they lie, the words and lanes that hold their elements, and transfers between lanes, HBM and the
 scratch memory; and tensors that stay on chip.
 """
 
@@ -39,9 +39,34 @@ class Packed(NamedTuple):
         return self.operations * elements / hardware.vector_unit.alus
 
 
+class Place(NamedTuple):
+    """Where a tensor lies: in a memory behind the lanes, or in the lanes themselves.
+
+    Attributes:
+        bus: the bus to that memory, by the name of its account and of its pipe (`Hardware.pipes`); the lanes have none,
+            so no transfer leads there.
+        reads, writes: figures of `Use` that count the bytes of its transfers.
+        base: first byte, for a tensor that was given bytes of its memory; None where the layout of HBM says it.
+    """
+
+    bus: str = ""
+    reads: str = ""
+    writes: str = ""
+    base: int | None = None
+
+    def at(self, base: int) -> Place:
+        """The place in the same memory from byte `base` on."""
+        return self._replace(base=base)
+
+
+HBM = Place("hbm", "hbm_read_bytes", "hbm_write_bytes")
+SCRATCH = Place("scratch_memory", "scratch_read_bytes", "scratch_write_bytes")
+LANES = Place()
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor in HBM or in the scratch memory.
+    """A tensor at a place.
 
     Attributes:
         name: name in traces and messages.
@@ -57,7 +82,7 @@ class Tensor:
         on_the_way: whether values are only a stage on the way to others, so that no oracle knows them.
         lost: largest distance on chip from a whole number, for values that are whole except for rounding errors.
         layer: layer of the tensor, in a Program of several layers; its name begins with the layer's.
-        scratch: first byte in the scratch memory, with the layout of HBM; None for a tensor in HBM.
+        place: where it lies; the layout is that of HBM wherever that is.
     """
 
     name: str
@@ -71,7 +96,7 @@ class Tensor:
     lost: float = 0.0
     on_the_way: bool = False
     layer: str = ""
-    scratch: int | None = None
+    place: Place = HBM
 
     @property
     def role(self) -> str:
@@ -105,9 +130,9 @@ class Tensor:
             return self.packed.bytes
         return self.hbm_bytes or self.number_bytes or element_bytes
 
-    def scratch_bytes(self, element_bytes: int) -> range:
-        """Bytes of the scratch memory that the tensor takes, if it lies there."""
-        first = self.scratch or 0
+    def extent(self, element_bytes: int) -> range:
+        """Bytes of its memory that the tensor takes, from byte 0 on where it was given none."""
+        first = self.place.base or 0
         return range(first, first + ceil(prod(self.padded or self.shape) * self.stored_bytes(element_bytes)))
 
 
@@ -318,10 +343,6 @@ class Access(NamedTuple):
 # ---- transfers
 
 
-HBM, SCRATCH = "hbm", "scratch_memory"
-"""Memories behind the lanes, each with a bus of its own."""
-
-
 @step_of_a_program
 class TensorStep(Step):
     """A step that does something, its `verb`, with parts of a tensor."""
@@ -358,9 +379,9 @@ class InLanes(TensorStep):
 
 @step_of_a_program
 class Transfer(TensorStep):
-    """A transfer of parts of a tensor from or to its memory, one part after another.
+    """A transfer of parts of a tensor from or to its place, one part after another.
 
-    `hbm_bytes` cross the bus of that memory, be it HBM or the scratch memory: a tensor has the same layout in both.
+    `hbm_bytes` cross the bus to that place, wherever it is: a tensor has the same layout everywhere.
 
     Attributes:
         regions: rectangles that HBM delivers or takes, each in runs of its own, in this order; parts outside the tensor
@@ -387,8 +408,8 @@ class Transfer(TensorStep):
 
     @property
     def bus(self) -> str:
-        """The bus that the transfer takes, HBM's or the scratch memory's."""
-        return HBM if self.tensor.scratch is None else SCRATCH
+        """The bus that the transfer takes."""
+        return self.tensor.place.bus
 
     @property
     def written(self) -> Tensor | None:
@@ -485,16 +506,14 @@ class LaneTransfer(InLanes, Transfer):
 
 @step_of_a_program
 class Inbound(Transfer):
-    """A transfer from HBM or the scratch memory to lanes or banks."""
+    """A transfer from a memory behind the lanes to lanes or banks."""
 
     cause = "starved"
     verb = "fill"
 
     @property
     def use(self) -> Use:
-        if self.bus == SCRATCH:
-            return Use(scratch_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
-        return Use(hbm_read_bytes=self.hbm_bytes, port_writes=self.lane_words)
+        return Use(**{self.tensor.place.reads: self.hbm_bytes}, port_writes=self.lane_words)
 
 
 @step_of_a_program
@@ -503,7 +522,7 @@ class Fill(LaneTransfer, Inbound):
 
     @property
     def use(self) -> Use:
-        moved = {f"{'scratch' if self.bus == SCRATCH else 'hbm'}_read_bytes": self.hbm_bytes}
+        moved = {self.tensor.place.reads: self.hbm_bytes}
         return Use(**moved, port_reads=self._accesses_beside[0], port_writes=self.lane_words)
 
     @property
@@ -547,15 +566,15 @@ class BankFill(Inbound):
 
 @step_of_a_program
 class Spill(LaneTransfer):
-    """A transfer from the lanes to HBM or the scratch memory."""
+    """A transfer from the lanes to a memory behind them."""
 
     cause = "blocked"
     verb = "spill"
 
     @property
     def use(self) -> Use:
-        moved = {f"{'scratch' if self.bus == SCRATCH else 'hbm'}_write_bytes": self.hbm_bytes}
         reads, writes = self._accesses_beside
+        moved = {self.tensor.place.writes: self.hbm_bytes}
         return Use(**moved, port_reads=self.lane_words + reads, port_writes=writes)
 
     @property
@@ -598,7 +617,7 @@ class Prefetch(Transfer):
 
     @property
     def use(self) -> Use:
-        return Use(hbm_read_bytes=self.hbm_bytes, scratch_write_bytes=self.hbm_bytes)
+        return Use(**{self.tensor.place.reads: self.hbm_bytes, self.to.place.writes: self.hbm_bytes})
 
     @property
     def written(self) -> Tensor:

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, account
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Vector
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, BankFill, Fill, Keep, Prefetch
+from tpusim.machines.tpu.program.transfers import HBM, BankFill, Fill, Keep, Prefetch
 from tpusim.machines.tpu.register import banks, control
 from tpusim.machines.tpu.register.array import Deserializers, PeArray, WeightRegisters
 from tpusim.machines.tpu.register.banks import Banks, Settings
@@ -84,7 +84,7 @@ class RegisterMachine:
         at[[OPEN, MOVED, VECTOR_STEP, TOLD]] = steps, -1, -1, -1
         board = BoardRegisters(
             at, np.full(steps, NEVER), np.array(waits.steps, np.int64),
-            np.zeros((2 * queues + 2, len(BOOKED)), np.int64), np.zeros((queues, steps), np.int64),
+            np.zeros((2 * queues + len(hardware.pipes), len(BOOKED)), np.int64), np.zeros((queues, steps), np.int64),
             np.zeros(steps, np.int64), np.zeros(len(CLIENTS), np.int64),
             np.zeros((4 + 3 * len(transfers.each), 2), np.int64), np.tile(IDLE, slots).astype(ORDER),
         )  # fmt: skip
@@ -191,7 +191,7 @@ class RegisterMachine:
                     self.bank_words.fetch(index, step)
                 elif isinstance(step, Prefetch):
                     self.hbm.prefetch(index, step)
-                if self.memory and step.bus == HBM:
+                if self.memory and step.bus == HBM.bus:
                     self.memory.begin(number, step, self.registers.transfers, self.known, now)
         board.at[EVENTS] = 0
         together, lanes = self.hardware.array.pes_per_cycle, self.hardware.lanes
@@ -256,13 +256,11 @@ class RegisterMachine:
     def booked(self) -> Booked:
         """Cycles booked so far."""
         board, queues = self.registers.board, self.hardware.array.queues
-        names = [unit_name("systolic_array", at) for at in range(queues)]
-        names += [unit_name("preload", at) for at in range(queues)]
-        names += [HBM, SCRATCH]
+        names = [unit_name(unit, at) for unit in ("systolic_array", "preload") for at in range(queues)]
+        names += self.hardware.pipes
         uses = {name: _counted(BOOKED, use.tolist()) for name, use in zip(names, board.use, strict=True)}
         order = [unit_name(unit, at) for at in range(queues) for unit in ("systolic_array", "preload", "vector_unit")]
-        buses = [HBM, SCRATCH] if self.hardware.scratch_pipe else [HBM]
-        found = {name: uses.get(name, Counter[str]()) for name in (*order, *buses)}
+        found = {name: uses.get(name, Counter[str]()) for name in (*order, *self.hardware.pipes)}
         return {**found, PORTS: _counted(CLIENTS, board.granted.tolist())}
 
     def timing(self) -> Timing:
@@ -305,13 +303,11 @@ def _counted(names: Sequence[str], counts: Sequence[int]) -> Counter[str]:
 def _longest_wait(program: Program, hardware: Hardware) -> int:
     """Most cycles, apart from a few frames, in which nothing moves and yet all is well.
 
-    HBM and the scratch memory may have to answer, a layer to be launched, and a step with a delay to begin.
+    Memories may have to answer, a layer to be launched, and a step with a delay to begin.
     """
-    answered, device = hardware.latency_cycles, hardware.hbm.dram
-    if device:
-        answered = Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait)
-    if hardware.scratch_pipe:
-        answered = max(answered, hardware.scratch_pipe.latency)
+    answered = max(pipe.latency for pipe in hardware.pipes.values())
+    if device := hardware.hbm.dram:
+        answered = max(answered, Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait))
     delay = max((step.delay for step in program.steps if isinstance(step, Preload | Vector)), default=0)
     return answered + hardware.sequencer.launch_cycles + delay
 

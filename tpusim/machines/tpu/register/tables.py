@@ -22,15 +22,12 @@ from tpusim.machines.tpu.register.streams import ALONE, FRAME, ISSUE, QUEUE, STR
 from tpusim.machines.tpu.register.transfers import (
     BANK_FILL,
     FILL,
-    HBM_BUS,
     PREFETCH,
-    SCRATCH_BUS,
     SPILL,
     TRANSFER,
     Transfers,
 )
 from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Counts, Records, order_of
-from tpusim.memory.timing import Pipe
 
 
 class WaitTable:
@@ -224,14 +221,12 @@ def transfers_of(
     """Transfers of the one queue, in order; `memory` is the DRAM, if there is one."""
     numbered = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
     number = {index: at for at, (index, _) in enumerate(numbered)}
-    pipes = {HBM: Pipe(hardware.latency_cycles, hardware.hbm_bytes_per_cycle)}
+    pipes, buses = hardware.pipes, [*hardware.pipes]
     rows, sources, fed, addresses = list[dict[str, int]](), list[int](), list[tuple[int, int]](), list[Counts]()
     accesses = list[tuple[int, ...]]()
     for index, step in numbered:
-        pipe, banked = pipes.get(step.bus) or hardware.scratch_pipe, bool(memory and step.bus == HBM)
-        assert pipe
-        rate = hardware.hbm_peak_bytes_per_cycle if banked else pipe.bytes_per_cycle
-        moving, conversion = max(1, ceil(step.hbm_bytes / rate)), step.conversion_cycles(hardware)
+        pipe, banked = pipes[step.bus], bool(memory and step.bus == HBM.bus)
+        moving, conversion = max(1, ceil(step.hbm_bytes / pipe.bytes_per_cycle)), step.conversion_cycles(hardware)
         wait, past_wait = waits.add(step.after)
         other, past_other = waits.add(each for each in step.after if not waits.starves[each])
         source, access, mine = len(sources), len(accesses), -1
@@ -247,7 +242,7 @@ def transfers_of(
         if kind == BANK_FILL:
             past_access = access = bank_word + step.lane_words
         rows.append({
-            "step": index, "kind": kind, "bus": HBM_BUS if step.bus == HBM else SCRATCH_BUS, "following": -1,
+            "step": index, "kind": kind, "bus": buses.index(step.bus), "following": -1,
             "words": step.words, "lanes": step.lanes if isinstance(step, LaneTransfer) else 0,
             "first": hbm.first.get(index, 0), "place": sum(map(len, addresses)), "wait": wait,
             "past_wait": past_wait, "other": other, "past_other": past_other, "source": source,
@@ -259,7 +254,7 @@ def transfers_of(
             "ready_at": NEVER if kind == SPILL else 0, "stored": NEVER, "row": -1, "last_accepted": -1,
         })  # fmt: skip
         addresses.append(hbm.addresses.get(index, np.full(step.words, NOWHERE)))
-    upcoming = [-1, -1]
+    upcoming = [-1] * len(buses)
     for row in reversed(rows):
         row["following"], upcoming[row["bus"]] = upcoming[row["bus"]], number[row["step"]]
     total, (storing, fetching) = sum(row["words"] for row in rows), np.zeros((2, max(1, len(rows))), np.int64)
@@ -268,7 +263,7 @@ def transfers_of(
         np.array([0, -1, -1, 0, 0]), records(TRANSFER, rows), np.array(sources, np.int64),
         np.array(accesses, np.int64).reshape(-1, 4), np.array(fed, np.int64).reshape(-1, 2),
         np.concatenate([*addresses, np.zeros(0, np.int64)]), np.full(total, -1), np.array(bursts), np.array(upcoming),
-        np.full(2, -1), storing, fetching, hardware.sequencer.launch_cycles, hardware.skew,
+        np.full(len(buses), -1), storing, fetching, hardware.sequencer.launch_cycles, hardware.skew,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Transfers of one queue over two buses: when each begins, when its words may cross the port, and when its bus is free.
+"""Transfers of one queue over all buses: when each begins, when its words may cross the port, and when its bus is free.
 
 A memory behind the lanes is a pipe, or a DRAM that is clocked by a clock of its own while the machine's cycles pass.
 """
@@ -33,7 +33,7 @@ UNDER_WAY = 2
 """Transfers that may have data on their way at once (docs/timing.md, section 5)."""
 
 FILL, BANK_FILL, SPILL, PREFETCH = range(4)
-HBM_BUS, SCRATCH_BUS = range(2)
+HBM_BUS = 0
 
 TRANSFER = registers(
     # Of the Program: ranges in the scoreboard's waits, in `fed`, in `accesses`.
@@ -82,7 +82,7 @@ class DramRegisters(NamedTuple):
 
 
 class Transfers(NamedTuple):
-    """The queue of transfers and both buses."""
+    """The queue of transfers and all buses."""
 
     # Registers of the queue, from TODO on.
     at: Counts
@@ -306,7 +306,7 @@ def clock_transfers(own: Transfers, dram: DramRegisters, board: BoardRegisters, 
     while at[TODO] < len(own.each) and own.bus[own.each[at[TODO]]["bus"]] < 0:
         transfer = own.each[at[TODO]]
         if _held_back(own, board, transfer, now):
-            # The queue is in order: a transfer that waits also holds up the ones behind it, on either bus.
+            # The queue is in order: a transfer that waits also holds up the ones behind it, on any bus.
             why = BLOCKED
             break
         if at[SECOND] >= 0 and transfer["kind"] != PREFETCH:
@@ -323,7 +323,7 @@ def clock_transfers(own: Transfers, dram: DramRegisters, board: BoardRegisters, 
             number = own.next[bus]
             cause = why if number == at[TODO] else BLOCKED
         if number >= 0:
-            board.use[len(board.use) - 2 + bus, cause] += 1
+            board.use[len(board.use) - len(own.bus) + bus, cause] += 1
             if bus == HBM_BUS:
                 board.held[own.each[number]["step"]] += 1
 
@@ -386,7 +386,10 @@ def buses_run(own: Transfers, dram: DramRegisters, now: int) -> bool:
 @part
 def transfers_active(own: Transfers) -> bool:
     """Whether a memory is at work for some transfer."""
-    return bool(own.at[LAST_STORING] or own.at[LAST_FETCHING] or own.bus[0] >= 0 or own.bus[1] >= 0)
+    for number in own.bus:
+        if number >= 0:
+            return True
+    return bool(own.at[LAST_STORING] or own.at[LAST_FETCHING])
 
 
 @part

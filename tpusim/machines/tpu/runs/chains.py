@@ -69,12 +69,12 @@ class ProgramChain:
     @cached_property
     def layers(self) -> tuple[Joint, ...]:
         """The layers as they run in the chain; intermediates may be in the scratch memory."""
-        return in_scratch(self.residence.layers, self.hardware, self.residence.stay)
+        return in_scratch(self.residence.layers, self.hardware)
 
     @cached_property
     def program(self) -> Program:
         """All layers as one Program."""
-        return linked(self.layers, self.hardware, self.residence.stay)
+        return linked(self.layers, self.hardware)
 
     def alone(self, at: int) -> Prepared:
         """A layer by itself, with its addresses in the chain."""

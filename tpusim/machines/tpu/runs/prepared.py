@@ -25,7 +25,7 @@ from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
-from tpusim.machines.tpu.program.transfers import HBM, Inbound, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Inbound, Spill, Transfer
 from tpusim.machines.tpu.search.search import CLOSE, TRUSTED, Standing
 from tpusim.memory.timing import Clocks
 from tpusim.network.ops.op import OFMAP, Op
@@ -109,7 +109,7 @@ class Prepared(ReadyLayer):
     def wanted_bytes(self) -> int:
         """Bytes of the elements that all transfers move."""
         moves = TransferRuns(self.program, self.hardware)
-        steps = (step for step in self.program.steps if isinstance(step, Transfer) and step.bus == HBM)
+        steps = (step for step in self.program.steps if isinstance(step, Transfer) and step.bus == HBM.bus)
         return sum(map(moves.wanted, steps))
 
     def program_for(self, number: np.dtype[Any]) -> Program:
@@ -150,7 +150,7 @@ class Prepared(ReadyLayer):
         lane_ports = len(program.ports(hardware)) - hardware.banked
         ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
         # Bytes of the scratch memory's bus, and of prefetches.
-        scratch = {name: getattr(program.use, name) for name in ("scratch_read_bytes", "scratch_write_bytes")}
+        scratch = {name: getattr(program.use, name) for name in (SCRATCH.reads, SCRATCH.writes)}
         read, written = program.use.hbm_read_bytes, program.use.hbm_write_bytes
         if (hbm := timing.hbm) and (device := hardware.hbm.dram):
             # Counted by address: a run may touch one burst more than it fills, and neighbours may share a burst.
@@ -175,7 +175,7 @@ class Prepared(ReadyLayer):
             lowered_bytes=sum(
                 each.bytes(element_bytes)
                 for each in map(program.tensor, program.intermediates & program.checked)
-                if each.scratch is None
+                if each.place == HBM
             ),
             transformation_cycles=transformation_cycles(program, timing),
             launch_cycles=hardware.sequencer.launch_cycles,
@@ -402,7 +402,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
 
     (own,) = in_scratch([Joint("", ready.program, {})], hardware)
     found = ready.with_program(prefetched(own.program, hardware))
-    names = [each.name.partition(" ")[0] for each in found.program.tensors if each.scratch is not None]
+    names = [each.name.partition(" ")[0] for each in found.program.tensors if each.place.base is not None]
     if not names:
         return ready
     if found.timing.cycles >= ready.timing.cycles:

@@ -32,7 +32,7 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.moves import ends_of, regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import Keep, Part, Spill
+from tpusim.machines.tpu.program.transfers import LANES, Keep, Part, Spill
 from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP
@@ -249,6 +249,7 @@ class Settled:
         """
         bases = link(self.units, own, self.empty)
         program = scheduled(_AtHome(self.units, self.stays, homes, bases, spilled), bases)
+        program = program.lying(self.stays.read, LANES)
         # Keyed by address: an outcome may take the words of an operand, and both are then one buffer.
         kept = {homes[name]: Buffer(name, homes[name], home.words, home.widest)
                 for name, home in self.stays.homes.items()}  # fmt: skip

@@ -355,14 +355,14 @@ def placed(layers: Sequence[Joint], hardware: Hardware) -> list[Joint]:
     return [each._replace(program=each.at(room.own(at, each.program.words))) for at, each in enumerate(layers)]
 
 
-def linked(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> Program:
+def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
     """Consecutive layers, with their places, as one Program; a single layer is returned as it is.
 
-    No layer may be `unfit` for those ahead of it. Tensors named in `stay` are read where others have left them.
+    No layer may be `unfit` for those ahead of it.
     """
     if len(layers) == 1:
         return layers[0].program
-    handed = [replace(each, stays=each.tensor in stay) for each in _handed(layers)]
+    handed = [*_handed(layers)]
     waits = Waits(hardware, {each.tensor: each for each in handed})
     programs: list[Program] = []
     for layer, program, *_ in layers:

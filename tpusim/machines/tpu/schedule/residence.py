@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -20,7 +20,7 @@ from tpusim.machines.lowered import LayerTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Fill, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP
@@ -50,11 +50,6 @@ class Residence:
     allocations: tuple[Allocation, ...]
     own: tuple[tuple[int, int], ...]
 
-    @property
-    def stay(self) -> frozenset[str]:
-        """Full names of the tensors that are read where they stay."""
-        return frozenset(f"{self.layers[at].name}.{name}" for each in self.allocations for at, name in each.readers)
-
     def outcome(self, layer: int) -> Allocation | None:
         """The allocation of a layer's outcome, if it stays."""
         return next((each for each in self.allocations if each.maker == layer), None)
@@ -63,7 +58,8 @@ class Residence:
         """The Program of a layer by itself, with the same addresses: operands on chip are filled first, and an outcome
         that stays is spilled.
         """
-        program, fills = self.layers[layer].program, list[Fill]()
+        read = {name for each in self.allocations for at, name in each.readers if at == layer}
+        program, fills = self.layers[layer].program.lying(read, HBM), list[Fill]()
         for each in self.allocations:
             # The fills stand for the keeps of the layer that made the words, which is not run here.
             kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
@@ -256,21 +252,19 @@ AHEAD = 2
 """Transfers between a prefetch and the fill that reads its data: with one, the data would still be on its way."""
 
 
-def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str] = ()) -> tuple[Joint, ...]:
+def in_scratch(layers: Sequence[Joint], hardware: Hardware) -> tuple[Joint, ...]:
     """Consecutive layers with their intermediates in the scratch memory; those that save the most for their room go
     first.
-
-    Tensors with full names in `stay` are read where they stay on chip, and never filled.
     """
     if hardware.scratch_memory is None:
         return tuple(layers)
-    room, places = WordRoom(hardware.scratch_memory.capacity_bytes), defaultdict[int, dict[str, int]](dict)
+    room, found = WordRoom(hardware.scratch_memory.capacity_bytes), [*layers]
     # Of each tensor: bytes kept off the bus of HBM, for its room and time; its users; its bytes; the layers of its
     # life.
     lives: list[tuple[float, list[tuple[int, str]], int, range]] = []
-    for users in _users(layers, stay):
+    for users in _users(layers):
         (first, tensor), (last, _) = users[0], users[-1]
-        size = len(layers[first].program.tensor(tensor).scratch_bytes(hardware.element_bytes))
+        size = len(layers[first].program.tensor(tensor).extent(hardware.element_bytes))
         span = range(first, last + 1)
         moved = sum(
             step.hbm_bytes
@@ -282,15 +276,15 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware, stay: Collection[str
     for _, users, size, span in sorted(lives, key=lambda each: -each[0]):
         starts = 0, *sorted(place.stop for place in room.taken(span))
         with suppress(FullError):
-            first = room.place(starts, size, span)
+            there = SCRATCH.at(room.place(starts, size, span))
             for at, name in users:
-                places[at][name] = first
-    return tuple(joint._replace(program=_lying(joint.program, places[at])) for at, joint in enumerate(layers))
+                found[at] = found[at]._replace(program=found[at].program.lying({name}, there))
+    return tuple(found)
 
 
-def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tuple[int, str]]]:
+def _users(layers: Sequence[Joint]) -> Iterator[list[tuple[int, str]]]:
     """Layers that use a tensor, each with its name for it: the maker, and its readers, if all of them read it element
-    for element and are layers here.
+    for element, over a bus, and are layers here.
     """
     for maker, (name, program, _, leaves, *_) in enumerate(layers):
         yield from ([(maker, own)] for own in sorted(program.intermediates - {OFMAP}))
@@ -299,23 +293,11 @@ def _users(layers: Sequence[Joint], stay: Collection[str]) -> Iterator[list[tupl
                   if name in read.names]  # fmt: skip
         same = all(
             read.direct and len(read.names) == 1 and alike(layers[at].program.tensor(tensor), made)
-            and f"{layers[at].name}.{tensor}" not in stay
+            and layers[at].program.tensor(tensor).place.bus
             for at, tensor, read in wanted
         )  # fmt: skip
         if wanted and same and not leaves:
             yield [(maker, OFMAP), *((at, tensor) for at, tensor, _ in wanted)]
-
-
-def _lying(program: Program, places: Mapping[str, int]) -> Program:
-    """The Program with tensors at `places` in the scratch memory."""
-    if not places:
-        return program
-    tensors = {each.name: replace(each, scratch=places.get(each.name, each.scratch)) for each in program.tensors}
-    steps = (
-        replace(each, tensor=tensors[each.tensor.name]) if isinstance(each, Transfer) else each
-        for each in program.steps
-    )
-    return replace(program, tensors=tuple(tensors.values()), steps=tuple(steps))
 
 
 # ---- operands
@@ -332,7 +314,7 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     """
     if hardware.scratch_memory is None:
         return program
-    taken = (each.scratch_bytes(hardware.element_bytes).stop for each in program.tensors if each.scratch is not None)
+    taken = (each.extent(hardware.element_bytes).stop for each in program.tensors if each.place.base is not None)
     first, copies = max(taken, default=0), list[Tensor]()
     same = defaultdict[object, _Fills](list)
     for at, step in enumerate(program.steps):
@@ -348,8 +330,8 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     # Bytes of repeated fills, which no longer come from HBM.
     spared = {name: sum(step.hbm_bytes for fills in each for _, step in fills[1:]) for name, each in again.items()}
     for name in sorted(again, key=lambda name: -spared[name] / program.tensor(name).size):
-        copy = replace(program.tensor(name), name=f"{name} in scratch memory", scratch=first)
-        stop = copy.scratch_bytes(hardware.element_bytes).stop
+        copy = replace(program.tensor(name), name=f"{name} in scratch memory", place=SCRATCH.at(first))
+        stop = copy.extent(hardware.element_bytes).stop
         if stop <= hardware.scratch_memory.capacity_bytes:
             copies.append(copy)
             first = stop

@@ -6,6 +6,7 @@ This is the only place where code of a user's file is executed: the file is impo
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -43,7 +44,7 @@ def named(path: Path, asked: ModelOptions) -> tuple[Callable[..., Any], Sequence
             Problem("a function of JAX leaves no size open; leave --dim out, and change --shapes", str(path))
         )
     shapes = [_shape(each, str(path)) for each in filter(None, (asked.shapes or "").split(","))]
-    module = _imported(Path(file).resolve())
+    module = _imported(Path(os.path.realpath(file)))
     function = getattr(module, name, None)
     if not callable(function):
         known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
@@ -74,7 +75,7 @@ def _shape(text: str, where: str) -> jax.ShapeDtypeStruct:
 def _imported(file: Path) -> Any:
     """Import a file as a module, whose own folder it may import from."""
     spec = spec_from_file_location(file.stem, file)
-    if not file.is_file() or spec is None or spec.loader is None:
+    if not os.path.isfile(file) or spec is None or spec.loader is None:
         raise InputError(Problem("there is no such file of Python", str(file)))
     module = module_from_spec(spec)
     sys.path.insert(0, str(file.parent))

@@ -24,7 +24,7 @@ from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_o
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
-from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, ON_BATCH, KnownNode, in_run
+from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
@@ -125,9 +125,10 @@ class OpenedModel(NamedTuple):
 def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
     """Find what there is to know of a model for the batch of a run. Raises as `read`."""
     path, asked, batch = opened.path, opened.asked, opened.batch
-    # A dimension that only its place would have made the batch is one of another kind if a run has another batch.
-    own = batch.own if not batch.by_place or wanted.usual or wanted.images == batch.own else 1
-    own = own or wanted.images
+    own = batch.own or wanted.images
+    # A dimension that only its place makes the batch is one of another kind if a run has another batch.
+    if batch.by_place and not batch.names and not wanted.usual and wanted.images != own:
+        own = 1
     ways = branched(opened.model, batch, own, path)
     steps = unrolled(ways.model, batch, own, path)
     facts = Facts.of(steps.model, opened.weights)
@@ -340,9 +341,11 @@ def _unknown(read: Understood) -> str:
     total = counted(sum(read.not_known.values()), "op")
     why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
-    if any(ON_BATCH in reason for reason in read.reasons):
-        settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.batch.names))
+    settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.batch.names))
+    if settle and any(ON_BATCH in reason for reason in read.reasons):
         leave = f"{settle} says how many there are; {leave}"
+    elif settle and read.batch.by_place and any(NO_MULTIPLE in reason for reason in read.reasons):
+        leave = f"if its inputs begin with no number of images, give {settle} and --batch 1; {leave}"
     return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
 
 

@@ -54,8 +54,7 @@ class ModelBatch:
     Attributes:
         names: the open dimensions that stand for the batch, and that nothing has settled.
         own: how many images a run of the model holds; None where `names` stand for them.
-        by_place: whether that is the size of a dimension of another name, given by `--dim` or an array, that would
-            have been taken for the batch by its place alone.
+        by_place: whether nothing is called a batch, so that a dimension is taken for it by its place alone.
         fixed: whether the model leaves nothing open that could be its batch, so that `own` is its first dimension.
         dims: the sizes of all other dimensions that are open, by name.
         arrays: arrays given for inputs, by name.
@@ -114,8 +113,7 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     if missing := {each.name: each for each in reversed(opened) if each.name not in left | sizes.keys()}:
         raise InputError(Problem(_missing([*missing.values()][::-1], counted, arrays), str(path)))
     own = None if left else settled or _first(given)
-    by_place = settled is not None and not named
-    return ModelBatch(left, own, by_place, not counted, sizes, arrays, _runs(given, sizes, arrays))
+    return ModelBatch(left, own, bool(counted) and not named, not counted, sizes, arrays, _runs(given, sizes, arrays))
 
 
 def _counting(opened: Sequence[Open]) -> tuple[frozenset[str], bool]:

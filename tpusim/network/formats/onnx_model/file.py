@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Set
 from functools import cache
@@ -25,7 +26,7 @@ _SHOWN = 4
 
 def load(path: Path) -> ModelProto:
     """Read the model in a file, with all the files it names beside it. Raises InputError."""
-    size = path.stat().st_size if path.is_file() else 0
+    size = os.path.getsize(path) if os.path.isfile(path) else 0
     if size > MOST_BYTES:
         says = f"{size / 2**30:.1f} GiB, and an ONNX file holds less than 2"
         raise _refused(path, f"{says}; save its weights as external data, in a file beside it")

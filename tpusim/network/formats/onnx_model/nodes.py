@@ -289,6 +289,8 @@ ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
 _AUTO_PADS = {"NOTSET": "", "SAME_UPPER": "same", "SAME_LOWER": "same_lower", "VALID": ""}
 """ONNX's words for paddings, and the words here; empty where numbers give the padding."""
 
+NO_MULTIPLE = "which is no multiple of the batch"
+"""Message for a convolution or pool of other images than those of the batch."""
 _STACKED = ("images", "groups", "m")
 """Sizes that grow with the runs of a model that go through a layer together: the first that a layer has."""
 
@@ -307,5 +309,5 @@ def in_run(sizes: LayerSizes, runs: int, batch: int) -> LayerSizes:
     if "channels" in made and "kernel" not in made:
         return {**made, "images": images}
     if images % batch or not images:
-        raise UnfitNode(f"its input holds {counted(images, 'image')}, which is no multiple of the batch of {batch:,}")
+        raise UnfitNode(f"its input holds {counted(images, 'image')}, {NO_MULTIPLE} of {batch:,}")
     return {**made, "count": images // batch}

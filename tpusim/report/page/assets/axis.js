@@ -7,6 +7,9 @@ const rectangle = (x, y, width, height, attributes) =>
   svg("rect", { x, y, width: Math.max(0, width), height: Math.max(0, height), ...attributes });
 const text = (x, y, content, attributes) => svg("text", { x, y, ...attributes }, content);
 
+// Where a chart begins, so that the numbers beside it have room.
+const leftOf = (values, label) => Math.max(64, 12 + Math.max(...values.map((value) => textWidth(label(value), FONT))));
+
 // Horizontal grid lines with their values at the left of `left`.
 function yAxis(left, right, scale, values, label, title) {
   return [

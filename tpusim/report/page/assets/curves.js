@@ -44,11 +44,12 @@ const scaled = (column, value) => value / column.divide;
 
 function curves(width) {
   const column = figureOf(state.metric);
-  const [left, right, top, bottom] = [64, width - 12, 26, width > 700 ? 340 : 260];
+  const [right, top, bottom] = [width - 12, 26, width > 700 ? 340 : 260];
   const lines = linesOf();
   if (!lines.length) return nothingToShow();
   const values = lines.flatMap(([, items]) => items).map((i) => scaled(column, points[column.key][i]));
   const [y, round, label] = valueAxis(values, bottom, top);
+  const left = leftOf(round, label);
   const axis = axisOf(curve.x);
   const [x, names] = placesOf(axis, left, right);
   return {
@@ -57,6 +58,7 @@ function curves(width) {
     marks: [
       yAxis(left, right, y, round, label, nameWithUnit(column)),
       xAxis(bottom, x, names, (name) => shortened(name, 16), curve.x, right),
+      crosses(axis, x, bottom, curve.by === "workload"),
       lines.map(([, items], n) => {
         const at = items.map((i) => [x(points[curve.x][i]), y(scaled(column, points[column.key][i]))]);
         return [

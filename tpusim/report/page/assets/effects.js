@@ -20,7 +20,7 @@ function effects(width) {
 }
 
 function effect(axis, items, at, { wide, bottom, y, round, label, title }) {
-  const [left, right] = [64, wide - 18];
+  const [left, right] = [leftOf(round, label), wide - 18];
   const [x] = placesOf(axis, left, right);
   const groups = grouped(items, (i) => points[axis.key][i]);
   const medians = axis.values.filter((value) => groups.has(value))
@@ -28,6 +28,7 @@ function effect(axis, items, at, { wide, bottom, y, round, label, title }) {
   return [
     yAxis(left, right, y, round, label, title),
     xAxis(bottom, x, axis.values, (value) => shortened(value, 14), axis.key, right),
+    crosses(axis, x, bottom, false),
     items.map((i) => rectangle(x(points[axis.key][i]) - 7, at.get(i) - 1.5, 14, 3, { class: "dash", "data-item": i })),
     svg("path", { d: path(medians), class: "median" }),
     medians.map(([px, py]) => shape("diamond", px, py, 4, { class: "point on-front" })),

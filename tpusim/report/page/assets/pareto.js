@@ -2,21 +2,20 @@
 
 const pareto = { x: "", y: "", front: new Set() };
 
-// Every column of numbers, wanted low or high: ["time_us", -1].
+// What may be wanted: the sweep's own goals, then other figures that differ from point to point, and axes of numbers.
 function wishes() {
-  const keys = [...data.figures, ...varying.filter((axis) => axis.measures)].map(({ key }) => key);
-  const wish = (key, better) => [`${better} ${key}`, `${better < 0 ? "lower" : "higher"} ${nameWithUnit(asColumn(key))}`];
-  return keys.flatMap((key) => [wish(key, -1), wish(key, 1)]);
+  const own = data.goals.map(({ key, better }) => `${better} ${key}`);
+  const figures = data.wishes.map((key) => `${figureOf(key).better} ${key}`);
+  const axes = varying.filter((axis) => axis.measures).flatMap(({ key }) => [`-1 ${key}`, `1 ${key}`]);
+  const told = (code) => `${wishOf(code).better < 0 ? "lower" : "higher"} ${nameWithUnit(asColumn(wishOf(code).key))}`;
+  return [...(own.length ? [] : [["", "choose"]]), ...[...new Set([...own, ...figures, ...axes])].map((code) => [code, told(code)])];
 }
 
 const wishOf = (code) => ({ better: Number(code.split(" ")[0]), key: code.slice(code.indexOf(" ") + 1) });
 
-// The usual question: how many PEs, or how much of the one axis or of the HBM, does speed cost?
+// The goals that the sweep set; without any, the reader chooses.
 function firstWishes() {
-  const manyPes = varying.length > 1 && new Set(points.pes).size > 1 ? "pes" : undefined;
-  const cost = manyPes ?? varying.find((axis) => axis.measures)?.key ?? "hbm_read_bytes";
-  pareto.x = `-1 ${figureOf(cost) || axisOf(cost) ? cost : data.figures.at(-1).key}`;
-  pareto.y = `-1 ${data.figures[0].key}`;
+  [pareto.x, pareto.y] = [0, 1].map((n) => (data.goals[n] ? `${data.goals[n].better} ${data.goals[n].key}` : ""));
 }
 
 function frontOf(items) {
@@ -55,16 +54,20 @@ function axisTicks(key, made) {
 }
 
 function paretoChart(width) {
+  pareto.front = new Set();
+  if (!pareto.x || !pareto.y) return nothingToShow("The sweep set no goals: choose two columns.");
   const items = ofWorkload().filter((i) => [pareto.x, pareto.y].every((code) => measured(wishOf(code).key, i) !== null));
   if (!items.length) return nothingToShow();
   const [x, y] = [wishOf(pareto.x), wishOf(pareto.y)];
-  const [left, right, top, bottom] = [84, width - 16, 26, width > 700 ? 400 : 300];
-  const across = axisTicks(x.key, pointScale(x.key, items, left + 10, right - 10, width / 90));
+  const [right, top, bottom] = [width - 16, 26, width > 700 ? 400 : 300];
   const up = axisTicks(y.key, pointScale(y.key, items, bottom - 10, top + 10, 8));
+  const left = leftOf(up.round, up.label);
+  const across = axisTicks(x.key, pointScale(x.key, items, left + 10, right - 10, width / 90));
   const at = new Map(items.map((i, k) => [i, [across.scale(across.values[k]), up.scale(up.values[k])]]));
   const front = frontOf(items);
   pareto.front = new Set(front);
-  const mark = (i) => shape(pareto.front.has(i) ? "diamond" : "circle", ...at.get(i), pareto.front.has(i) ? 5 : 3.5, {
+  const diamond = (i) => pareto.front.has(i) || ownFront.has(i);
+  const mark = (i) => shape(diamond(i) ? "diamond" : "circle", ...at.get(i), diamond(i) ? 5 : 3.5, {
     class: `point ${pareto.front.has(i) ? "on-front" : "behind"}`, "data-item": i,
   });
   return {

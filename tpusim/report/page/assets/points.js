@@ -8,7 +8,11 @@ data.axes.forEach((axis) => { axis.places = new Map(axis.values.map((value, plac
 const varying = data.axes.filter((axis) => axis.values.length > 1);
 const axisOf = (key) => data.axes.find((axis) => axis.key === key);
 const figureOf = (key) => data.figures.find((figure) => figure.key === key);
-const state = { metric: data.figures[0]?.key, workload: workloads[0], log: false };
+const ownFront = new Set(data.front);
+// Of figures that are the same for all there is nothing to see.
+const charted = data.figures.filter(({ key }) => new Set(finished.map((i) => points[key][i])).size > 1);
+if (!charted.length) charted.push(...data.figures.slice(0, 1));
+const state = { metric: charted[0]?.key, workload: workloads[0], log: false };
 
 const ofWorkload = () => finished.filter((i) => points.workload[i] === state.workload);
 const withFigure = (items) => items.filter((i) => points[state.metric][i] !== null);
@@ -52,4 +56,9 @@ const spread = (values) => Math.min(...values) > 0 && Math.max(...values) / Math
 selection.describe = (i) => [points.workload[i], ...data.axes.map(({ key }) => `${key} = ${points[key][i]}`),
   ...data.figures.slice(0, 4).map(({ key, label }) => `${label}: ${written(key, i)}`)];
 
-const nothingToShow = () => ({ height: 30, marks: [text(0, 18, "No point has these figures.", {})] });
+const nothingToShow = (why = "No point has these figures.") => ({ height: 30, marks: [text(0, 18, why, {})] });
+
+// Crosses at the foot of a chart, at the values of an axis where points failed.
+const crosses = (axis, x, bottom, all = true) => axis.values
+  .filter((value) => [...failed].some((i) => points[axis.key][i] === value && (all || points.workload[i] === state.workload)))
+  .map((value) => shape("cross", x(value), bottom - 6, 4, { class: "lost" }));

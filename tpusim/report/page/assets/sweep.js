@@ -9,7 +9,6 @@ const tableColumns = [
 const byTime = [...finished].sort((a, b) => points.time_us[a] - points.time_us[b] || a - b);
 const valuesOf = (i) => Object.fromEntries(tableColumns.map(({ key }) => [key, key === "number" ? i + 1 : points[key][i]]));
 
-const ownFront = new Set(data.front);
 const controls = [];
 
 // A choice kept in store[key].
@@ -19,13 +18,15 @@ function control(label, options, store, key) {
   return made;
 }
 
+const lost = failed.size ? " A cross at the foot: points failed there." : "";
+
 const nameOptions = (axes) => axes.map(({ key }) => [key, key]);
 
 function commonControls() {
   const log = html("input", { type: "checkbox", onchange: () => { state.log = log.checked; refreshCharts(); } });
   log.checked = state.log;
   return html("div", { class: "controls" },
-    control("Figure", data.figures.map((figure) => [figure.key, nameWithUnit(figure)]), state, "metric"),
+    control("Figure", charted.map((figure) => [figure.key, nameWithUnit(figure)]), state, "metric"),
     workloads.length > 1 ? control("Workload", workloads.map((name) => [name, name]), state, "workload") : null,
     html("label", { class: "check" }, log, "logarithmic"));
 }
@@ -35,8 +36,8 @@ function curveSection() {
   return [
     varying.length > 1 ? html("div", { class: "controls" },
       control("Across", nameOptions(varying), curve, "x"), control("A line for each", lines, curve, "by")) : null,
-    figure("Over one axis", varying.length > 1 ? "Over an axis that is neither across nor a line for each, the best is taken."
-      : "The figure chosen above, for each value of the axis.", curves), keys,
+    figure("Over one axis", (varying.length > 1 ? "Over an axis that is neither across nor a line for each, the best is taken."
+      : "The figure chosen above, for each value of the axis.") + lost, curves), keys,
   ];
 }
 
@@ -54,7 +55,8 @@ function paretoSection() {
   return section("Trade-offs",
     html("div", { class: "controls" }, control("Wanted", wishes(), pareto, "x"), control("and", wishes(), pareto, "y")),
     figure("Pareto front",
-      "Diamonds on the line: no other point is better in one and as good in the other. Circles: all the rest.",
+      "Diamonds on the line: no other point is better in one and as good in the other. Circles: all the rest."
+        + (data.goals.length > 2 ? ` Hollow diamonds: on the front of all ${data.goals.length} goals of the sweep.` : ""),
       paretoChart, { below: frontNote }));
 }
 
@@ -71,7 +73,7 @@ const table = new DataTable({
   caption: "Finished points, the fastest first; sortable by every column.", what: "points", columns: tableColumns,
   rows: byTime.map((i) => ({ item: i, values: valuesOf(i) })),
   choices: [
-    { label: "only the Pareto front above", keep: (i) => pareto.front.has(i) },
+    { label: "only the Pareto front above", keep: (i) => !pareto.front.size || pareto.front.has(i) },
     ...(ownFront.size ? [{ label: "only the front that the sweep asked for", keep: (i) => ownFront.has(i) }] : []),
   ],
 });
@@ -82,7 +84,7 @@ function refreshCharts() {
   drawAll(true);
   if (varying.length) keys.replaceChildren(curveLegend());
   const of = `${whole(ofWorkload().length)} finished points of ${state.workload}`;
-  frontNote.textContent = `${whole(pareto.front.size)} of ${of} are on the front.`;
+  frontNote.textContent = pareto.front.size ? `${whole(pareto.front.size)} of ${of} are on the front.` : "";
   table.refresh();
   controls.forEach((show) => show());
 }
@@ -94,7 +96,7 @@ if (finished.length) {
   firstWishes();
   page.append(
     varying.length ? section("Over the axes", commonControls(), curveSection(), heatSection(),
-      varying.length > 2 ? figure("Axis by axis", "Dashes: every point at its value of the axis. Diamonds: their medians.", effects) : null) : "",
+      varying.length > 2 ? figure("Axis by axis", `Dashes: every point at its value of the axis. Diamonds: their medians.${lost}`, effects) : null) : "",
     paretoSection(), html("div", { id: "points" }, section("Points", table.element)));
 }
 if (failed.size) page.append(failures());
