@@ -27,7 +27,7 @@ def walks() -> ModuleType:
 @pytest.mark.parametrize(
     "words",
     [
-        ("tiny", "--hardware", "tiny_4x4"),
+        ("tiny",),
         ("tiny", "--hardware", "tiny_4x4", "--set", "sequencer.fusion=results", "--layers", "fig*"),
         pytest.param(("resnet50", "--batch", "8"), marks=pytest.mark.long),
     ],

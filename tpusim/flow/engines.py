@@ -31,9 +31,9 @@ UNCHECKED = Verdict(0, 0, None)
 
 
 class Begun(NamedTuple):
-    """A timed layer, and a function for the rest of its result, on any thread."""
+    """The name of a timed layer, and a function for the rest of its result, on any thread."""
 
-    layer: Op
+    layer: str
     rest: Callable[[], LayerResult]
 
 
@@ -83,7 +83,7 @@ class Execution:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
         account = partial(ready.account, layer, self.batch, timing)
-        return Begun(layer, partial(self._result, layer, account, timing, verdict))
+        return Begun(layer.name, partial(self._result, layer, account, timing, verdict))
 
     def together(self, chain: Chain) -> Iterator[Begun]:
         """Time the layers of a chain together.
@@ -107,7 +107,7 @@ class Execution:
                 _check_agreement(f"layers {chain.name}", chain.timing, timing)
         for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
             account = partial(chain.account, at, self.batch, timing)
-            yield Begun(task.layer, partial(self._result, task.layer, account, timing, verdict))
+            yield Begun(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
 
     def _task(self, layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)

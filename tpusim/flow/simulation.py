@@ -157,7 +157,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
         return prepared(job.layer, job.batch, machine, job.lowering, doing, bounded)
 
     def left(each: Begun) -> Needing[LayerResult]:
-        name = each.layer.name
+        name = each.layer
 
         def rest() -> LayerResult:
             with failure():
