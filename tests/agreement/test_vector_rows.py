@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.test_agreement import fitted, short
+from tests.agreement.test_agreement import fitted, short, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.agreement.test_vector_ops import moved, with_first_moved
@@ -22,7 +22,8 @@ from tpusim.flow.jobs import resolve
 from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector_rows as lowering
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
@@ -31,6 +32,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats, prepared
+from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.rows import (
@@ -40,6 +42,7 @@ from tpusim.network.ops.rows import (
     LayerNormGradient,
     ReduceMean,
     RmsNorm,
+    RmsNormGradient,
     RowOp,
     Softmax,
     SoftmaxGradient,
@@ -105,15 +108,57 @@ def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool
     assert_agreement(layer, batch, hardware, LOWERING)
 
 
+@settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=row_ops(20, 20), batch=st.integers(1, 9), hardware=machines_of_all_kinds(8), data=st.data())
+def test_rows_dealt_out_in_any_way(layer: RowOp, batch: int, hardware: Hardware, data: st.DataObject) -> None:
+    """In any number of shares, of which the first are a channel longer, of any rows at a time: one block or several."""
+    rows = layer.rows(batch)[3]
+    shares = data.draw(st.integers(1, min(hardware.lanes, layer.channels)), "shares")
+    together = data.draw(st.integers(1, hardware.lanes // shares), "lanes of a share")
+    fill = data.draw(st.integers(1, min(rows, hardware.vector_memory.word_elements)), "rows of a word")
+    assert_dealt(layer, batch, hardware, lowering.Deal(fill, together, shares))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Softmax("s", 11, 5, 3, 2), LayerNorm("n", 11, 5), LayerNormGradient("g", 11, 5), RmsNorm("r", 11, 5),
+        RmsNormGradient("h", 11, 5), CrossEntropy("c", 11, 5), CrossEntropyGradient("d", 11, 5), TopK("k", 11, 5, 2),
+        SoftmaxGradient("b", 11, 5), SumExp("e", 11, 5), ReduceMean("m", 11, 5),
+    ],
+    ids=lambda layer: layer.op,
+)  # fmt: skip
+@pytest.mark.parametrize("dealt", [lowering.Deal(2, 2, 4), lowering.Deal(1, 2, 3)], ids=["3 longer", "2 longer"])
+def test_uneven_shares(layer: RowOp, dealt: lowering.Deal) -> None:
+    """In several blocks of rows, of which the last has fewer."""
+    assert_dealt(layer, 1, machine(8, 4, word_elements=2), dealt)
+
+
+def assert_dealt(layer: RowOp, batch: int, hardware: Hardware, dealt: lowering.Deal) -> None:
+    """Hold everything against everything where rows are dealt out so, in as much memory as that takes."""
+    units = lowering.RowUnits(layer, batch, hardware, dealt)
+    if not units.fits:
+        hardware = with_capacity(hardware, units.words * hardware.word_bytes)
+        units = lowering.RowUnits(layer, batch, hardware, dealt)
+    assert units.fits
+    program = in_layout(program_of(units), hardware)
+    assert_right(layer, batch, program, hardware, planned(units).transfers)
+
+
 def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -> None:
     """Hold both engines against one another, both data paths against the reference, and steps against what is told."""
     program, hardware = fitted(layer, batch, hardware, lowering)
+    most = planned_of(layer, batch, hardware, lowering)[0]
+    assert most is not None
+    assert_right(layer, batch, program, hardware, most.transfers)
+
+
+def assert_right(layer: Op, batch: int, program: Program, hardware: Hardware, most_steps: int) -> None:
+    """The same for a Program of at most so many steps."""
     check_program(program, hardware)
     told = short(program, hardware)
     assert not [*hazards(program, hardware)]
-    planned = planned_of(layer, batch, hardware, lowering)[0]
-    assert planned is not None
-    assert planned.transfers >= len(program.steps) > 0
+    assert most_steps >= len(program.steps) > 0
     operands = operands_of(layer, batch, seed=3)
     timing, registers = register.run(program, hardware, operands)
     assert timing == told
@@ -257,16 +302,45 @@ def test_lowerings_of_single_places_refuse_them_and_theirs_refuses_those() -> No
 
 
 def test_few_long_rows_are_shared_by_lanes() -> None:
-    """Of 8 rows 4 to a word, 2 lanes have each a 10th of the 100 channels of 4, or all lanes would have 100 words."""
+    """8 rows, 4 to a word, in 2 of 32 lanes would have 100 words: each lane has a part of the channels of 4 or of 2."""
     wide = machine(32, 8, word_elements=4)
-    program, told = lowering.VECTOR_ROWS.lower(Softmax("s", 100, 8), 1, wide)
-    assert told.aspects["folds"] == "rows in 10 shares of 10 channels, which meet by way of HBM"
-    assert {step.tensor.name for step in spills(program)} == {"on_the_way_0", "on_the_way_1", "ofmap"}
-    assert program.words < 100
-    for layer in (Softmax("s", 100, 32), Softmax("s", 31, 8), Softmax("s", 101, 8)):
-        assert len(spills(lowering.VECTOR_ROWS.lower(layer, 1, wide)[0])) == 4
-    swapped = change(program, Spill, lambda s: edit_part(s, lambda part: part._replace(base=part.base + 1)), 1)
-    assert check_layer(Softmax("s", 100, 8), 1, swapped, wide, seed=0).mismatched > 0
+    for channels, share in ((100, "4 shares of 25 channels"), (101, "8 shares of 12 or 13 channels")):
+        layer = Softmax("s", channels, 8)
+        program, told = lowering.VECTOR_ROWS.lower(layer, 1, wide)
+        assert told.aspects["folds"] == f"rows in {share}, which meet by way of HBM"
+        assert {step.tensor.name for step in spills(program)} == {"on_the_way_0", "on_the_way_1", "ofmap"}
+        assert program.words < 100
+        swapped = change(program, Spill, lambda s: edit_part(s, lambda part: part._replace(base=part.base + 1)), 1)
+        assert check_layer(layer, 1, swapped, wide, seed=0).mismatched > 0
+
+
+def test_rows_that_fill_all_lanes_and_words_stay_whole() -> None:
+    told = lowering.VECTOR_ROWS.lower(Softmax("s", 40, 128), 1, machine(32, 8, word_elements=4))[1]
+    assert told.aspects["folds"] == "none: a lane has all channels of its rows"
+
+
+@pytest.mark.parametrize(
+    ("machine", "layer", "most"),
+    [
+        ("tpu_v2", Softmax("s", 32_003, 8), 61_600), ("tpu_v6e", Softmax("s", 32_003, 8), 4_800),
+        ("tpu_v2", Softmax("s", 2049, 16), 8_700), ("tpu_v2_core", RmsNorm("r", 768, 128), 3_300),
+    ],
+    ids=["tpu_v2 prime", "tpu_v6e prime", "three divides", "as many as lanes"],
+)  # fmt: skip
+def test_no_size_falls_off_a_cliff(machine: str, layer: RowOp, most: int) -> None:
+    """They took 1,017,194, 194,003, 162,511 and 13,143 cycles while shares had to divide the channels."""
+    assert prepared(layer, 1, load_hardware(machine), LOWERING).timing.cycles <= most
+
+
+def test_of_two_ways_that_are_near_the_faster_is_taken() -> None:
+    """Rows are dealt out by estimates, and a simulation chooses between the first two."""
+    layer, hardware = LayerNorm("n", 768, 20), load_hardware("tpu_v2_core")
+    drafts = lowering.ways(layer, 1, hardware)
+    assert len(drafts) == 2
+    estimates = [each.estimate() for each in drafts]
+    assert estimates[0] <= estimates[1] <= estimates[0] * (1 + lowering.NEAR)
+    timed = [event.run(each.lower()[0], hardware).cycles for each in drafts]
+    assert prepared(layer, 1, hardware, LOWERING).timing.cycles == min(timed)
 
 
 def test_a_norm_is_kept_once() -> None:

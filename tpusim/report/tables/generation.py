@@ -45,7 +45,7 @@ def generated(made: Generation, sizes: str) -> Shown:
         )
     share = made.bound_seconds * made.clock_hz / first.cycles
     told.append(
-        f"The HBM of {made.hardware} moves the bytes of the first token in {_time(made.bound_seconds * 1e6)}, "
+        f"The HBM of {made.machine} moves the bytes of the first token in {_time(made.bound_seconds * 1e6)}, "
         f"{percent(share)} % of its time: a token that moves as many cannot be faster there."
     )
     told += _growth(made)
