@@ -4,8 +4,8 @@ A workload and a machine come in from their files (`load_workload`, `load_hardwa
 
 1. Resolve: which layers run, and by which lowerings, is settled once. All that follows takes these jobs (`flow/jobs`).
 2. Look ahead: what would end the run in its middle is refused before the first layer (`flow/need`).
-3. Lower: the family of the machine makes a Program of each layer (`flow/lowerings`), one for all that
-   are alike (`shared`).
+3. Lower: the family of the machine makes a Program of each layer (`flow/lowerings`), one for all that are
+   alike (`shared`).
 4. Time: an engine runs the Program, of one layer or of several that overlap (`flow/engines`).
 5. Check: its values are held against the reference, while the next layer is lowered (`flow/verify`).
 6. Add up: the layers' results and their total are the result.
@@ -98,6 +98,7 @@ def simulate(
         # Arguments typed in Python have no other check.
         if not isinstance(given, kind):
             raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
+    # 1. Resolve: a journey has the workload as it runs.
     jobs = resolve(journey.work if journey else workload, hardware, lowering, dtype=dtype, watch=watch)
     return run(jobs, engine=engine, check=check, seed=seed, sums=sums, journey=journey, progress=progress, watch=watch)
 
@@ -116,17 +117,17 @@ def run(
     """Run jobs one after another; arguments, and what is raised, are as in `simulate`."""
     _check_engine(engine, jobs)
     seed, numbers, began = seed_of(seed), numbers_of(jobs.dtype, sums), time.perf_counter()
-    # Look ahead: at numbers first, as that costs least.
+    # 2. Look ahead: at numbers first, as that costs least.
     if check:
         check_numbers(jobs, numbers)
     room = room_for(jobs, engine, check, numbers)
-    # Lower, time and check, layer by layer.
+    # 3 to 5. Lower, time and check, layer by layer.
     execution = Execution(jobs.machine, jobs.work.batch, engine, check, seed, watch, numbers, journey)
     layers = []
     for layer in _results(jobs, room, execution):
         layers.append(layer)
         progress(layer)
-    # Add up.
+    # 6. Add up.
     found = result_of(jobs, layers, time.perf_counter() - began, engine=engine, seed=seed, sums=sums)
     return replace(found, reference_only=journey.reference_only) if journey else found
 
@@ -152,10 +153,12 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
     bounded = execution.check and execution.numbers.bounded
     failure = journey.ended_by_failure if journey else nullcontext
 
+    # 3. Lower.
     def made(job: Job) -> ReadyLayer:
         doing = partial(execution.watch, job.layer.name)
         return prepared(job.layer, job.batch, machine, job.lowering, doing, bounded)
 
+    # 5. Check: what is left of a layer whose time is known.
     def left(each: Begun) -> Needing[LayerResult]:
         name = each.layer
 
@@ -167,6 +170,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
         return needs[name], rest
 
     ready = shared(jobs, made, room)
+    # 4. Time: layers by themselves, or in chains.
     if family.overlaps(machine):
         chains = family.chains(ready, work, machine, room.kept)
         begun: Iterator[Begun] = chain.from_iterable(map(execution.together, chains))
@@ -210,5 +214,5 @@ def result_of(
     asked = work.name, work.batch, jobs.lowering, engine, seed
     more = dict(work.not_timed), dict(work.not_known), dict(work.sizes), jobs.dtype, sums
     left = len(work.layers) - len(layers)
-    run = Result(__version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
-    return replace(run, changes=dict(jobs.hardware.changes), chips=work.chips)
+    found = Result(__version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more)
+    return replace(found, changes=dict(jobs.hardware.changes), chips=work.chips)
