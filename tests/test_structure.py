@@ -111,6 +111,22 @@ def test_imports_run_downward(inside: str) -> None:
                 assert room == below or level(below, floors) > level(room, floors), f"{own} imports {other}"
 
 
+def test_the_flow_has_no_circle() -> None:
+    """Neither at run time nor for types alone."""
+    left = {own: imported(own) for own in NAMED if own.startswith("flow.")}
+    while free := {own for own, others in left.items() if not others & left.keys()}:
+        left = {own: others for own, others in left.items() if own not in free}
+    assert not left
+
+
+def test_jobs_are_resolved_in_one_place() -> None:
+    """Nobody else fuses, or works out which lowering a layer is asked for."""
+    assert [own for own in NAMED if "flow.fusion" in imported(own)] == ["flow.jobs"]
+    paths = {own: (PACKAGE / own.replace(".", "/")).with_suffix(".py").read_text() for own in NAMED}
+    asking = re.compile(r"\b(by_name|with_unasked)\(")
+    assert {own for own, text in paths.items() if asking.search(text)} == {"flow.jobs", "flow.lowerings"}
+
+
 def test_families_never_import_one_another() -> None:
     for own in (each for each in NAMED if each.startswith("machines.")):
         family = ".".join(own.split(".")[:2])

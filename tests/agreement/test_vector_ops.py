@@ -19,7 +19,8 @@ from tests.checks import check_layer
 from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, spills, vector_ops
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.flow.lowerings import asked_of, known
+from tpusim.flow.jobs import resolve
+from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, register
@@ -331,8 +332,7 @@ def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
 @pytest.mark.parametrize("name", known())
 def test_whatever_a_run_asks_for_they_have_one_way(name: str) -> None:
     work = Workload("net", 2, (Relu("relu", 3, 4, 4), conv(3, 4, 2, 1)))
-    (_, way), (_, other) = asked_of(work, name)
-    assert (way, other) == (LOWERING, name)
+    assert [job.lowering for job in resolve(work, machine(), name).each] == [LOWERING, name]
 
 
 def test_lowerings_of_the_array_refuse_them_and_theirs_refuses_convolutions() -> None:

@@ -18,7 +18,8 @@ from tests.checks import check_layer
 from tests.strategies import cases, fills, machine, machines_of_all_kinds, row_ops, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.flow.lowerings import asked_of, known
+from tpusim.flow.jobs import resolve
+from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
@@ -288,7 +289,7 @@ def test_a_mask_takes_a_comparison_and_a_choice_in_each_stage() -> None:
 @pytest.mark.parametrize("name", known())
 def test_whatever_a_run_asks_for_they_have_one_way(name: str) -> None:
     work = Workload("net", 2, (Softmax("softmax", 3), Relu("relu", 3, 4, 4)))
-    assert [way for _, way in asked_of(work, name)] == [LOWERING, "vector_ops"]
+    assert [job.lowering for job in resolve(work, machine(), name).each] == [LOWERING, "vector_ops"]
 
 
 def test_lowerings_of_single_places_refuse_them_and_theirs_refuses_those() -> None:

@@ -33,7 +33,7 @@ from tpusim.cli.actions import trace as trace_action
 from tpusim.cli.terminal import MOST_PROBLEMS
 from tpusim.flow.engines import ENGINES
 from tpusim.flow.numbers import DTYPES, SUMS
-from tpusim.flow.simulation import simulate
+from tpusim.flow.simulation import run
 from tpusim.machines.tpu import event, register
 from tpusim.network.formats import OPS
 from tpusim.network.ops.array_op import STORED_BITS
@@ -255,7 +255,7 @@ def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> 
     less = {"resnet50": "small.yaml", "vgg16": "v3", "14a": "table2", "16b": "11"} if shorter else {}
     Path("trace.csv").write_text("time,address,bytes,rw\n0,0,64,r\n,4096,256,w\n")
     shutil.copy(LIGHT / "light_bvlc_alexnet.onnx", "model.onnx")
-    monkeypatch.setattr(run_action, "simulate", partial(simulate_unchecked, simulate))
+    monkeypatch.setattr(run_action, "run", partial(simulate_unchecked, run))
     if shorter:
         in_this_process(monkeypatch)
         draw_nothing(monkeypatch)
@@ -353,13 +353,13 @@ def test_a_failed_write_leaves_the_old_result(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_unwritable_target_is_found_before_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_action, "simulate", lambda *_, **__: pytest.fail("simulated"))
+    monkeypatch.setattr(run_action, "run", lambda *_, **__: pytest.fail("simulated"))
     assert run_small("--json", "folder").exit_code == 2
 
 
 def with_simulate(monkeypatch: pytest.MonkeyPatch, then: Callable[..., Any]) -> None:
     """Let the command call `then` with what simulate returns."""
-    monkeypatch.setattr(run_action, "simulate", lambda *args, **options: then(simulate(*args, **options)))
+    monkeypatch.setattr(run_action, "run", lambda *args, **options: then(run(*args, **options)))
 
 
 def test_a_wrong_output_is_exit_code_1_and_the_json_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,10 +392,10 @@ def test_a_deadlock_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("targets", [(), ("--out", "deep"), ("--out", "deep", "--json", "a.json"), ("--json", "-")])
 def test_an_interrupt_keeps_what_finished(targets: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any, progress: Any, **options: Any) -> None:
-        progress(simulate(*args, **options).layers[0])
+        progress(run(*args, **options).layers[0])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_action, "simulate", interrupted)
+    monkeypatch.setattr(run_action, "run", interrupted)
     result = run_small(*targets)
     assert result.exit_code == 130
     written = {"--out": "deep/run.json", "--json": targets[-1].replace("-", "standard output") if targets else ""}

@@ -265,7 +265,7 @@ def test_a_memory_error_wherever_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(run_action, "simulate", full)
+    monkeypatch.setattr(run_action, "run", full)
     result = tpusim(*TINY)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("Error: this computer has too little memory")

@@ -27,19 +27,19 @@ import os, signal, sys, threading, time
 from dataclasses import replace
 from tpusim.__main__ import main
 from tpusim.base.errors import CheckFailed
-from tpusim.cli.actions import run
+from tpusim.cli.actions import run as action
 
-simulate = run.simulate
+run = action.run
 
 def failing(*args, progress, **options):
     threading.Thread(target=time.sleep, args=[60]).start()
     {then}
 
-run.simulate = failing
+action.run = failing
 main()
 """
 WRONG = """
-    progress(replace(simulate(*args, **options).layers[0], outputs_mismatched=1))
+    progress(replace(run(*args, **options).layers[0], outputs_mismatched=1))
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
 """
@@ -140,18 +140,18 @@ def test_what_is_done_is_kept_whatever_ends_the_run(number: signal.Signals) -> N
     code = f"""
 import os
 from tpusim.__main__ import main
-from tpusim.cli.actions import run
+from tpusim.cli.actions import run as action
 
-simulate = run.simulate
+run = action.run
 
 def ending(*args, progress, **options):
     done = []
     def seen(layer):
         progress(layer)
         os.kill(os.getpid(), {int(number)})
-    return simulate(*args, progress=seen, **options)
+    return run(*args, progress=seen, **options)
 
-run.simulate = ending
+action.run = ending
 main()
 """
     words = [sys.executable, "-c", code, *TINY, "--out", "deep"]

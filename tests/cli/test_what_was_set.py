@@ -132,7 +132,7 @@ def test_what_a_sweep_fixes_and_what_its_points_set() -> None:
     spec = "name: mine\nhardware: tiny_4x4\nworkloads: tiny\nbatch: 2\n"
     Path("mine.yaml").write_text(f"{spec}axes: {{hbm.bandwidth: [1 GB/s, 2 GB/s], mapping.search: [estimate]}}\n")
     sweep = load_sweep("mine.yaml")
-    assert [each.hardware.label for each in sweep.points] == [
+    assert [each.jobs.hardware.label for each in sweep.points] == [
         f"{MACHINE} with hbm.bandwidth={rate} GB/s, mapping.search=estimate" for rate in (1, 2)
     ]
     shown("sweep", "mine.yaml", "--workers", "1", "--out", "made", "--format", "svg")

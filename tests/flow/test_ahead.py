@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tpusim.flow import simulation as module
-from tpusim.flow.simulation import ROOM_BYTES, ahead
+from tpusim.flow import ahead as module
+from tpusim.flow.ahead import ROOM_BYTES, ahead
 
 THREADS = 2
 LONG = 30.0

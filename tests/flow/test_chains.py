@@ -10,8 +10,8 @@ import pytest
 from tests.strategies import conv, dram, machine
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
-from tpusim.flow.fusion import fused
-from tpusim.flow.simulation import recordings, trace
+from tpusim.flow.jobs import resolve
+from tpusim.flow.recordings import recordings, trace
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -81,7 +81,7 @@ def test_weights_come_past_small_layers() -> None:
     small = tuple(Relu(f"relu{at}", 64, 1, 1) for at in range(5))
     work = Workload("row", 4, (products[0], *small, products[1]))
     several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array_count=2, array_weights="own")
-    (stretch,) = recordings(work, several.with_overrides(["sequencer.between_layers=overlap"]))
+    (stretch,) = recordings(resolve(work, several.with_overrides(["sequencer.between_layers=overlap"])))
     moved = [step for step in stretch.recording.program.steps if isinstance(step, Transfer)]
     behind = next(at for at, step in enumerate(moved) if step.tensor.name == "second.filter")
     small_ones = [at for at, step in enumerate(moved) if step.tensor.name == "relu0.ofmap"]
@@ -192,7 +192,7 @@ def test_what_takes_anothers_place_counts_once() -> None:
 def test_what_is_added_on_the_way_is_waited_for() -> None:
     """An addition that rides on results reads what it adds when its maker has spilled it."""
     machine = OVERLAP.with_overrides(["sequencer.fusion=results"])
-    work = fused(BLOCK, machine)
+    work = resolve(BLOCK, machine).work
     *_, second = work.layers
     read = zip(second.reads(work.batch), dict(work.edges)["second"], strict=False)
     assert {tensor: source.names for tensor, source in read} == {"ifmap": ("relu",), "other": ("first",)}
@@ -242,7 +242,7 @@ def test_what_must_stand_where_it_does_runs_as_it_is(why: str) -> None:
     alone, together = (simulate(work, each, **asked) for each in (drain, stay))  # type: ignore[arg-type]
     assert [layer.apart for layer in together.layers] == ["", why]
     assert together.total.cycles == alone.total.cycles
-    assert {stretch.cuts for stretch in recordings(work, stay, lowering=str(asked["lowering"]))} == {
+    assert {stretch.cuts for stretch in recordings(resolve(work, stay, str(asked["lowering"])))} == {
         (0, layer.cycles) for layer in alone.layers
     }
 
@@ -261,8 +261,8 @@ def test_nothing_stays_for_what_is_picked_through_pointers() -> None:
 @pytest.mark.parametrize("hardware", [OVERLAP, STAY, DRAIN])
 def test_what_is_recorded_is_what_a_run_says(hardware: Hardware) -> None:
     """Layer by layer, though those that overlap are recorded as one."""
-    found = [(stretch, span) for stretch in recordings(BLOCK, hardware) for span in pairwise(stretch.cuts)]
-    layers = [layer for stretch in recordings(BLOCK, hardware) for layer in stretch.layers]
+    found = [(stretch, span) for stretch in recordings(resolve(BLOCK, hardware)) for span in pairwise(stretch.cuts)]
+    layers = [layer for stretch in recordings(resolve(BLOCK, hardware)) for layer in stretch.layers]
     cycles = {layer.name: stop - first for layer, (_, (first, stop)) in zip(layers, found, strict=True)}
     assert cycles == {layer.name: layer.cycles for layer in simulate(BLOCK, hardware, check=False).layers}
     together = {len(stretch.layers) for stretch, _ in found}
@@ -271,9 +271,9 @@ def test_what_is_recorded_is_what_a_run_says(hardware: Hardware) -> None:
 
 def test_a_layer_by_itself_is_traced_whatever_is_asked_of_several() -> None:
     one = Workload("one", 4, (FIRST,))
-    assert trace(one, OVERLAP)[0] == trace(one, DRAIN)[0]
+    assert trace(resolve(one, OVERLAP))[0] == trace(resolve(one, DRAIN))[0]
     with pytest.raises(InputError, match="a trace of lanes shows one layer"):
-        trace(BLOCK, OVERLAP)
+        trace(resolve(BLOCK, OVERLAP))
     many = Workload("many", 4, tuple(Relu(f"relu{at}", 4, 4, 8) for at in range(9)))
     with pytest.raises(InputError, match=r"not 9 of many: relu0, .*relu7, \.\.\.; .* a \.perfetto-trace"):
-        trace(many, DRAIN)
+        trace(resolve(many, DRAIN))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.flow.gpt2 import EPSILON, SMALL, Arrays, Size, exported, weights_of
 from tpusim import load_hardware, simulate
 from tpusim.cli import app as cli
-from tpusim.flow.fusion import fused
+from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked
 from tpusim.network.formats import ModelOptions, read_graph
@@ -68,7 +68,7 @@ def stepped(path: Path, given: Arrays, machine: str) -> Arrays:
     document = open_workload(path, asked)
     sequences = len(given["tokens"])
     assert document.images == sequences
-    work, graph = fused(workload_of(document, sequences), hardware), read_graph(path, asked, sequences)
+    work, graph = resolve(workload_of(document, sequences), hardware).work, read_graph(path, asked, sequences)
     journey = Journey(graph, work, checked(graph, given, sequences), numbers_of("f32", "any"))
     result = simulate(work, hardware, dtype="f32", journey=journey)
     assert result.correct

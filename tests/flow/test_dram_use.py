@@ -170,7 +170,7 @@ def test_a_trace_has_a_track_a_channel() -> None:
 def test_the_sweep_of_layouts() -> None:
     sweep = load_sweep("dram_layout")
     assert len(sweep.points) == 3 * 3 * 6
-    assert {point.hardware.hbm.model for point in sweep.points} == {"banks"}
+    assert {point.jobs.hardware.hbm.model for point in sweep.points} == {"banks"}
 
 
 @pytest.mark.parametrize(

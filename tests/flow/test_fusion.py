@@ -10,7 +10,7 @@ import pytest
 from tests.strategies import machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.flow.fusion import fused, select_layers
+from tpusim.flow.jobs import names_picked, resolve
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
@@ -56,6 +56,11 @@ RESIDUAL = network(
 )  # fmt: skip
 
 
+def fused(work: Workload, hardware: Hardware, lowering: str | None = None) -> Workload:
+    """The workload as it runs."""
+    return resolve(work, hardware, lowering).work
+
+
 def texts(work: Workload) -> list[str]:
     return [f"{layer.name}: {' '.join(layer.text.split(' + ')[1:])}".rstrip() for layer in work.layers]
 
@@ -73,11 +78,11 @@ def test_a_layer_that_rides_is_known_by_what_bears_it() -> None:
     found = fused(RESIDUAL, on())
     assert found.riders == (("a", ("a_relu",)), ("b", ("sum", "relu")))
     with pytest.raises(InputError, match=r"no layer of n matches 'sum': sum rides on the results of b; name that, or"):
-        select_layers(found, "sum")
+        names_picked(found, "sum")
     with pytest.raises(InputError, match=r"a_relu rides on the results of a, and 1 more do so on those of others;"):
-        select_layers(found, "*relu")
+        names_picked(found, "*relu")
     with pytest.raises(InputError, match=r"it has a, a_relu, b, sum, relu, c$"):
-        select_layers(fused(RESIDUAL, on("none")), "nobody")
+        names_picked(fused(RESIDUAL, on("none")), "nobody")
 
 
 def test_twice_is_once() -> None:
@@ -160,7 +165,7 @@ def test_a_file_says_which_layers_have_biases(tmp_path: Path) -> None:
     work = load_workload(file)
     assert work.biases == ("a_1", "a_2")
     assert work.layers[0].text == "2x4>3"
-    assert select_layers(work, "b").biases == ()
+    assert resolve(work, on()).picked("b").work.biases == ()
     file.write_text("name: w\nlayers:\n  - {name: r, op: relu, channels: 3, biases: true}\n")
     with pytest.raises(
         InputError, match=r"w.yaml:3: layers\[0\].biases: layer \"r\": relu has no biases; leave it out"
@@ -238,7 +243,7 @@ def test_whatever_the_lowering_results_carry_what_follows(layer: Op, own: tuple[
 def test_what_a_layer_left_out_reads_carries_nothing() -> None:
     """A run of some layers is that of them in the whole network."""
     work = network({"r": ["a"], "b": ["a"]}, conv("a"), relu("r"), conv("b"))
-    some = select_layers(fused(work, on()), "[ar]")
+    some = resolve(work, on()).picked("[ar]").work
     assert texts(fused(some, on())) == ["a:", "r:"]
     assert [layer.op for layer in simulate(some, on()).layers] == ["conv2d", "relu"]
 
@@ -257,7 +262,7 @@ def test_a_run_says_what_rides_or_why_nothing_does() -> None:
 
 def test_a_layer_that_is_left_out_is_not_there() -> None:
     with pytest.raises(InputError, match=r"no layer of n matches 'sum'; it has a, b, c; layers that .* ops all has"):
-        select_layers(RESIDUAL.with_ops("array"), "sum")
+        names_picked(RESIDUAL.with_ops("array"), "sum")
 
 
 def test_auto_times_those_that_are_asked_for() -> None:
@@ -266,7 +271,7 @@ def test_auto_times_those_that_are_asked_for() -> None:
 
     def asked(glob: str) -> list[str]:
         seen.clear()
-        fused(RESIDUAL, on(), "auto", lambda name: name == glob, lambda layer, _: seen.append(layer))
+        resolve(RESIDUAL, on(), "auto", layers=glob, watch=lambda layer, _: seen.append(layer))
         return seen
 
     assert asked("a") == ["a"]

@@ -21,10 +21,9 @@ from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.cli import app as cli
-from tpusim.flow.fusion import select_layers
+from tpusim.flow.jobs import Job
 from tpusim.flow.lowerings import AUTO, candidates, known, prepared
-from tpusim.flow.need import AskedLayer, need_of
-from tpusim.machines.family import Checking
+from tpusim.flow.need import AskedJob, need_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.family import PASS_BYTES
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
@@ -82,7 +81,7 @@ def test_a_layers_own_lowering_wins(desk: Path) -> None:
     work = load_workload("net.yaml", batch=2)
     assert taken(work) == {"a": FIRST, "b": OTHER, "c_1": OTHER, "c_2": OTHER}
     assert taken(work, OTHER) == dict.fromkeys(("a", "b", "c_1", "c_2"), OTHER)
-    assert taken(select_layers(work, "[ac]*")) == {"a": FIRST, "c_1": OTHER, "c_2": OTHER}
+    assert taken(work.with_layers(lambda layer: layer.name != "b")) == {"a": FIRST, "c_1": OTHER, "c_2": OTHER}
 
 
 def test_the_heading_of_a_run_names_no_lowering_that_no_layer_took(desk: Path) -> None:
@@ -296,8 +295,8 @@ def test_every_engine_proves_what_auto_takes() -> None:
 
 
 def test_memory_is_estimated_for_the_best_so_far_and_the_next() -> None:
-    def asked(lowering: str) -> AskedLayer:
-        return AskedLayer(LAYER, 3, MACHINE, lowering, Checking(check=True))
+    def asked(lowering: str) -> AskedJob:
+        return AskedJob(Job(LAYER, 3, lowering), MACHINE)
 
     alone = [need_of(asked(name)) for name in LOWERINGS]
     together = need_of(asked(AUTO))
@@ -310,7 +309,7 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
     """The best so far is held while the next is lowered and timed; here the two are alike in size."""
     layer, hardware = Gemm("many_passes", m=64, n=512, k=1024), load_hardware("tpu_v2", {"array.size": 16})
     monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
-    estimate = need_of(AskedLayer(layer, 1, hardware, AUTO, Checking())).total
+    estimate = need_of(AskedJob(Job(layer, 1, AUTO), hardware, check=False)).total
     tracemalloc.start()
     ready = prepared(layer, 1, hardware, AUTO)
     peak = tracemalloc.get_traced_memory()[1]
@@ -324,8 +323,8 @@ def test_a_candidate_that_does_not_fit_needs_nothing(monkeypatch: pytest.MonkeyP
         raise CapacityError("needs a larger machine")
 
     monkeypatch.setitem(LOWERINGS, OTHER, by_hand(OTHER, second.lower, refused))
-    asked = AskedLayer(LAYER, 3, MACHINE, AUTO, Checking(check=True))
-    assert need_of(asked) == need_of(asked._replace(lowering=FIRST))
+    asked = AskedJob(Job(LAYER, 3, AUTO), MACHINE)
+    assert need_of(asked) == need_of(asked._replace(job=Job(LAYER, 3, FIRST)))
     assert need_of(asked).program >= PASS_BYTES
 
 

@@ -17,10 +17,12 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.base import memory
 from tpusim.base.errors import InputError
 from tpusim.flow import need
-from tpusim.flow.need import PROCESS_BYTES, AskedLayer, Room, need_of, room_for
+from tpusim.flow.jobs import Job, resolve
+from tpusim.flow.need import PROCESS_BYTES, AskedJob, Room, need_of, room_for
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.simulation import recordings, shared, trace
-from tpusim.machines.family import Checking, Need
+from tpusim.flow.recordings import recordings, trace
+from tpusim.flow.simulation import shared
+from tpusim.machines.family import Need
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import drafts_of, lowered, planned_of
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -29,8 +31,8 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 
 
-def asked(layer: Op, batch: int = 1, check: bool = True, engine: str = "event", **changes: Any) -> AskedLayer:
-    return AskedLayer(layer, batch, load_hardware("tpu_v2", changes), "channel_first", Checking(engine, check))
+def asked(layer: Op, batch: int = 1, check: bool = True, engine: str = "event", **changes: Any) -> AskedJob:
+    return AskedJob(Job(layer, batch, "channel_first"), load_hardware("tpu_v2", changes), engine, check)
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int = 1, **options: Any) -> str:
@@ -159,23 +161,25 @@ def test_what_is_shared_is_let_go_after_its_last_layer(spare: int, alive_then: l
 
     layer, other = Gemm("a", m=1, n=2, k=3), Gemm("b", m=4, n=5, k=6)
     work = Workload("net", 1, (layer, other, replace(layer, name="c"), replace(other, name="d", m=7)))
-    room = Room({(each.shape_key, "channel_first"): Need(20, 0) for each in work.layers}, spare)
-    alive = list(map(lambda _: Made.alive, shared(work, "channel_first", lambda *_: Made(), room)))
+    jobs = resolve(work, load_hardware("tpu_v2"))
+    room = Room({job.kind: Need(20, 0) for job in jobs.each}, spare)
+    alive = list(map(lambda _: Made.alive, shared(jobs, lambda _: Made(), room)))
     assert alive == alive_then
     assert (Made.alive, Made.made) == (0, made)
 
 
 def test_little_memory_leaves_nothing_to_keep_nor_to_work_ahead_with(monkeypatch: pytest.MonkeyPatch) -> None:
     work, hardware = load_workload("tiny"), load_hardware("tpu_v2")
-    plenty = room_for(work, hardware, "channel_first", "event", True)
+    jobs = resolve(work, hardware)
+    plenty = room_for(jobs, "event", True)
     most = max(need.total for need in plenty.needs.values())
     monkeypatch.setattr(need, "free_bytes", lambda: most + PROCESS_BYTES)
-    tight = room_for(work, hardware, "channel_first", "event", True)
+    tight = room_for(jobs, "event", True)
     assert (tight.kept, tight.ahead) == (0, 0) < (plenty.kept, plenty.ahead)
     assert simulate(work, hardware).correct
     monkeypatch.setattr(need, "free_bytes", lambda: most + PROCESS_BYTES - 1)
     with pytest.raises(InputError, match="GB of memory"):
-        room_for(work, hardware, "channel_first", "event", True)
+        room_for(jobs, "event", True)
 
 
 @pytest.mark.long
@@ -187,9 +191,9 @@ def test_the_neediest_is_named_and_what_is_advised_fits_all_layers(monkeypatch: 
         simulate(work, hardware, check=False)
     says = str(error.value)
     side = int(says.rpartition("array.size=")[2].removesuffix(" would fit"))
-    assert room_for(work, load_hardware("tpu_v2", {"array.size": side}), "channel_first", "event", False)
+    assert room_for(resolve(work, load_hardware("tpu_v2", {"array.size": side})), "event", False)
     with pytest.raises(InputError):
-        room_for(work, load_hardware("tpu_v2", {"array.size": side // 2}), "channel_first", "event", False)
+        room_for(resolve(work, load_hardware("tpu_v2", {"array.size": side // 2})), "event", False)
 
 
 def test_traces_are_refused_before_they_are_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +202,7 @@ def test_traces_are_refused_before_they_are_lowered(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(need, "free_bytes", lambda: 10)
     for asked_for in (trace, recordings):
         with pytest.raises(InputError, match=r"GB of memory, and 0\.0 GB are free"):
-            asked_for(work, hardware)
+            asked_for(resolve(work, hardware))
 
 
 def test_free_memory_is_the_least_of_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.network.test_training import BATCH, outside, seen, values
 from tpusim import Workload, load_hardware, load_workload, reference, simulate, training_step
-from tpusim.flow.fusion import fused
+from tpusim.flow.jobs import resolve
 from tpusim.flow.on_the_way import on_the_way
 from tpusim.network.ops.fused import TALLIES, Fused
 from tpusim.network.ops.op import OFMAP
@@ -178,7 +178,7 @@ def test_gradients_are_those_of_the_step_as_it_was(step: Workload) -> None:
     given = {name: random.normal(size=shape) for name, shape in outside(step).items()}
     given["labels"] = np.eye(3)[:, None, None, :BATCH]
     machine = load_hardware("tiny_4x4", FUSES)
-    ours, theirs = worked(fused(step, machine), given), values(step, given)
+    ours, theirs = worked(resolve(step, machine).work, given), values(step, given)
     updates = [layer.name for layer in step.layers if layer.name.endswith(".update")]
     assert len(updates) == 14
     for name in updates:

@@ -6,10 +6,10 @@ import pytest
 
 from tests.flow.test_fusion import RESIDUAL, on
 from tpusim.base.errors import InputError
-from tpusim.flow.fusion import fused, select_layers
+from tpusim.flow.jobs import names_picked, resolve
 from tpusim.network.workload import Workload
 
-TOGETHER = fused(RESIDUAL, on())
+TOGETHER = resolve(RESIDUAL, on()).work
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,9 @@ TOGETHER = fused(RESIDUAL, on())
     ],
 )
 def test_layers_that_are_meant(work: Workload, wanted: str, found: list[str]) -> None:
-    assert [layer.name for layer in select_layers(work, wanted).layers] == found
+    assert names_picked(work, wanted) == {*found}
+    picked = resolve(RESIDUAL, on("none" if work is RESIDUAL else "results")).picked(wanted)
+    assert [layer.name for layer in picked.work.layers] == [job.layer.name for job in picked.each] == found
 
 
 @pytest.mark.parametrize(
@@ -39,4 +41,4 @@ def test_layers_that_are_meant(work: Workload, wanted: str, found: list[str]) ->
 )
 def test_ends_that_are_none(wanted: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        select_layers(RESIDUAL, wanted)
+        names_picked(RESIDUAL, wanted)

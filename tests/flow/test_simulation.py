@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tests import ROOT
 from tpusim import ConvTranspose2d, Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
-from tpusim.flow.simulation import trace
+from tpusim.flow.jobs import resolve
+from tpusim.flow.recordings import trace
 
 
 @pytest.mark.parametrize(
@@ -32,9 +34,10 @@ OPTIONS = r"--(batch|engine|(no-)?check|dtype|sums|seed|lowering|layers|ops)\b"
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None, True, 10**30])
 def test_a_seed_is_a_whole_number(seed: Any) -> None:
-    for run in (simulate, trace):
+    work, machine = load_workload("tiny"), load_hardware("tiny_4x4")
+    for run in (partial(simulate, work, machine), partial(trace, resolve(work, machine))):
         with pytest.raises(InputError, match=r"^seed: .*; write a whole number, 0 to "):
-            run(load_workload("tiny"), load_hardware("tiny_4x4"), seed=seed)
+            run(seed=seed)
 
 
 def test_advice_names_no_option_that_python_lacks() -> None:

@@ -21,7 +21,7 @@ from tests.network.test_onnx_models import LIGHT, node, saved
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.cli import app as cli
-from tpusim.flow.fusion import fused
+from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked, drawn
 from tpusim.network.formats import NOTHING, ModelOptions, read_graph
@@ -195,7 +195,7 @@ def travelled(path: Path, batch: int, dtype: str = "f32", engine: str = "event",
     """The run, its random inputs, and its outputs."""
     # Blocks that simulation chooses take most of the time, and have no say in values.
     hardware, graph = load_hardware(machine, ["mapping.search=estimate", *changes]), read_graph(path, NOTHING, batch)
-    work, given = fused(load_workload(path, batch), hardware), drawn(graph, batch, SEED)
+    work, given = resolve(load_workload(path, batch), hardware).work, drawn(graph, batch, SEED)
     journey = Journey(graph, work, given, numbers_of(dtype, "any"))
     result = simulate(work, hardware, dtype=dtype, engine=engine, journey=journey)
     return result, given, journey.outputs()

@@ -161,11 +161,11 @@ def swept(tmp_path: Path, axes: str | None = None) -> Sweep:
 
 def test_a_size_is_an_axis_of_sweeps_beside_fields_of_layers(tmp_path: Path) -> None:
     points = swept(tmp_path).points
-    assert [dict(point.workload.sizes) for point in points[::2]] == [
+    assert [dict(point.jobs.work.sizes) for point in points[::2]] == [
         {"side": 32, "tokens": 5},
         {"side": 64, "tokens": 17},
     ]
-    texts = [{layer.name: layer.text for layer in point.workload.layers} for point in points]
+    texts = [{layer.name: layer.text for layer in point.jobs.work.layers} for point in points]
     first = [(each["patches"], each["query_key_value_1"]) for each in texts]
     assert first == [
         ("32x32x3>64 16x16/16", "10x768>2304"), ("32x32x3>128 16x16/16", "10x768>2304"),

@@ -56,7 +56,7 @@ def rows(sweep: Sweep, failed: tuple[int, ...] = ()) -> list[dict[str, Any]]:
             "time_us": 9e3 - index,
         }
         figures |= {"pes": 16 + index, "cycles": 5, "pareto": index >= len(sweep.points) - 2 and not error}
-        names = {"workload": point.workload.name, "batch": point.workload.batch, "error": error}
+        names = {"workload": point.jobs.work.name, "batch": point.jobs.work.batch, "error": error}
         made.append({**(figures if not error else dict.fromkeys(figures)), **names, **dict(point.settings)})
     return made
 
@@ -351,13 +351,13 @@ def lowering_rows(sweep: Sweep, times: dict[tuple[str, str], float | None]) -> l
     """A row a point; what takes no time failed. Half of the cycles are busy, a quarter starved, the rest idle."""
     made = []
     for point in sweep.points:
-        time = times[point.workload.name, point.lowering]
+        time = times[point.jobs.work.name, point.jobs.lowering]
         cycles = int(1000 * (time or 0))
         states = {f"{state.key}_cycles": 0 for state in ARRAY}
         states |= {"busy_cycles": cycles // 2, "starved_cycles": cycles // 4}
         states["idle_cycles"] = cycles - cycles // 2 - cycles // 4
-        names = {"workload": point.workload.name, "batch": 2, "error": None if time else "does not fit"}
-        made.append({"cycles": cycles, "time_us": time, **states, **names, "lowering": point.lowering})
+        names = {"workload": point.jobs.work.name, "batch": 2, "error": None if time else "does not fit"}
+        made.append({"cycles": cycles, "time_us": time, **states, **names, "lowering": point.jobs.lowering})
     return made
 
 
@@ -389,7 +389,7 @@ def test_a_sweep_over_lowerings_is_a_group_of_bars_a_network(monkeypatch: pytest
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_legend_of_few_networks_is_within_the_picture(count: int) -> None:
     sweep = spec("lowering: [channel_first, explicit, auto]", workloads="[0.yaml]")
-    made = lowering_rows(sweep, {(NAMES[0], point.lowering): 0.5 * len(ARRAY) for point in sweep.points})
+    made = lowering_rows(sweep, {(NAMES[0], point.jobs.lowering): 0.5 * len(ARRAY) for point in sweep.points})
     every = {f"{state.key}_cycles": 500 for state in ARRAY}
     rows_ = [{**row, **every, "workload": f"net{number}"} for number in range(count) for row in made]
     with rc_context(rc=STYLE):
@@ -430,7 +430,7 @@ def machine_rows(sweep: Sweep, failed: int, launches: tuple[int, ...] = (0, 500)
     for index, point in enumerate(sweep.points):
         states = {f"{state.key}_cycles": 0 for state in ARRAY}
         states |= {"busy_cycles": 500, "starved_cycles": 400, "idle_cycles": 100}
-        launched = launches[[*sweep.axes["hardware"]].index(point.hardware.name) % len(launches)]
+        launched = launches[[*sweep.axes["hardware"]].index(point.jobs.hardware.name) % len(launches)]
         figures = {
             "cycles": 1000,
             "launch_cycles": launched,
@@ -438,7 +438,7 @@ def machine_rows(sweep: Sweep, failed: int, launches: tuple[int, ...] = (0, 500)
             "pe_utilization": 0.2,
             **states,
         }
-        names = {"workload": point.workload.name, "batch": 2, "error": "no room" if index == failed else None}
+        names = {"workload": point.jobs.work.name, "batch": 2, "error": "no room" if index == failed else None}
         made.append({**(dict.fromkeys(figures) if index == failed else figures), **names, **dict(point.settings)})
     return made
 

@@ -23,8 +23,8 @@ from vcd.reader import TokenKind, tokenize
 from tests.strategies import machine
 from tpusim.cli import app as cli
 from tpusim.cli.actions import trace as action
-from tpusim.flow.fusion import select_layers
-from tpusim.flow.simulation import trace
+from tpusim.flow.jobs import resolve
+from tpusim.flow.recordings import trace
 from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
@@ -512,8 +512,8 @@ def expected(cycles: list[LaneCycle]) -> list[tuple[int, dict[str, str | int]]]:
 @pytest.mark.parametrize(("arguments", "first", "stop"), [((), 0, 1000), (("--from", "20", "--to", "49"), 20, 50)])
 def test_a_vcd_says_what_the_register_engine_did(arguments: tuple[str, ...], first: int, stop: int) -> None:
     assert tpusim("trace", "tiny", *TINY, "--layers", "two_passes", *arguments, "-o", "run.vcd").exit_code == 0
-    work = select_layers(load_workload("tiny", batch=2), "two_passes")
-    cycles = list(trace(work, load_hardware("tiny_4x4"))[1](0, unwatched))[first:stop]
+    jobs = resolve(load_workload("tiny", batch=2), load_hardware("tiny_4x4")).picked("two_passes")
+    cycles = list(trace(jobs)[1](0, unwatched))[first:stop]
     assert list(replayed(Path("run.vcd").read_bytes())) == expected(cycles)
 
 

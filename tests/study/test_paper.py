@@ -25,7 +25,8 @@ from tpusim import load_hardware, load_workload
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.cli import names
-from tpusim.flow.simulation import trace
+from tpusim.flow.jobs import resolve
+from tpusim.flow.recordings import trace
 from tpusim.report.plots.paper import draw, pictures
 from tpusim.report.tables import paper as tables
 from tpusim.study.paper import cells, strides
@@ -34,7 +35,7 @@ from tpusim.study.paper.exhibit import CellGrid, Curves, Exhibit, shown
 from tpusim.study.paper.networks import _of_elements, lowered_sizes
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import simulated
+from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.store import Store
 
 pytestmark = pytest.mark.xdist_group("paper")
@@ -159,13 +160,13 @@ def test_the_document_says_what_takes_longer(tmp_path: Path) -> None:
 def test_table_1_is_of_one_image() -> None:
     """As the paper has it: what is lowered grows with the images, and shares of it hide that."""
     asked = next(lowered_sizes())
-    assert {(point.workload.batch, point.lowering) for point in asked.values()} == {(1, "explicit")}
+    assert {(point.jobs.work.batch, point.jobs.lowering) for point in asked.values()} == {(1, "explicit")}
 
 
 def test_table_1_counts_ifmaps_in_bytes() -> None:
     """As somebody else would count VGG16's: 4 bytes an element, whatever their matrices take."""
     making = lowered_sizes()
-    nothing = {key: [{"lowered_bytes": 0}] * len(point.workload.layers) for key, point in next(making).items()}
+    nothing = {key: [{"lowered_bytes": 0}] * len(point.jobs.work.layers) for key, point in next(making).items()}
     with pytest.raises(StopIteration) as ended:
         making.send({key: SimpleNamespace(layers=rows) for key, rows in nothing.items()})
     (row,) = (row for row in ended.value.value.views[0].rows if row[0] == "VGG16")
@@ -229,7 +230,7 @@ def test_ports_are_as_the_register_engine_has_them() -> None:
     """The picture of Fig. 10 comes from lane 0 of the event engine alone."""
     work = load_workload("tiny", batch=2)
     work = replace(work, layers=tuple(layer for layer in work.layers if layer.name == "fig10"))
-    _, cycles = trace(work, load_hardware("tiny_4x4"))
+    _, cycles = trace(resolve(work, load_hardware("tiny_4x4")))
     every = {cycle.number: cycle.ports for cycle in cycles(0, quiet)}
     made = shown(MAKERS["10"], {})
     ports = made.views[1]

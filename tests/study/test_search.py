@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from tests.study.small_sweep import QUICK
 from tpusim.cli import app as cli
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import Done, Job, simulated
+from tpusim.study.sweep.parcels import Done, Parcel, simulated
 from tpusim.study.sweep.points import load_sweep
 from tpusim.study.sweep.run import SweepOutcome, keyed, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import Store
@@ -52,13 +52,13 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 class InTurn:
-    """Does jobs here, one after the other, the last one first; so the order of outcomes is not that of the jobs."""
+    """Does parcels here, one after the other, the last first; so the order of outcomes is not theirs."""
 
     workers = 1
 
-    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
+    def outcomes(self, parcels: Sequence[Parcel]) -> Generator[Done]:
         """See Executor."""
-        yield from Processes(simulated, 1).outcomes(jobs[::-1])
+        yield from Processes(simulated, 1).outcomes(parcels[::-1])
 
 
 def nothing(*_: object) -> None:

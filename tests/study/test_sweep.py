@@ -26,7 +26,7 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.axes import Constraint
-from tpusim.study.sweep.jobs import simulated
+from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
 from tpusim.study.sweep.run import keyed, run_sweep
@@ -320,7 +320,7 @@ def test_words_partly_used_are_told_once() -> None:
 def test_shipped_sweeps_are_sound(name: str) -> None:
     spec = load_sweep(name)
     assert 1 < spec.size < MOST_POINTS
-    assert len({(point.workload, point.settings) for point in spec.points}) == (0 if spec.search else spec.size)
+    assert len({(point.jobs.work, point.settings) for point in spec.points}) == (0 if spec.search else spec.size)
 
 
 def test_pictures_of_one_axis_and_of_two() -> None:

@@ -17,7 +17,7 @@ from tests.study.small_sweep import QUICK, sweep
 from tpusim.cli import app as cli
 from tpusim.cli.actions import sweep as action
 from tpusim.cli.progress import Meter
-from tpusim.study.sweep.jobs import Assembly, Done, Job, WorkFinding, simulated, weight
+from tpusim.study.sweep.parcels import Assembly, Done, Parcel, WorkFinding, simulated, weight
 from tpusim.study.sweep.points import load_sweep
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.store import FILE, Store
@@ -31,7 +31,7 @@ layers:
   - {{name: norm, op: layer_norm, channels: 12, images: 4}}
   - {{name: fc, op: gemm, m: batch, n: 7, k: 9}}
 """
-"""A network of several lowerings: the jobs of a point differ, the array's are long, others short."""
+"""A network of several lowerings: the parcels of a point differ, the array's are long, others short."""
 GRID = """
 name: grid
 workloads: [net.yaml, twin.yaml]
@@ -53,39 +53,39 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Timed:
-    """Workers whose jobs take as long as they are weighed, without doing them: it tells in which order they end."""
+    """Workers whose parcels take as long as they are weighed, without doing them: it tells in which order they end."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.now = 0.0
 
-    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
-        waiting, running = iter(enumerate(jobs)), list[tuple[float, int, Job]]()
+    def outcomes(self, parcels: Sequence[Parcel]) -> Generator[Done]:
+        waiting, running = iter(enumerate(parcels)), list[tuple[float, int, Parcel]]()
 
         def begin() -> None:
-            for place, job in waiting:
-                heapq.heappush(running, (self.now + weight(job), place, job))
+            for place, parcel in waiting:
+                heapq.heappush(running, (self.now + weight(parcel), place, parcel))
                 return
 
         for _ in range(self.workers):
             begin()
         while running:
-            self.now, _, job = heapq.heappop(running)
+            self.now, _, parcel = heapq.heappop(running)
             begin()
-            yield job, ["not simulated"] * len(job.works)
+            yield parcel, ["not simulated"] * len(parcel)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_points_end_one_after_another(workers: int) -> None:
     points = {key: point for point, key in keyed(load_sweep("grid.yaml"))}
     assembly, executor, keys = Assembly(points), Timed(workers), [*points]
-    jobs = assembly.jobs(workers)
+    parcels = assembly.parcels(workers)
     # Otherwise any order would do.
-    assert len({job.lowering for job in jobs}) > 1
-    assert len(jobs) > len(points)
+    assert len({work.lowering for parcel in parcels for work in parcel}) > 1
+    assert len(parcels) > len(points)
     ended: list[tuple[float, int]] = []
-    for job, findings in executor.outcomes(jobs):
-        ended += [(executor.now, keys.index(key)) for key, _, _ in assembly.add(job, findings)]
+    for parcel, findings in executor.outcomes(parcels):
+        ended += [(executor.now, keys.index(key)) for key, _, _ in assembly.add(parcel, findings)]
     assert sorted(place for _, place in ended) == [*range(len(points))]
     # Several at a time may end a few places early or late, but none waits for those behind it.
     assert all(abs(at - place) <= 2 * (workers - 1) for at, (_, place) in enumerate(ended))
@@ -95,11 +95,13 @@ def test_points_end_one_after_another(workers: int) -> None:
 
 @settings(max_examples=12)
 @given(st.permutations(range(6)), st.integers(1, 4))
-def test_a_job_that_a_point_needs_comes_ahead_of_those_that_only_later_points_need(order: list[int], many: int) -> None:
+def test_a_parcel_that_a_point_needs_comes_ahead_of_those_that_only_later_points_need(
+    order: list[int], many: int
+) -> None:
     every = [(key, point) for point, key in keyed(load_sweep("grid.yaml"))]
     points = dict(every[place] for place in order)
     assembly, keys = Assembly(points), [*points]
-    done = [key for job in assembly.jobs(many) for key, _, _ in assembly.add(job, ["none"] * len(job.works))]
+    done = [key for parcel in assembly.parcels(many) for key, _, _ in assembly.add(parcel, ["none"] * len(parcel))]
     assert done == keys
 
 
@@ -111,9 +113,9 @@ def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
     class Looking:
         workers = 1
 
-        def outcomes(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Sequence[WorkFinding]]]:
-            for job in jobs:
-                yield job, simulated(job)
+        def outcomes(self, parcels: Sequence[Parcel]) -> Iterator[tuple[Parcel, Sequence[WorkFinding]]]:
+            for parcel in parcels:
+                yield parcel, simulated(parcel)
                 with closing(sqlite3.connect(FILE)) as connection:
                     stored = {key for (key,) in connection.execute("SELECT key FROM points")}
                 assert stored == {*keys[: len(stored)]}
@@ -128,15 +130,15 @@ def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
 
 
 def test_an_interrupted_sweep_keeps_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = Assembly({key: point for point, key in keyed(load_sweep("grid.yaml"))}).jobs(1)
-    left = len(jobs) // 2
+    parcels = Assembly({key: point for point, key in keyed(load_sweep("grid.yaml"))}).parcels(1)
+    left = len(parcels) // 2
 
-    def interrupted(job: Job) -> Sequence[WorkFinding]:
+    def interrupted(parcel: Parcel) -> Sequence[WorkFinding]:
         nonlocal left
         if not left:
             raise KeyboardInterrupt
         left -= 1
-        return simulated(job)
+        return simulated(parcel)
 
     monkeypatch.setattr(action, "simulated", interrupted)
     stopped = CliRunner().invoke(cli.app, ["sweep", "grid.yaml", "--out", "made", "--workers", "1"])

@@ -57,7 +57,7 @@ def told(axes: str, rest: str = "", workloads: str = "[net.yaml]") -> str:
 
 
 def test_a_count_may_vary() -> None:
-    names = [[layer.name for layer in point.workload.layers] for point in spec("layers.fc.count: [1, 3]").points]
+    names = [[layer.name for layer in point.jobs.work.layers] for point in spec("layers.fc.count: [1, 3]").points]
     assert names == [["one", "layer1.0.two", "fc"], ["one", "layer1.0.two", "fc_1", "fc_2", "fc_3"]]
 
 
@@ -69,19 +69,19 @@ def told_of(text: str) -> str:
 
 
 def layer(sweep: Sweep, point: int, index: int) -> Any:
-    return sweep.points[point].workload.layers[index]
+    return sweep.points[point].jobs.work.layers[index]
 
 
 def test_a_field_of_a_layer() -> None:
     sweep = spec("layers.one.out_channels: [3, 5, 3]\nlayers.one.kernel: [1, [3, 1]]")
     plain = load_workload("net.yaml", batch=2)
     assert sweep.size == len(sweep.points) == 4
-    made = [point.workload.layers[0] for point in sweep.points]
+    made = [point.jobs.work.layers[0] for point in sweep.points]
     assert all(isinstance(conv, Conv2d) for conv in made)
     assert [(conv.out_channels, conv.kernel) for conv in made if isinstance(conv, Conv2d)] == [
         (3, (1, 1)), (3, (3, 1)), (5, (1, 1)), (5, (3, 1)),
     ]  # fmt: skip
-    assert all(point.workload.layers[1:] == plain.layers[1:] for point in sweep.points)
+    assert all(point.jobs.work.layers[1:] == plain.layers[1:] for point in sweep.points)
     assert sweep.points[1].settings == (("layers.one.out_channels", 3), ("layers.one.kernel", "[3, 1]"))
 
 
@@ -89,8 +89,8 @@ def test_a_point_is_what_the_same_change_in_the_file_gives() -> None:
     sweep = spec("layers.layer1.0.two.stride: [2]\nbatch: [4]\narray.size: [8]")
     Path("net.yaml").write_text(NET.replace("out_channels: 4, kernel: 3", "out_channels: 4, kernel: 3, stride: 2"))
     (point,) = sweep.points
-    assert point.workload == load_workload("net.yaml", batch=4)
-    assert point.hardware == load_hardware("tiny_4x4", ["array.size=8"])
+    assert point.jobs.work == load_workload("net.yaml", batch=4)
+    assert point.jobs.hardware == load_hardware("tiny_4x4", ["array.size=8"])
 
 
 def test_fields_of_ops_of_the_vector_unit() -> None:
@@ -98,7 +98,7 @@ def test_fields_of_ops_of_the_vector_unit() -> None:
     ops += "  - {name: a, op: add, channels: 4, height: 4, width: 4}\n"
     Path("ops.yaml").write_text(f"name: ops\nlayers:\n  {ops}")
     axes = "layers.p.kind: [average]\nlayers.*.channels: [8]\nlayers.a.other: [channel]\nlayers.a.width: [3]"
-    pool, added = spec(axes, workloads="[ops.yaml]").points[0].workload.layers
+    pool, added = spec(axes, workloads="[ops.yaml]").points[0].jobs.work.layers
     assert isinstance(pool, Pool2d)
     assert (pool.kind, pool.channels) == ("average", 8)
     assert isinstance(added, Add)
@@ -158,7 +158,7 @@ mapping.multi_tile: [auto, 1, rows]
     )
     assert len(sweep.points) == 576
     for point in random.Random(0).sample(sweep.points, 40):
-        assert point.hardware == load_hardware("tiny_4x4", dict(point.settings)), point.settings
+        assert point.jobs.hardware == load_hardware("tiny_4x4", dict(point.settings)), point.settings
 
 
 def machines(axis: str, more: str = "") -> str:
@@ -173,23 +173,23 @@ def test_machines_are_an_axis_and_other_axes_change_each_of_them() -> None:
         [name, size] for name in ("tpu_v2", "mine", "tpu_v2_core") for size in (8, 16)
     ]
     for point in sweep.points:
-        given = {"mine": "own.yaml"}.get(point.hardware.name, point.hardware.name)
+        given = {"mine": "own.yaml"}.get(point.jobs.hardware.name, point.jobs.hardware.name)
         settings = dict(point.settings)
-        assert point.hardware == load_hardware(given, {"array.size": settings["array.size"]})
-        assert point.hardware.name == settings["hardware"]
+        assert point.jobs.hardware == load_hardware(given, {"array.size": settings["array.size"]})
+        assert point.jobs.hardware.name == settings["hardware"]
 
 
 def test_machines_move_with_another_axis_and_obey_conditions() -> None:
     Path("s.yaml").write_text(machines("[tpu_v2, tiny_4x4]", "combine: zip\n") + "  batch: [2, 4]\n")
-    made = [(point.hardware.name, point.workload.batch) for point in load_sweep("s.yaml").points]
+    made = [(point.jobs.hardware.name, point.jobs.work.batch) for point in load_sweep("s.yaml").points]
     assert made == [("tpu_v2", 2), ("tiny_4x4", 4)]
     Path("s.yaml").write_text(machines("[tpu_v2, tiny_4x4]", "where: array.rows > 4\n"))
-    assert [point.hardware.name for point in load_sweep("s.yaml").points] == ["tpu_v2"]
+    assert [point.jobs.hardware.name for point in load_sweep("s.yaml").points] == ["tpu_v2"]
 
 
 def test_lowerings_of_an_axis_of_gpus_are_those_of_gpus() -> None:
     Path("s.yaml").write_text(machines("[v100, t4]", "lowering: block_channel_first\n"))
-    assert [point.hardware.name for point in load_sweep("s.yaml").points] == ["v100", "t4"]
+    assert [point.jobs.hardware.name for point in load_sweep("s.yaml").points] == ["v100", "t4"]
     assert "channel_first" in told_of(machines("[tpu_v2]", "lowering: block_channel_first\n"))
 
 
@@ -379,10 +379,12 @@ def test_the_shipped_sweeps_show_what_the_paper_claims() -> None:
     """Fig. 16 on VGG16: utilisation about halves from arrays of 128 to 256; at words of 8 half the ports are unused."""
     sizes = {dict(point.settings)["array.size"]: point for point in load_sweep("array_size").points}
     words = {dict(point.settings)["vector_memory.word_elements"]: point for point in load_sweep("word_size").points}
-    totals = [simulate(each.workload, each.hardware, check=False).total for each in (sizes[128], sizes[256], words[8])]
+    totals = [
+        simulate(each.jobs.work, each.jobs.hardware, check=False).total for each in (sizes[128], sizes[256], words[8])
+    ]
     assert 0.4 < totals[1].pe_utilization / totals[0].pe_utilization < 0.6
     assert totals[2].vector_memory.port_idle_ratio > 0.5
-    assert {point.workload.name for point in (*sizes.values(), *words.values())} == {"vgg16"}
+    assert {point.jobs.work.name for point in (*sizes.values(), *words.values())} == {"vgg16"}
 
 
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.S)
@@ -409,8 +411,8 @@ layers:
 def test_a_field_of_a_graph_gives_sizes_to_what_comes_behind(desk: Path) -> None:
     Path("graph.yaml").write_text(GRAPH)
     sweep = spec("layers.one.out_channels: [3, 5]", workloads="graph.yaml")
-    assert [[each.in_channels for each in point.workload.layers] for point in sweep.points] == [[2, 3], [2, 5]]
-    assert sweep.points[1].workload.inputs() == {"one": ("input",), "two": ("one",)}
+    assert [[each.in_channels for each in point.jobs.work.layers] for point in sweep.points] == [[2, 3], [2, 5]]
+    assert sweep.points[1].jobs.work.inputs() == {"one": ("input",), "two": ("one",)}
 
 
 def test_a_glob_means_no_entries_that_take_no_time(desk: Path) -> None:
@@ -425,7 +427,7 @@ def test_a_glob_means_no_entries_that_take_no_time(desk: Path) -> None:
 def test_which_ops_are_timed_may_be_said(desk: Path) -> None:
     Path("graph.yaml").write_text(GRAPH)
     sweep = spec("layers.one.out_channels: [3, 5]", "ops: all\n", workloads="graph.yaml")
-    assert [each.op for each in sweep.points[0].workload.layers] == ["conv2d", "relu", "conv2d"]
+    assert [each.op for each in sweep.points[0].jobs.work.layers] == ["conv2d", "relu", "conv2d"]
     assert layer(sweep, 1, 1).channels == 5
     said = told("layers.one.out_channels: [3, 5]", "ops: vector\n", workloads="graph.yaml")
     assert "unknown ops 'vector'" in said

@@ -29,11 +29,11 @@ from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.machines.tpu.description import Hardware
-from tpusim.network.workload import Workload
+from tpusim.flow.jobs import Jobs, resolve
+from tpusim.flow.simulation import run
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import Assembly, Job, simulated
+from tpusim.study.sweep.parcels import Assembly, simulated
 from tpusim.study.sweep.points import Point, load_sweep
 from tpusim.study.sweep.run import keyed, run_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
@@ -291,10 +291,10 @@ def test_every_shape_is_simulated_once_on_each_machine() -> None:
     spec = SPEC.replace("[net.yaml]", "[net.yaml, twin.yaml]").replace("[2, 4, 8]", "[4, 8]")
     Path("small.yaml").write_text(spec + "  hbm.bandwidth: [1 GB/s, 1000 MB/s]\n")
     points = {key: point for point, key in keyed(load_sweep("small.yaml"))}
-    jobs = Assembly(points).jobs(workers=5)
-    shapes = [(job.hardware, work.batch, shape(layer)) for job in jobs for work in job.works for layer in work.layers]
+    works = [work for parcel in Assembly(points).parcels(workers=5) for work in parcel]
+    shapes = [(work.hardware, job.batch, shape(job.layer)) for work in works for job in work.each]
     assert len(shapes) == len(set(shapes))
-    machines = {point.hardware for point in points.values()}
+    machines = {point.jobs.hardware for point in points.values()}
     assert len(machines) == 2 * 3
     assert len(shapes) == 3 * len(machines)
 
@@ -304,26 +304,26 @@ def shape(layer: Any) -> Any:
 
 
 @pytest.mark.parametrize("workers", [1, 3, 50])
-def test_few_points_are_cut_into_jobs_for_all_workers(workers: int) -> None:
+def test_few_points_are_cut_into_parcels_for_all_workers(workers: int) -> None:
     work, machine = load_workload("vgg16", batch=1), load_hardware("tpu_v2")
     Path("one.yaml").write_text("workloads: [vgg16]\naxes: {batch: [1]}\n")
     ((point, key),) = keyed(load_sweep("one.yaml"))
-    jobs = Assembly({key: point}).jobs(workers)
+    parcels = Assembly({key: point}).parcels(workers)
     shapes = {shape(layer) for layer in work.layers}
-    found = [shape(layer) for job in jobs for work in job.works for layer in work.layers]
+    found = [shape(job.layer) for parcel in parcels for work in parcel for job in work.each]
     assert {*found} == shapes
     assert len(found) == len(shapes)
-    assert len(jobs) >= min(workers, len(shapes))
-    assert all(job.hardware == machine for job in jobs)
+    assert len(parcels) >= min(workers, len(shapes))
+    assert all(work.hardware == machine for parcel in parcels for work in parcel)
 
 
 def test_what_nobody_foresaw_fails_one_point_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(workload: Any, hardware: Hardware, **options: Any) -> Any:
-        if hardware.array.rows == 4:
+    def broken(jobs: Jobs, **options: Any) -> Any:
+        if jobs.hardware.array.rows == 4:  # type: ignore[attr-defined]
             raise ZeroDivisionError("a mistake")
-        return simulate(workload, hardware, **options)
+        return run(jobs, **options)
 
-    monkeypatch.setattr("tpusim.study.sweep.jobs.simulate", broken)
+    monkeypatch.setattr("tpusim.study.sweep.parcels.run", broken)
     shown = sweep("small.yaml")
     assert shown.exit_code == 1
     assert "layer one: ZeroDivisionError: a mistake" in shown.stderr
@@ -380,20 +380,20 @@ def test_workers_end_with_a_sweep_that_is_killed() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_jobs_and_findings_travel(whole: bool) -> None:
+def test_parcels_and_findings_travel(whole: bool) -> None:
     machine, work = load_hardware("tiny_4x4"), load_workload("net.yaml", batch=2)
-    works = (work,) if whole else tuple(Workload("one", 2, (layer,)) for layer in work.layers)
-    job = Job(machine, "channel_first", works)
-    again = pickle.loads(pickle.dumps(job))
-    assert again == job
-    assert pickle.loads(pickle.dumps(simulated(again))) == simulated(job)
+    jobs = resolve(work, machine, "channel_first")
+    parcel = (jobs,) if whole else tuple(job.alone(machine) for job in jobs.each)
+    again = pickle.loads(pickle.dumps(parcel))
+    assert again == parcel
+    assert pickle.loads(pickle.dumps(simulated(again))) == simulated(parcel)
 
 
 def test_the_keys_follow_the_model() -> None:
     """Every module that has a say in cycles is in the digest; each pattern names files that exist."""
     package = ROOT / "tpusim"
     assert all([*package.glob(pattern)] for pattern in MODEL)
-    code = "import sys; from tpusim.study.sweep import jobs; print(*sys.modules)"
+    code = "import sys; from tpusim.study.sweep import parcels; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     prefixes = ("tpusim.machines.", "tpusim.memory.", "tpusim.network.")
     deciding = {name for name in loaded if name.startswith(prefixes)}
@@ -406,13 +406,13 @@ def test_the_keys_follow_the_model() -> None:
 
 def test_a_key_knows_everything_but_names() -> None:
     work, machine = load_workload("net.yaml", batch=2), load_hardware("tiny_4x4")
-    point = Point(work, (), machine, "channel_first")
-    key = key_of(point)
-    assert key == key_of(dataclasses.replace(point, hardware=machine.model_copy(update={"name": "other"})))
+    jobs = resolve(work, machine, "channel_first")
+    key = key_of(Point(jobs))
+    assert key == key_of(Point(jobs.on(machine.model_copy(update={"name": "other"}))))
     others = [
-        key_of(dataclasses.replace(point, workload=load_workload("net.yaml", batch=3))),
-        key_of(dataclasses.replace(point, hardware=load_hardware("tiny_4x4", ["hbm.latency=1 ns"]))),
-        key_of(dataclasses.replace(point, lowering="other")),
+        key_of(Point(resolve(load_workload("net.yaml", batch=3), machine, "channel_first"))),
+        key_of(Point(jobs.on(load_hardware("tiny_4x4", ["hbm.latency=1 ns"])))),
+        key_of(Point(resolve(work, machine, "explicit"))),
     ]
     assert len({key, *others}) == 4
 

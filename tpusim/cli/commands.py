@@ -134,12 +134,12 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import EndToEnd, asked_of, load, tell_unasked, training_of
+    from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, tell_unasked, training_of
     from tpusim.cli.actions.run import simulate_and_report
 
     ends = EndToEnd(given, outputs)
     step = training_of(training, keep, optimizer)
-    asked = asked_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
+    asked = options_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
@@ -151,12 +151,12 @@ def run(
             raise InputError(wrong)
         generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out, unnamed)
         return
-    work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
+    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers, ends.dtype(dtype))
     if unnamed:
-        tell_unasked(work)
-    values: dict[str, Any] = {"check": check, "dtype": ends.dtype(dtype), "sums": sums, "seed": seed}
-    journey = ends.journey(workload, work, asked, **values)
-    simulate_and_report(work, machine, json, out, ends, journey=journey, lowering=lowering, engine=engine, **values)
+        tell_unasked(jobs.work)
+    values: dict[str, Any] = {"check": check, "sums": sums, "seed": seed}
+    journey = ends.journey(workload, jobs, asked, **values) if ends.asked else None
+    simulate_and_report(jobs, json, out, ends, journey=journey, engine=engine, **values)
 
 
 @command("report results/resnet50 -o report.html")
@@ -217,15 +217,15 @@ def explain(
     It is also run by every other lowering, to say what it would cost.
     """
     from tpusim.cli.actions.explain import explain_and_report
-    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, tell_unasked, training_of
+    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
 
     step = training_of(training, keep, optimizer)
-    asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
-    work, machine, lowering = load(workload, hardware, batch, changes, asked=asked, lowering=lowering)
-    tell_left_out(work)
+    asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
+    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering)
+    tell_left_out(jobs.work)
     if options.by_default(context, "hardware"):
-        tell_unasked(work)
-    explain_and_report(work, machine, layer, lowering, json, out)
+        tell_unasked(jobs.work)
+    explain_and_report(jobs, layer, json, out)
 
 
 @command("compare results/resnet50 run.json", interrupted="")
@@ -360,18 +360,16 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
-    from tpusim.cli.actions.inputs import asked_of, load, tell_left_out, tell_unasked, training_of
+    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
     from tpusim.cli.actions.trace import Wanted, print_or_write
-    from tpusim.flow.lowerings import usual
-    from tpusim.machines.family import family_of
 
     step = training_of(training, keep, optimizer)
-    asked = asked_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
-    work, machine, lowering = load(workload, hardware, batch, changes, layers, asked, lowering)
-    tell_left_out(work)
+    asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
+    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers)
+    tell_left_out(jobs.work)
     if options.by_default(context, "hardware"):
-        tell_unasked(work)
-    print_or_write(Wanted(work, machine, lowering or usual(family_of(machine)), seed, first, last), out)
+        tell_unasked(jobs.work)
+    print_or_write(Wanted(jobs, seed, first, last), out)
 
 
 @command("validate --set-of-numbers vgg16")
@@ -475,9 +473,9 @@ def import_model(
 
     Exit code 0: done; 2: bad input.
     """
-    from tpusim.cli.actions.inputs import asked_of, import_and_report
+    from tpusim.cli.actions.inputs import import_and_report, options_of
 
-    import_and_report(file, out, batch, asked_of(dims, skip_unknown, shapes=shapes))
+    import_and_report(file, out, batch, options_of(dims, skip_unknown, shapes=shapes))
 
 
 @command("area --set vector_memory.word_elements=1")

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Machine
-from tpusim.machines.lowered import Account, Chain, ReadyLayer, Timed
+from tpusim.machines.lowered import Account, Chain, LayerWatch, ReadyLayer, Timed
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
@@ -25,16 +26,14 @@ if TYPE_CHECKING:
 ENGINES = ("event", "register", "both")
 TimedLayer = tuple[Timed, Callable[[], Verdict]]
 """Time of a layer, and a function that checks its values, at any time and on any thread."""
-LayerWatch = Callable[[str, str], None]
-"""Called now and then with a layer's name and what is done to it: "timing", "1,024 cycles"."""
 
 UNCHECKED = Verdict(0, 0, None)
 
 
 class Begun(NamedTuple):
-    """A timed layer, and a function for the rest of its result, on any thread."""
+    """The name of a timed layer, and a function for the rest of its result, on any thread."""
 
-    layer: Op
+    layer: str
     rest: Callable[[], LayerResult]
 
 
@@ -67,6 +66,58 @@ class Task:
         self.watch(self.layer.name, what)
 
 
+@dataclass(frozen=True)
+class Execution:
+    """What all layers of a run share as engines run them; fields are those of Task, and the engine."""
+
+    machine: Machine
+    batch: int
+    engine: str
+    check: bool
+    seed: int
+    watch: LayerWatch
+    numbers: Numbers
+    journey: Journey | None
+
+    def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
+        """Time a layer by itself. Raises as `timed`."""
+        timing, verdict = timed(self._task(layer, ready), self.engine)
+        account = partial(ready.account, layer, self.batch, timing)
+        return Begun(layer.name, partial(self._result, layer, account, timing, verdict))
+
+    def together(self, chain: Chain) -> Iterator[Begun]:
+        """Time the layers of a chain together.
+
+        Raises:
+            InputError: the register engine is asked for the values of a network, or there is too little memory for it.
+            CheckFailed: with engine "both", the two disagree.
+            DeadlockError: steps wait for one another for ever; all of them name the layers.
+        """
+        tasks = [*starmap(self._task, chain.members)]
+        found: Iterable[TimedLayer]
+        if len(tasks) == 1:
+            found = [timed(tasks[0], self.engine)]
+        elif self.engine == "event":
+            # The event engine times all layers at once; values come from each layer by itself.
+            shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
+            found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
+        else:
+            timing, found = _stepped_together(chain, tasks)
+            if self.engine == "both":
+                _check_agreement(f"layers {chain.name}", chain.timing, timing)
+        for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
+            account = partial(chain.account, at, self.batch, timing)
+            yield Begun(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
+
+    def _task(self, layer: Op, ready: ReadyLayer) -> Task:
+        return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)
+
+    def _result(
+        self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
+    ) -> LayerResult:
+        return layer_result(layer, self.batch, self.machine, account(), timing, verdict())
+
+
 def timed(task: Task, engine: str) -> TimedLayer:
     """Time and values of a layer by an engine.
 
@@ -87,34 +138,6 @@ def timed(task: Task, engine: str) -> TimedLayer:
         with failures_named(task.layer):
             _check_agreement(f"layer {task.layer.name}", task.prepared.timing, timing)
     return timing, verdict
-
-
-def overlapping(chain: Chain, tasks: Sequence[Task], machine: Machine, engine: str) -> Iterator[Begun]:
-    """Time the layers of a chain together; `tasks` has a task for each layer.
-
-    Raises:
-        InputError: the register engine is asked for the values of a network, or there is too little memory for it.
-        CheckFailed: with engine "both", the two disagree.
-        DeadlockError: steps wait for one another for ever; all of them name the layers.
-    """
-    found: Iterable[TimedLayer]
-    if len(tasks) == 1:
-        found = [timed(tasks[0], engine)]
-    elif engine == "event":
-        # The event engine times all layers at once; values come from each layer by itself.
-        shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
-        found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
-    else:
-        timing, found = _stepped_together(chain, tasks)
-        if engine == "both":
-            _check_agreement(f"layers {chain.name}", chain.timing, timing)
-
-    def result(at: int, timing: Timed, verdict: Callable[[], Verdict]) -> LayerResult:
-        task = tasks[at]
-        return layer_result(task.layer, task.batch, machine, chain.account(at, task.batch, timing), timing, verdict())
-
-    for at, (timing, verdict) in enumerate(found):
-        yield Begun(tasks[at].layer, partial(result, at, timing, verdict))
 
 
 def _checked_alone(chain: Chain, at: int, task: Task) -> Verdict:

@@ -1,22 +1,20 @@
 """The layers that run: on a machine that fuses (`sequencer.fusion: results`), layers that ride on the results of others
-do not run by themselves; and the layers chosen by `--layers`.
+do not run by themselves.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from tpusim.base.errors import CapacityError, InputError, did_you_mean
-from tpusim.flow.engines import LayerWatch
-from tpusim.flow.lowerings import AUTO, asked_of, prepared, usual, with_unasked
+from tpusim.base.errors import CapacityError
+from tpusim.flow.lowerings import AUTO, prepared, usual
 from tpusim.flow.on_the_way import on_the_way
 from tpusim.machines.family import Checking, Fusing, Machine, family_of
-from tpusim.machines.lowered import unheard
+from tpusim.machines.lowered import LayerWatch, unheard
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.elementwise import Add, Clip, LeakyRelu, Relu
 from tpusim.network.ops.fused import OTHER, Fused
@@ -79,14 +77,13 @@ def _cycles(asked: _Timed) -> int:
 def fused(
     workload: Workload,
     hardware: Machine,
-    lowering: str | None = None,
-    wanted: Callable[[str], bool] = lambda name: True,
+    asked: Mapping[str, str],
+    timed: Collection[str] = (),
     watch: LayerWatch = unheard,
 ) -> Workload:
-    """The workload in the form in which its layers run.
+    """The workload in the form in which its layers run; `asked` has the lowering that each layer is asked for.
 
-    Unless a `lowering` is asked for, layers of several groups have their own. Where the machine fuses, biases,
-    additions and activations ride on the results of the layers that they follow.
+    Where the machine fuses, biases, additions and activations ride on the results of the layers that they follow.
 
     Biases ride where there is room for them: the layer's own, or numbers that a layer behind it adds to each channel.
     An addition of maps rides on the later of the two layers whose outputs it adds, an activation on one layer; no other
@@ -95,12 +92,10 @@ def fused(
     what the layer may carry: in tiles nothing, by the vector unit no addition of maps. Machines of other families fuse
     nothing.
 
-    Under `auto` a layer carries only what takes longer by itself; both are timed, and `watch` is told of each such
-    layer. Only layers whose names are `wanted` are timed.
+    A layer that is `timed` carries only what takes longer by itself, by the fastest lowerings; `watch` is told of each
+    such layer.
     """
-    workload = workload if lowering else with_unasked(workload, hardware)
-    family = family_of(hardware)
-    fusing, asked = family.fusing(hardware), lowering or usual(family)
+    fusing = family_of(hardware).fusing(hardware)
     if fusing is None:
         return workload
     if workload.phases:
@@ -108,7 +103,7 @@ def fused(
     fusion = _Fusion(workload, hardware, fusing, asked)
     whole = fusion.whole()
     dearer: set[str] = set()
-    for name in fusion.bearers_of(wanted) if lowering == AUTO else ():
+    for name in fusion.bearers_of(timed):
         watch(name, "timing it with and without what rides on it")
         dearer |= {name} if fusion.riders[name].dearer(workload, hardware) else set()
     return _Fusion(workload, hardware, fusing, asked, dearer).whole() if dearer else whole
@@ -116,14 +111,21 @@ def fused(
 
 class _Fusion:
     def __init__(
-        self, workload: Workload, hardware: Machine, fusing: Fusing, lowering: str, empty: Collection[str] = ()
+        self,
+        workload: Workload,
+        hardware: Machine,
+        fusing: Fusing,
+        asked: Mapping[str, str],
+        empty: Collection[str] = (),
     ) -> None:
         """Layers named in `empty` carry nothing."""
         self.workload, self.hardware, self.fusing, self.family = workload, hardware, fusing, family_of(hardware)
-        unsaid = usual(self.family)
-        asked = asked_of(workload, unsaid if lowering == AUTO else lowering, self.family)
         # If a layer's lowering is left open, the usual one decides what its results may carry.
-        self.lowerings = {layer: self.family.meant(layer, unsaid) if name == AUTO else name for layer, name in asked}
+        unsaid = usual(self.family)
+        self.lowerings = {
+            layer.name: self.family.meant(layer, unsaid if asked[layer.name] == AUTO else asked[layer.name])
+            for layer in workload.layers
+        }
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
@@ -157,12 +159,12 @@ class _Fusion:
         riders = *self.workload.riders, *carried
         return replace(self.workload, layers=layers, edges=edges, riders=riders, biases=biases)
 
-    def bearers_of(self, wanted: Callable[[str], bool]) -> list[str]:
+    def bearers_of(self, wanted: Collection[str]) -> list[str]:
         """Layers that carry others, in order: the `wanted` ones, and those whose results these add, as their place
         counts.
         """
         found: set[str] = set()
-        due = [each.name for each in self.workload.layers if wanted(each.name)]
+        due = [*wanted]
         while due:
             name = due.pop()
             bearer = self.within.get(name, name)
@@ -206,7 +208,7 @@ class _Fusion:
 
     def _has_room(self, layer: ArrayOp) -> bool:
         """Whether the biases of a layer fit beside it, by the lowering that it is asked for."""
-        biased, asked = Fused(layer.name, layer, bias=True), self.lowerings[layer]
+        biased, asked = Fused(layer.name, layer, bias=True), self.lowerings[layer.name]
         if "bias" not in self.fusing.carries(asked):
             return False
         try:
@@ -221,7 +223,7 @@ class _Fusion:
         on = self.riders.get(self.within.get(name, name))
         if on is None or on.last != name or self.readers[name] > 1 or not source.direct or len(source.names) > 1:
             return None
-        if what not in self.fusing.carries(self.lowerings[on.layer]):
+        if what not in self.fusing.carries(self.lowerings[on.layer.name]):
             return None
         batch = self.workload.batch
         return on if next(iter(layer.sources(batch).values())) == on.layer.shapes(batch)["ofmap"] else None
@@ -229,62 +231,3 @@ class _Fusion:
     def _made(self, source: Source) -> int:
         """Place of the layer that completes a source; -1 for an input of the network."""
         return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
-
-
-# ---- layers chosen by a glob of names, or by the first and the last: conv1..maxpool
-
-
-TO = ".."
-"""Separates the first layer from the last; without one of them, the range is open at that end."""
-
-
-def select_layers(workload: Workload, wanted: str) -> Workload:
-    """The workload with the chosen layers only.
-
-    Raises:
-        InputError: when there is none.
-    """
-    names = names_wanted(workload, wanted)
-    if not names:
-        raise InputError(f"no layer of {workload.name} matches {wanted!r}{_instead(workload, wanted)}")
-    return workload.with_layers(lambda layer: layer.name in names)
-
-
-def names_wanted(workload: Workload, wanted: str) -> frozenset[str]:
-    """Names of the chosen layers; none if no name matches.
-
-    Raises:
-        InputError: there is no such first or last layer, or they stand the other way round.
-    """
-    names = [layer.name for layer in workload.layers]
-    matching = frozenset(name for name in names if fnmatchcase(name, wanted))
-    if TO not in wanted or matching:
-        return matching
-    first, _, last = wanted.partition(TO)
-    begin = _place(workload, names, first, wanted) if first else 0
-    end = _place(workload, names, last, wanted) if last else len(names) - 1
-    if begin > end:
-        raise InputError(f"{wanted}: {first} comes after {last} in {workload.name}; name the first layer first")
-    return frozenset(names[begin : end + 1])
-
-
-def _place(workload: Workload, names: Sequence[str], name: str, wanted: str) -> int:
-    """Place of a layer, or of the layer on whose results it rides."""
-    bearers = {rider: bearer for bearer, riders in workload.riders for rider in riders}
-    if (there := bearers.get(name, name)) in names:
-        return names.index(there)
-    raise InputError(f"{wanted}: {workload.name} has no layer {name!r}{_instead(workload, name)}")
-
-
-def _instead(workload: Workload, wanted: str) -> str:
-    """The end of a message about a name that no layer has: what may have been meant."""
-    riding = [(name, bearer) for bearer, riders in workload.riders for name in riders if fnmatchcase(name, wanted)]
-    if riding:
-        name, bearer = riding[0]
-        more = f", and {len(riding) - 1:,} more do so on those of others" if len(riding) > 1 else ""
-        return f": {name} rides on the results of {bearer}{more}; name that, or leave sequencer.fusion out"
-    names = [layer.name for layer in workload.layers]
-    left_out = len(workload.never_timed) < len(workload.not_timed)
-    more = "; layers that are not the array's are left out, and ops all has them" if left_out else ""
-    hint = did_you_mean(wanted, names) or ";"
-    return f"{hint} it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}{more}"

@@ -1,12 +1,11 @@
-"""Names for `--lowering`, those of a machine's family and `auto`; the lowering that each layer is asked for; and a
-layer made ready by it: with `auto`, by the lowering that simulation finds fastest.
+"""Names for `--lowering`, those of a machine's family and `auto`; lowerings that single layers have; and a layer made
+ready by its lowering: with `auto`, by the one that simulation finds fastest.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
@@ -17,7 +16,7 @@ from tpusim.machines.lowered import ReadyLayer, unheard
 
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
-    from tpusim.network.workload import Workload
+    from tpusim.network.workload import OwnLowering, Workload
 
 Found = TypeVar("Found")
 
@@ -82,7 +81,7 @@ def with_unasked(workload: Workload, machine: Machine) -> Workload:
     return replace(workload, lowerings=(*workload.lowerings, *own)) if own else workload
 
 
-def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[Workload, str | None]:
+def by_name(workload: Workload, lowering: str | None, family: Family) -> tuple[Workload, str | None]:
     """The workload with the lowerings that a text names for single layers, and the lowering for all others, if any.
 
     Such a text is "auto,conv*=fft,conv1=explicit": patterns of names, each with a lowering, of which the last that fits
@@ -97,37 +96,19 @@ def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[
         return workload, lowering
     parts = [part.strip() for part in lowering.split(",")]
     if not all(parts):
-        says = (
-            f"{lowering!r} has an empty name; write one, or several with commas between: {AUTO},conv*={usual(family)}"
+        many = f"{AUTO},conv*={usual(family)}"
+        raise InputError(
+            Problem(f"{lowering!r} has an empty name; write one, or several with commas between: {many}", "lowering")
         )
-        raise InputError(Problem(says, "lowering"))
     if parts == [lowering] and "=" not in lowering:
         return workload, lowering
-    from tpusim.network.workload import OwnLowering
-
-    own, others, problems = {each.layer: each for each in workload.lowerings}, list[str](), list[Problem]()
-    for part in parts:
-        pattern, _, name = (each.strip() for each in part.rpartition("="))
-        # A part without a pattern is for all other layers.
-        if "=" not in part:
-            others.append(part)
-            continue
+    own, problems = {each.layer: each for each in workload.lowerings}, list[Problem]()
+    for part in (part for part in parts if "=" in part):
         try:
-            check_known(name, family)
+            own |= _own_by(part, workload, family)
         except InputError as error:
-            problems.append(Problem(str(error), f"{ASKED}{part}"))
-            continue
-        every = [layer.name for layer in workload.layers]
-        fitting = [layer for layer in workload.layers if fnmatchcase(layer.name, pattern)]
-        free = [layer.name for layer in fitting if layer.unit == "array" or family.meant(layer, name) == name]
-        if fitting and not free:
-            says = f"{fitting[0].op} is lowered by {family.meant(fitting[0], name)}; leave it out"
-            problems.append(Problem(says, f"{ASKED}{part}"))
-        elif not fitting:
-            there = [*every[:8], *["..."] * (len(every) > 8)]
-            hint = did_you_mean(pattern, every) or f"; its layers are {', '.join(there)}"
-            problems.append(Problem(f"no layer of {workload.name} matches {pattern!r}{hint}", f"{ASKED}{part}"))
-        own |= {layer: OwnLowering(layer, name, f"{ASKED}{part}") for layer in free}
+            problems += [replace(each, where=f"{ASKED}{part}") for each in error.problems]
+    others = [part for part in parts if "=" not in part]
     if len(others) > 1:
         says = f"{' and '.join(others)} are for all layers; give one, and others by layers' names: conv*={others[1]}"
         problems.append(Problem(says, f"{ASKED}{lowering}"))
@@ -136,25 +117,31 @@ def by_layer(workload: Workload, lowering: str | None, family: Family) -> tuple[
     return replace(workload, lowerings=tuple(own.values())), next(iter(others), None)
 
 
+def _own_by(part: str, workload: Workload, family: Family) -> dict[str, OwnLowering]:
+    """The own lowerings of the layers that a part "conv*=fft" names. Raises InputError."""
+    from tpusim.network.workload import OwnLowering
+
+    pattern, _, name = (each.strip() for each in part.rpartition("="))
+    check_known(name, family)
+    every = [layer.name for layer in workload.layers]
+    fitting = [layer for layer in workload.layers if fnmatchcase(layer.name, pattern)]
+    if not fitting:
+        hint = (
+            did_you_mean(pattern, every) or f"; its layers are {', '.join([*every[:8], *['...'] * (len(every) > 8)])}"
+        )
+        raise InputError(f"no layer of {workload.name} matches {pattern!r}{hint}")
+    free = [layer.name for layer in fitting if layer.unit == "array" or family.meant(layer, name) == name]
+    if not free:
+        raise InputError(f"{fitting[0].op} is lowered by {family.meant(fitting[0], name)}; leave it out")
+    return {layer: OwnLowering(layer, name, f"{ASKED}{part}") for layer in free}
+
+
 def check_known(lowering: object, family: Family = USUAL_FAMILY) -> None:
     """Raise InputError, with the known names, if the lowering is not one of them."""
     if lowering not in known(family):
         hint = did_you_mean(str(lowering), known(family)) or ";"
         whose = "" if family.name == USUAL else f" for {family.title}"
         raise InputError(f"unknown lowering {lowering!r}{whose}{hint} there is {', '.join(known(family))}")
-
-
-def asked_of(workload: Workload, lowering: str, family: Family = USUAL_FAMILY) -> tuple[tuple[Op, str], ...]:
-    """Each layer with its own lowering, or else `lowering`; with the lowering that this name means for its op.
-
-    Raises:
-        InputError: with every name that is unknown, at its place.
-    """
-    check_known(lowering, family)
-    check_own(workload, family)
-    own = {each.layer: each.lowering for each in workload.lowerings}
-    asked = ((layer, own.get(layer.name, lowering)) for layer in workload.layers)
-    return tuple((layer, family.meant(layer, name)) for layer, name in asked)
 
 
 def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
@@ -178,18 +165,6 @@ def check_own(workload: Workload, family: Family = USUAL_FAMILY) -> None:
             problems.append(Problem(says, each.where or f"layer {each.layer}"))
     if problems:
         raise InputError(problems)
-
-
-@contextmanager
-def at_its_place(workload: Workload, layer: Op) -> Iterator[None]:
-    """Place an error about a layer's own lowering at the line of the file that names it."""
-    try:
-        yield
-    except CapacityError as error:
-        where = next((each.where for each in workload.lowerings if each.layer == layer.name), None)
-        if where is None:
-            raise
-        raise type(error)([replace(each, where=f"{where}: {each.where}") for each in error.problems]) from None
 
 
 # ---- a layer made ready

@@ -1,5 +1,5 @@
-"""Memory needs of a run, known before it begins: a network is refused at once that the machine's HBM does not hold, and
-a run that this computer has no room for.
+"""What would end a run in its middle, known before it begins: a network that the machine's HBM does not hold, layers
+that this computer has no room for, and values that could not be checked.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -14,8 +15,9 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
-from tpusim.flow.lowerings import asked_of, at_its_place, fitting, tried
-from tpusim.flow.numbers import SMALL, Numbers
+from tpusim.flow.jobs import Job, Jobs
+from tpusim.flow.lowerings import AUTO, fitting, tried
+from tpusim.flow.numbers import ANY_ORDER, SMALL, Numbers
 from tpusim.machines.family import Checking, Machine, Need, family_of
 from tpusim.memory.layout import FILTER
 from tpusim.network.ops.array_op import ArrayOp, Stored, stored_bytes
@@ -151,27 +153,19 @@ PROCESS_BYTES = 60_000_000
 """Bytes left to Python and NumPy, which a run must not use up."""
 
 
-class AskedLayer(NamedTuple):
-    """A layer with all that is asked of it; `bounded` is as in `tried`."""
+class AskedJob(NamedTuple):
+    """A job with all that a run asks of it."""
 
-    layer: Op
-    batch: int
+    job: Job
     machine: Machine
-    lowering: str
-    how: Checking
-    bounded: bool = False
-
-    @property
-    def kind(self) -> Hashable:
-        """Equal for layers that share a Program."""
-        return self.layer.shape_key, self.lowering
+    engine: str = "event"
+    check: bool = True
+    numbers: Numbers = SMALL
 
 
 @dataclass(frozen=True)
 class Room:
-    """Memory needs of each shape of a workload, by `AskedLayer.kind`, and the bytes that are free beside the largest
-    need.
-    """
+    """Memory needs of each kind of job, by `Job.kind`, and the bytes that are free beside the largest need."""
 
     needs: Mapping[Hashable, Need]
     spare: int
@@ -188,7 +182,7 @@ class Room:
         return max(need.total for need in self.needs.values()) + left if left >= 0 else 0
 
 
-def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
+def need_of(asked: AskedJob, free: int = sys.maxsize) -> Need:
     """Memory needs of simulating a layer, by any lowering that may be chosen for it.
 
     Needs that surely exceed `free` are not worked out in full. If several lowerings are tried, a Program is held beside
@@ -197,9 +191,10 @@ def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
     Raises:
         CapacityError: when the layer does not fit the machine.
     """
-    layer, batch, machine, family = asked.layer, asked.batch, asked.machine, family_of(asked.machine)
-    names = tried(asked.lowering, layer, batch, family, asked.bounded)
-    plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, asked.how, free))]
+    (layer, batch, lowering, _), machine, engine, check, numbers = asked
+    family, how = family_of(machine), Checking(engine, check, numbers.of(layer).operand_bytes)
+    names = tried(lowering, layer, batch, family, check and numbers.bounded)
+    plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, how, free))]
     # Only the fastest so far is kept beside the one that is tried, without its log, which is about half of its need.
     neediest, *others = sorted((plan.program for plan in plans for _ in range(plan.at_once)), reverse=True)
     return Need(
@@ -209,74 +204,98 @@ def need_of(asked: AskedLayer, free: int = sys.maxsize) -> Need:
     )
 
 
-def room_for(
-    workload: Workload, machine: Machine, lowering: str, engine: str, check: bool, numbers: Numbers = SMALL
-) -> Room:
+def room_for(jobs: Jobs, engine: str, check: bool, numbers: Numbers = SMALL) -> Room:
     """Look at every layer before the first is simulated.
 
     Raises:
-        InputError: when one needs more memory than there is, names the neediest and says what would fit all layers;
-            when a lowering is unknown, says where; or when a layer cannot fit the machine, or the network its HBM
-            (CapacityError).
+        InputError: when one needs more memory than there is, names the neediest and says what would fit all layers; or
+            when a layer cannot fit the machine, or the network its HBM (CapacityError).
     """
-    check_hbm(workload, machine)
+    check_hbm(jobs.work, jobs.machine)
     free = free_bytes() - PROCESS_BYTES
-    shapes: dict[Hashable, AskedLayer] = {}
-    for layer, name in asked_of(workload, lowering, family_of(machine)):
-        how = Checking(engine, check, numbers.of(layer).operand_bytes)
-        asked = AskedLayer(layer, workload.batch, machine, name, how, check and numbers.bounded)
-        shapes.setdefault(asked.kind, asked)
-    needs = {}
-    for shape, asked in shapes.items():
-        with at_its_place(workload, asked.layer):
-            needs[shape] = need_of(asked, free)
+    kinds: dict[Hashable, AskedJob] = {}
+    needs: dict[Hashable, Need] = {}
+    for job in jobs.each:
+        if (kind := job.kind) not in kinds:
+            kinds[kind] = AskedJob(job, jobs.machine, engine, check, numbers)
+            with job.placed():
+                needs[kind] = need_of(kinds[kind], free)
     # The neediest come first: advice mostly fails because of them.
-    neediest = sorted(shapes, key=lambda shape: -needs[shape].total)
+    neediest = sorted(kinds, key=lambda kind: -needs[kind].total)
     most = needs[neediest[0]]
     if most.total > free:
-        raise _refusal([shapes[shape] for shape in neediest], most, free)
+        raise _refusal([kinds[kind] for kind in neediest], most, free)
     return Room(needs, free - most.total)
 
 
-def _refusal(layers: Sequence[AskedLayer], need: Need, free: int) -> InputError:
-    """The error about the first of `layers`, the neediest."""
-    check, where = layers[0].how.check, f"layer {layers[0].layer.name}"
+def _refusal(jobs: Sequence[AskedJob], need: Need, free: int) -> InputError:
+    """The error about the first of `jobs`, the neediest."""
+    check, where = jobs[0].check, f"layer {jobs[0].job.layer.name}"
     if need.passes is None:
         says = f"needs about {_giga(need.total)} GB of memory, and {_giga(max(0, free))} GB are free"
         return InputError(Problem(f"{says}; take a smaller batch{', or check nothing' if check else ''}", where))
     problem = f"{need.passes:,} passes{' and the values to check' if check else ''}"
     problem += f" need about {_giga(need.total + PROCESS_BYTES)} GB of memory"
     problem += f", and {_giga(free + PROCESS_BYTES)} GB are free"
-    return InputError(Problem(f"{problem}; {_advice(layers, free)}", where))
+    return InputError(Problem(f"{problem}; {_advice(jobs, free)}", where))
 
 
-def _advice(layers: Sequence[AskedLayer], free: int) -> str:
+def _advice(jobs: Sequence[AskedJob], free: int) -> str:
     """Options with which all layers would fit, as users write them."""
-    first = layers[0]
-    fits = [text for text, others in _smaller(layers) if _fit(others, free)][:1]
-    if first.how.check and _fit([each._replace(how=each.how._replace(check=False)) for each in layers], free):
+    first = jobs[0]
+    fits = [text for text, others in _smaller(jobs) if _fit(others, free)][:1]
+    if first.check and _fit([each._replace(check=False) for each in jobs], free):
         fits.append("no check")
     if not fits:
         larger = family_of(first.machine).larger(first.machine)
-        fits = [text for text, one in larger if _fit([each._replace(machine=one) for each in layers], free)][:1]
+        fits = [text for text, one in larger if _fit([each._replace(machine=one) for each in jobs], free)][:1]
     return f"{' or '.join(fits)} would fit" if fits else "nothing like it would fit"
 
 
-def _fit(layers: Sequence[AskedLayer], free: int) -> bool:
+def _fit(jobs: Sequence[AskedJob], free: int) -> bool:
     try:
-        return all(need_of(asked, free).total <= free for asked in layers)
+        return all(need_of(asked, free).total <= free for asked in jobs)
     except CapacityError:
         return False
 
 
-def _smaller(layers: Sequence[AskedLayer]) -> Iterator[tuple[str, Sequence[AskedLayer]]]:
+def _smaller(jobs: Sequence[AskedJob]) -> Iterator[tuple[str, Sequence[AskedJob]]]:
     """The first layer with ever less input, and the others with the batch that goes with it."""
-    first, *others = layers
-    layer, batch = first.layer, first.batch
+    first, *others = jobs
+    layer, batch = first.job.layer, first.job.batch
     while (less := layer.with_less_input(batch)) is not None:
         layer, batch, text = less
-        yield text, [first._replace(layer=layer, batch=batch), *(each._replace(batch=batch) for each in others)]
+        smaller = [first.job._replace(layer=layer, batch=batch), *(each.job._replace(batch=batch) for each in others)]
+        yield text, [asked._replace(job=job) for asked, job in zip(jobs, smaller, strict=True)]
 
 
 def _giga(size: int) -> str:
     return f"{size / 1e9:,.1f}"
+
+
+# ---- values
+
+_MOST_TOLD = 8
+
+
+def check_numbers(jobs: Jobs, numbers: Numbers) -> None:
+    """Raise InputError for layers whose values could not be checked: all of them, before the first is simulated."""
+    family, machine = jobs.family, jobs.machine
+    if numbers.in_array_order and not family.array_order:
+        says = f"{machine.label} is {family.title}, and an array's order is a TPU's"
+        raise InputError(f"sums array: {says}; take sums {ANY_ORDER}")
+    problems: list[Problem] = []
+    for layer, batch, name, _ in jobs.each:
+        try:
+            numbers.check(layer, batch)
+        except InputError as error:
+            problems += error.problems
+        if numbers.bounded and name in family.unbounded:
+            # A lowering that does not suit the layer is refused later, with a message of its own.
+            with suppress(CapacityError):
+                family.least(layer, batch, machine, name)
+                says = f"no bound is proven for the roundings of {name}"
+                advice = f"take another lowering, such as {AUTO}, or another dtype, or check nothing"
+                problems.append(Problem(f"{says}; {advice}", f"layer {layer.name}"))
+    if problems:
+        raise InputError(problems[:_MOST_TOLD])

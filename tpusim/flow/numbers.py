@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpusim.base.errors import CapacityError, InputError, Problem, did_you_mean
-from tpusim.flow.lowerings import AUTO, asked_of
+from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.scalars import whole_number
-from tpusim.machines.family import Machine, family_of
 from tpusim.memory.layout import FILTER
 from tpusim.network.ops.array_op import STORED_BITS, ArrayOp
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType
 from tpusim.numerics.equality import MOST_ROUNDINGS
 
@@ -29,7 +25,6 @@ DTYPES = (INTEGERS, *ELEMENT_TYPES)
 ANY_ORDER, ARRAY_ORDER = "any", "array"
 SUMS = (ANY_ORDER, ARRAY_ORDER)
 """Orders in which the data path may add: the fastest for this computer, or that of the array."""
-_MOST_TOLD = 8
 _MOST_SEED = 2**63 - 1
 
 
@@ -132,26 +127,3 @@ def seed_of(seed: object) -> int:
         return whole_number(seed, 0, _MOST_SEED)
     except InputError as error:
         raise InputError(Problem(str(error), "seed")) from None
-
-
-def check_numbers(workload: Workload, machine: Machine, lowering: str, numbers: Numbers) -> None:
-    """Raise InputError for layers whose values could not be checked: all of them, before the first is simulated."""
-    family = family_of(machine)
-    if numbers.in_array_order and not family.array_order:
-        says = f"{machine.label} is {family.title}, and an array's order is a TPU's"
-        raise InputError(f"sums array: {says}; take sums {ANY_ORDER}")
-    problems: list[Problem] = []
-    for layer, name in asked_of(workload, lowering, family):
-        try:
-            numbers.check(layer, workload.batch)
-        except InputError as error:
-            problems += error.problems
-        if numbers.bounded and name in family.unbounded:
-            # A lowering that does not suit the layer is refused later, with a message of its own.
-            with suppress(CapacityError):
-                family.least(layer, workload.batch, machine, name)
-                says = f"no bound is proven for the roundings of {name}"
-                advice = f"take another lowering, such as {AUTO}, or another dtype, or check nothing"
-                problems.append(Problem(f"{says}; {advice}", f"layer {layer.name}"))
-    if problems:
-        raise InputError(problems[:_MOST_TOLD])

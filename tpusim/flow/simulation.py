@@ -1,51 +1,43 @@
-"""The whole flow on one screen: lower each layer, time it, compute it, verify it, and report; and recordings of the
-same layers for traces.
+"""The whole flow of a run on one page, stage by stage: whoever opens the house begins here.
+
+A workload and a machine come in from their files (`load_workload`, `load_hardware`). Then:
+
+1. Resolve: which layers run, and by which lowerings, is settled once. All that follows takes these jobs (`flow/jobs`).
+2. Look ahead: what would end the run in its middle is refused before the first layer (`flow/need`).
+3. Lower: the family of the machine makes a Program of each layer (`flow/lowerings`), one for all that are
+   alike (`shared`).
+4. Time: an engine runs the Program, of one layer or of several that overlap (`flow/engines`).
+5. Check: its values are held against the reference, while the next layer is lowered (`flow/verify`).
+6. Add up: the layers' results and their total are the result.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, starmap
-from os import cpu_count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from threadpoolctl import threadpool_limits
-
-from tpusim.base.errors import CheckFailed, InputError, did_you_mean, failures_named
+from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
-from tpusim.flow.engines import ENGINES, Begun, LayerWatch, Task, layer_result, memory_needed, overlapping, timed
-from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import USUAL_FAMILY, asked_of, at_its_place, by_layer, prepared, usual
-from tpusim.flow.need import Room, room_for
-from tpusim.flow.numbers import ANY_ORDER, INTEGERS, SMALL, Numbers, check_numbers, numbers_of, seed_of
-from tpusim.machines.family import Family, Machine, family_of
-from tpusim.machines.lowered import Chain, LaneCycle, ReadyLayer, Told, unheard
+from tpusim.flow.ahead import ROOM_BYTES, Made, Needing, ahead
+from tpusim.flow.engines import ENGINES, Begun, Execution
+from tpusim.flow.jobs import Job, Jobs, resolve
+from tpusim.flow.lowerings import prepared
+from tpusim.flow.need import Room, check_numbers, room_for
+from tpusim.flow.numbers import ANY_ORDER, INTEGERS, numbers_of, seed_of
+from tpusim.machines.family import Machine
+from tpusim.machines.lowered import LayerWatch, ReadyLayer, unheard
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, Result, total_of
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
-
-Made = TypeVar("Made")
-Needing = tuple[int, Callable[[], Made]]
-"""A task, with the bytes that it needs ahead of it."""
-
-MOST_THREADS = 4
-ROOM_BYTES = 2**30
-"""Most bytes of tasks that run at once, however much is free, unless there is a single task."""
-SWITCH_SECONDS = 0.0005
-"""Longest time that a thread back from NumPy waits for a thread that runs Python: about as long as coming back takes.
-
-The interpreter's default, ten times as long, would have it wait most of the time.
-"""
 
 
 def simulate(
@@ -106,262 +98,121 @@ def simulate(
         # Arguments typed in Python have no other check.
         if not isinstance(given, kind):
             raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
+    # 1. Resolve: a journey has the workload as it runs.
+    jobs = resolve(journey.work if journey else workload, hardware, lowering, dtype=dtype, watch=watch)
+    return run(jobs, engine=engine, check=check, seed=seed, sums=sums, journey=journey, progress=progress, watch=watch)
+
+
+def run(
+    jobs: Jobs,
+    *,
+    engine: str = "event",
+    check: bool = True,
+    seed: int = 0,
+    sums: str = ANY_ORDER,
+    journey: Journey | None = None,
+    progress: Callable[[LayerResult], None] = unheard,
+    watch: LayerWatch = unheard,
+) -> Result:
+    """Run jobs one after another; arguments, and what is raised, are as in `simulate`."""
+    _check_engine(engine, jobs)
+    seed, numbers, began = seed_of(seed), numbers_of(jobs.dtype, sums), time.perf_counter()
+    # 2. Look ahead: at numbers first, as that costs least.
+    if check:
+        check_numbers(jobs, numbers)
+    room = room_for(jobs, engine, check, numbers)
+    # 3 to 5. Lower, time and check, layer by layer.
+    execution = Execution(jobs.machine, jobs.work.batch, engine, check, seed, watch, numbers, journey)
+    layers = []
+    for layer in _results(jobs, room, execution):
+        layers.append(layer)
+        progress(layer)
+    # 6. Add up.
+    found = result_of(jobs, layers, time.perf_counter() - began, engine=engine, seed=seed, sums=sums)
+    return replace(found, reference_only=journey.reference_only) if journey else found
+
+
+def _check_engine(engine: str, jobs: Jobs) -> None:
     if engine not in ENGINES:
         raise InputError(
             f"unknown engine {engine!r}{did_you_mean(engine, ENGINES) or ';'} there is {', '.join(ENGINES)}"
         )
-    seed, numbers, family = seed_of(seed), numbers_of(dtype, sums), family_of(hardware)
-    if engine not in family.engines:
-        keeps = f"{hardware.label} is {family.title}, whose time is kept by {', '.join(family.engines)}"
+    if engine not in jobs.family.engines:
+        keeps = f"{jobs.hardware.label} is {jobs.family.title}, whose time is kept by {', '.join(jobs.family.engines)}"
         raise InputError(f"engine {engine}: {keeps}")
-    began = time.perf_counter()
-    workload, lowering = by_layer(workload, lowering, family)
-    machine = hardware.of_type(dtype)
-    workload = journey.work if journey else fused(workload, machine, lowering, watch=watch)
-    lowering = lowering or usual(family)
-    if check:
-        check_numbers(workload, machine, lowering, numbers)
-    layers = []
-    for layer in _results(workload, machine, lowering, engine, check, seed, watch, numbers, journey):
-        layers.append(layer)
-        progress(layer)
-    seconds = time.perf_counter() - began
-    found = result_of(
-        workload, hardware, layers, seconds, lowering=lowering, engine=engine, seed=seed, dtype=dtype, sums=sums
-    )
-    return replace(found, reference_only=journey.reference_only) if journey else found
 
 
-def result_of(
-    workload: Workload,
-    hardware: Machine,
-    layers: Sequence[LayerResult],
-    seconds: float,
-    *,
-    lowering: str,
-    engine: str,
-    seed: int,
-    dtype: str = INTEGERS,
-    sums: str = ANY_ORDER,
-) -> Result:
-    """The result of `layers`, the first of `workload`; at least one."""
-    done, left = tuple(layers), len(workload.layers) - len(layers)
-    asked = workload.name, workload.batch, lowering, engine, seed
-    more = dict(workload.not_timed), dict(workload.not_known), dict(workload.sizes), dtype, sums
-    told = __version__, hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
-    return Result(*told, changes=dict(hardware.changes), chips=workload.chips)
-
-
-def _results(
-    workload: Workload,
-    machine: Machine,
-    lowering: str,
-    engine: str,
-    check: bool,
-    seed: int,
-    watch: LayerWatch,
-    numbers: Numbers,
-    journey: Journey | None,
-) -> Iterator[LayerResult]:
+def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResult]:
     """Yield each layer lowered, timed and checked, in network order; the next is lowered while values are checked.
 
     These are maps, not loops with variables, so that nothing holds a Program once its last layer is done.
     """
-    family, batch, inputs, riders = family_of(machine), workload.batch, workload.inputs(), dict(workload.riders)
-    phases = dict(workload.phases)
-    lowerings = {layer.name: name for layer, name in asked_of(workload, lowering, family)}
-    # Memory is measured before any layer is lowered, and decides how far the next layer may be ahead.
-    room = room_for(workload, machine, lowering, engine, check, numbers)
+    family, machine, work, journey = jobs.family, jobs.machine, jobs.work, execution.journey
+    inputs, riders, phases = work.inputs(), dict(work.riders), dict(work.phases)
+    needs = {job.layer.name: room.needs[job.kind].total for job in jobs.each}
+    bounded = execution.check and execution.numbers.bounded
     failure = journey.ended_by_failure if journey else nullcontext
 
-    def made(layer: Op, name: str) -> ReadyLayer:
-        return prepared(layer, batch, machine, name, partial(watch, layer.name), check and numbers.bounded)
+    # 3. Lower.
+    def made(job: Job) -> ReadyLayer:
+        doing = partial(execution.watch, job.layer.name)
+        return prepared(job.layer, job.batch, machine, job.lowering, doing, bounded)
 
-    def asked(layer: Op, ready: ReadyLayer) -> Task:
-        return Task(layer, batch, ready, check, seed, watch, numbers, journey)
-
-    def begun(layer: Op, ready: ReadyLayer) -> Begun:
-        timing, verdict = timed(asked(layer, ready), engine)
-        return Begun(
-            layer,
-            lambda: layer_result(layer, batch, machine, ready.account(layer, batch, timing), timing, verdict()),
-        )
-
-    def together(layers: Chain) -> Iterator[Begun]:
-        return overlapping(layers, [*starmap(asked, layers.members)], machine, engine)
-
+    # 5. Check: what is left of a layer whose time is known.
     def left(each: Begun) -> Needing[LayerResult]:
-        name = each.layer.name
+        name = each.layer
 
         def rest() -> LayerResult:
             with failure():
                 told = replace(each.rest(), inputs=inputs.get(name, ()), riders=riders.get(name, ()))
                 return replace(told, phase=phases.get(name, ""))
 
-        return room.needs[each.layer.shape_key, lowerings[name]].total, rest
+        return needs[name], rest
 
-    ready = shared(workload, lowering, made, room, family)
+    ready = shared(jobs, made, room)
+    # 4. Time: layers by themselves, or in chains.
     if family.overlaps(machine):
-        chains = family.chains(ready, workload, machine, room.kept)
-        tasks = map(left, chain.from_iterable(map(together, chains)))
+        chains = family.chains(ready, work, machine, room.kept)
+        begun: Iterator[Begun] = chain.from_iterable(map(execution.together, chains))
     else:
-        tasks = map(left, starmap(begun, ready))
-    most = min(ROOM_BYTES, room.ahead)
-    return ahead(tasks, most) if check and most else map(lambda task: task[1](), tasks)
+        begun = starmap(execution.begun, ready)
+    # Memory decides how far the next layer may be ahead.
+    most, tasks = min(ROOM_BYTES, room.ahead), map(left, begun)
+    return ahead(tasks, most) if execution.check and most else map(lambda task: task[1](), tasks)
 
 
-# ---- runs that are looked at: every lane in every cycle of one layer, or what every unit of several layers does
+def shared(jobs: Jobs, make: Callable[[Job], Made], room: Room) -> Iterator[tuple[Op, Made]]:
+    """Each layer, with the result of `make` for the first job of its kind.
 
-
-@dataclass(frozen=True)
-class Stretch:
-    """Layers that ran as one, mostly a single layer: the recording of all units, and the first cycle of each layer,
-    with the cycle after the last.
+    A result is dropped after the last such job; a result that there is no room to keep is made again.
     """
-
-    layers: tuple[Op, ...]
-    recording: Any
-    cuts: tuple[int, ...]
-
-
-def trace(
-    workload: Workload, hardware: Machine, *, lowering: str | None = None, seed: int = 0
-) -> tuple[int, Callable[[int, Told], Iterator[LaneCycle]]]:
-    """Cycles of a workload of one layer by the event engine, and a run of the register engine.
-
-    The run is called once, with the first cycle to show and a function for progress. While it lasts it raises
-    CheckFailed when it does not take as many cycles as the event engine says, and what RegisterMachine.run_to raises.
-
-    Raises:
-        InputError: several layers, an unknown lowering, a seed that is no whole number from 0 on, a layer that cannot
-            fit, Numba is not installed, or this computer has too little memory.
-        CheckFailed: the Program names lanes that do not exist.
-        DeadlockError: the Program's steps wait for one another for ever.
-    """
-    seed = seed_of(seed)
-    if len(workload.layers) != 1:
-        names = ", ".join([*(layer.name for layer in workload.layers[:8]), *["..."] * (len(workload.layers) > 8)])
-        raise InputError(
-            f"a trace of lanes shows one layer, not {len(workload.layers)} of {workload.name}: {names}; choose one of "
-            "these; a .perfetto-trace shows any number"
-        )
-    (layer,), batch, family = workload.layers, workload.batch, family_of(hardware)
-    workload, lowering = by_layer(workload, lowering, family)
-    lowering = lowering or usual(family)
-    room_for(workload, hardware, lowering, "register", check=False)
-    ((_, asked),) = asked_of(workload, lowering, family)
-    ready = prepared(layer, batch, hardware, asked)
-    with failures_named(layer), memory_needed(layer):
-        total = ready.timing.cycles
-        running = ready.lane_by_lane(SMALL.operands(layer, batch, seed))
-
-    def cycles(first: int, watch: Told) -> Iterator[LaneCycle]:
-        last = -1
-        with failures_named(layer):
-            for cycle in running(first, watch):
-                last = cycle.number
-                if last >= total:
-                    break
-                yield cycle
-            # The event engine says how long the trace is, and the register engine must end in the same cycle.
-            if last != total - 1:
-                found = "more" if last >= total else f"{last + 1:,}"
-                says = f"the engines disagree: {total:,} cycles in the event engine, {found} in the register engine"
-                raise CheckFailed(says)
-
-    return total, cycles
-
-
-def recordings(workload: Workload, hardware: Machine, *, lowering: str | None = None) -> Iterator[Stretch]:
-    """Recordings of runs of the event engine, in the order of the network.
-
-    Layers of a chain that overlap have one run. Other layers of one shape share a run.
-
-    Raises:
-        InputError: an unknown lowering, a layer that cannot fit (CapacityError, names the layer), or one for which this
-            computer has too little memory.
-        DeadlockError: the steps of a Program wait for one another for ever; names the layer.
-    """
-    family, batch = family_of(hardware), workload.batch
-    workload, lowering = by_layer(workload, lowering, family)
-    lowering = lowering or usual(family)
-    room = room_for(workload, hardware, lowering, "event", check=False)
-
-    def ready(layer: Op, asked: str) -> ReadyLayer:
-        return prepared(layer, batch, hardware, asked)
-
-    def recorded(layer: Op, asked: str) -> Any:
-        made = ready(layer, asked)
-        with failures_named(layer):
-            return made.recorded()
-
-    def together(chain: Chain) -> Stretch:
-        with failures_named(chain):
-            recording, cuts = chain.recorded()
-        return Stretch(tuple(layer for layer, _ in chain.members), recording, cuts)
-
-    if family.overlaps(hardware):
-        lowered = shared(workload, lowering, ready, room, family)
-        return map(together, family.chains(lowered, workload, hardware, room.kept))
-    runs = shared(workload, lowering, recorded, room, family)
-    return (Stretch((layer,), run, (0, run.cycles)) for layer, run in runs)
-
-
-# ---- one result for all layers that are alike, and a few tasks at once
-
-
-def shared(
-    workload: Workload, lowering: str, make: Callable[[Op, str], Made], room: Room, family: Family = USUAL_FAMILY
-) -> Iterator[tuple[Op, Made]]:
-    """Each layer, with the result of `make` for the first layer of its shape and lowering.
-
-    A result is dropped after the last such layer; a result that there is no room to keep is made again.
-    """
-    asked = asked_of(workload, lowering, family)
-    left = Counter((layer.shape_key, name) for layer, name in asked)
+    kinds = [job.kind for job in jobs.each]
+    left = Counter(kinds)
     known: dict[Hashable, Made] = {}
 
-    def made(layer: Op, name: str) -> Made:
-        with at_its_place(workload, layer):
-            return make(layer, name)
+    def made(job: Job) -> Made:
+        with job.placed():
+            return make(job)
 
-    for layer, name in asked:
-        kind = layer.shape_key, name
+    for job, kind in zip(jobs.each, kinds, strict=True):
         left[kind] -= 1
         if kind in known:
-            # The last layer of a kind takes the result along, so that its memory is free afterwards.
-            yield layer, known[kind] if left[kind] else known.pop(kind)
+            # The last job of a kind takes the result along, so that its memory is free afterwards.
+            yield job.layer, known[kind] if left[kind] else known.pop(kind)
         elif left[kind] and sum(room.needs[each].program for each in (kind, *known)) <= room.kept:
-            known[kind] = made(layer, name)
-            yield layer, known[kind]
+            known[kind] = made(job)
+            yield job.layer, known[kind]
         else:
-            yield layer, made(layer, name)
+            yield job.layer, made(job)
 
 
-def ahead(tasks: Iterable[Needing[Made]], room: int = ROOM_BYTES) -> Iterator[Made]:
-    """Results of tasks, in order. At most `room` bytes are needed at once, unless a single task needs more.
-
-    Threads work on tasks while the next ones are taken from `tasks`. NumPy releases the interpreter lock; BLAS stays on
-    one thread.
-    """
-    threads = min(MOST_THREADS, cpu_count() or 1)
-    pool = ThreadPoolExecutor(threads)
-    under_way: deque[tuple[int, Future[Made]]] = deque()
-    usual_interval = sys.getswitchinterval()
-    with threadpool_limits(1, user_api="blas"):
-        sys.setswitchinterval(SWITCH_SECONDS)
-        try:
-            for need, task in tasks:
-                while under_way:
-                    full = len(under_way) > threads or sum(each for each, _ in under_way) + need > room
-                    if not (full or under_way[0][1].done()):
-                        break
-                    yield under_way.popleft()[1].result()
-                under_way.append((need, pool.submit(task)))
-                del task  # It holds a Program, and to ask for the next takes a while.
-            while under_way:
-                yield under_way.popleft()[1].result()
-        finally:
-            sys.setswitchinterval(usual_interval)
-            # An interrupted run does not wait for tasks under way.
-            pool.shutdown(wait=False, cancel_futures=True)
+def result_of(
+    jobs: Jobs, layers: Sequence[LayerResult], seconds: float, *, engine: str, seed: int, sums: str = ANY_ORDER
+) -> Result:
+    """The result of `layers`, those of the first jobs; at least one."""
+    work, done = jobs.work, tuple(layers)
+    asked = work.name, work.batch, jobs.lowering, engine, seed
+    more = dict(work.not_timed), dict(work.not_known), dict(work.sizes), jobs.dtype, sums
+    left = len(work.layers) - len(layers)
+    told = __version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
+    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips)

@@ -16,11 +16,10 @@ import numpy as np
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
-from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import by_layer
+from tpusim.flow.jobs import resolve
 from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
 from tpusim.flow.numbers import ANY_ORDER, Numbers, numbers_of
-from tpusim.machines.family import Machine, family_of
+from tpusim.machines.family import Machine
 from tpusim.network.graph import GivenInput, Graph, Node
 from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
@@ -278,10 +277,9 @@ def journey(
     if getattr(work, "graph", None) is None:
         raise InputError("the workload has no graph of values; give what tpusim.from_jax(...) returns")
     assert work.graph is not None
-    layers, lowering = by_layer(work, lowering, family_of(hardware))
     given = drawn(work.graph, work.batch, seed) | work.arguments
-    whole = fused(layers, hardware.of_type(dtype), lowering)
-    return Journey(work.graph, whole, checked(work.graph, given, work.batch), numbers_of(dtype, ANY_ORDER))
+    jobs = resolve(work, hardware, lowering, dtype=dtype)
+    return Journey(work.graph, jobs.work, checked(work.graph, given, work.batch), numbers_of(dtype, ANY_ORDER))
 
 
 @contextmanager

@@ -20,6 +20,8 @@ AxisCounter = tuple[int, Sequence[int]]
 """An axis of a tensor, and coordinates along it."""
 Told = Callable[[int], None]
 """Called now and then with the progress so far: cycles, or elements written."""
+LayerWatch = Callable[[str, str], None]
+"""Called now and then with a layer's name and what is done to it: "timing", "1,024 cycles"."""
 
 
 def unheard(*_: object) -> None:

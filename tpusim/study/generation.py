@@ -8,8 +8,8 @@ from itertools import groupby, pairwise
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted, with_settings
-from tpusim.flow.lowerings import asked_of, by_layer, usual
-from tpusim.flow.simulation import simulate
+from tpusim.flow.jobs import Jobs, resolve
+from tpusim.flow.simulation import run
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload import Workload
@@ -205,10 +205,10 @@ def generate(
     found: list[Token] = []
     for number, context in enumerate(places):
         progress(number, f"a token behind {context - 1:,}")
-        work = at(context)
-        results = _results(work, machine, lowering, known)
+        jobs = resolve(at(context), machine, lowering)
+        results = _results(jobs, known)
         plan = plans.setdefault(tuple((each.lowering, each.passes, each.blocking) for each in results), len(plans))
-        found.append(Token(context, sum(each.cycles for each in results), _parts(work, results), plan))
+        found.append(Token(context, sum(each.cycles for each in results), _parts(jobs.work, results), plan))
     made = [found[0]]
     for one, other in pairwise(found):
         slope = (other.cycles - one.cycles) / (other.context - one.context)
@@ -240,21 +240,15 @@ def _off(before: Token, here: Token, behind: Token) -> float:
     return abs(here.cycles - (before.cycles + (behind.cycles - before.cycles) * along)) / here.cycles
 
 
-def _results(
-    work: Workload, machine: Machine, lowering: str | None, known: dict[Hashable, LayerResult]
-) -> Sequence[LayerResult]:
-    """Return the results of all layers; layers of a shape that has been simulated take its result, where layers run one
+def _results(jobs: Jobs, known: dict[Hashable, LayerResult]) -> Sequence[LayerResult]:
+    """Return the results of all layers; jobs of a kind that has been simulated take its result, where layers run one
     after another.
     """
-    family = family_of(machine)
-    if family.overlaps(machine):
-        return simulate(work, machine, lowering=lowering, check=False).layers
-    asked, named = by_layer(work, lowering, family)
-    kinds = {layer.name: (layer.shape_key, own) for layer, own in asked_of(asked, named or usual(family), family)}
-    wanted = {kinds[name]: name for name in reversed(kinds) if kinds[name] not in known}
-    if wanted:
-        names = {*wanted.values()}
-        new = simulate(work.with_layers(lambda layer: layer.name in names), machine, lowering=lowering, check=False)
+    if jobs.family.overlaps(jobs.machine):
+        return run(jobs, check=False).layers
+    kinds = {job.layer.name: job.kind for job in jobs.each}
+    if wanted := {kinds[name]: name for name in reversed(kinds) if kinds[name] not in known}:
+        new = run(jobs.only(wanted.values()), check=False)
         known |= {kinds[each.name]: each for each in new.layers}
     return [known[kind] for kind in kinds.values()]
 

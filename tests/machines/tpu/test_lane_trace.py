@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tests.strategies import machine
 from tpusim.cli import app as cli
-from tpusim.flow.fusion import select_layers
-from tpusim.flow.simulation import trace as simulated
+from tpusim.flow.jobs import resolve
+from tpusim.flow.recordings import trace as simulated
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.lowered import LaneCycle
 from tpusim.machines.tpu import definition, event
@@ -80,10 +80,10 @@ def test_the_manual_shows_fig_10_and_the_command_that_prints_it(golden: Golden) 
 @pytest.fixture(scope="module")
 def two_passes() -> tuple[Timing, list[LaneCycle]]:
     """What the manual's figure shows."""
-    work = select_layers(load_workload("tiny", batch=2), "two_passes")
     hardware = load_hardware("tiny_4x4")
-    timing = event.run(CHANNEL_FIRST.lower(work.layers[0], 2, hardware)[0], hardware)
-    return timing, list(simulated(work, hardware)[1](0, unwatched))
+    jobs = resolve(load_workload("tiny", batch=2), hardware).picked("two_passes")
+    timing = event.run(CHANNEL_FIRST.lower(jobs.work.layers[0], 2, hardware)[0], hardware)
+    return timing, list(simulated(jobs)[1](0, unwatched))
 
 
 def test_what_the_manual_says_of_two_passes(two_passes: tuple[Timing, list[LaneCycle]], golden: Golden) -> None:

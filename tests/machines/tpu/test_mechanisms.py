@@ -9,7 +9,8 @@ import pytest
 
 from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
-from tpusim.flow.simulation import trace
+from tpusim.flow.jobs import resolve
+from tpusim.flow.recordings import trace
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import IFMAP, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, by_taps, plan_of
@@ -202,7 +203,7 @@ def test_a_trace_of_lanes_shows_one_port() -> None:
     work = Workload("one", 1, (conv(3, 4, 4, 3),))
     own = r"^vector_memory\.ports: a trace of lanes shows one port a lane, and here each client has its own"
     with pytest.raises(InputError, match=own):
-        next(trace(work, machine(4, 4, ports="separate"))[1](0, unwatched))
+        next(trace(resolve(work, machine(4, 4, ports="separate")))[1](0, unwatched))
     banks = r"^vector_memory\.organization: a trace of lanes shows one port a lane, and here the ifmap is read thr"
     with pytest.raises(InputError, match=banks):
-        next(trace(work, machine(4, 4, organization="banked"), lowering="channel_last")[1](0, unwatched))
+        next(trace(resolve(work, machine(4, 4, organization="banked"), "channel_last"))[1](0, unwatched))

@@ -12,24 +12,19 @@ from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.fusion import select_layers
-from tpusim.flow.lowerings import AUTO, asked_of, candidates, usual
-from tpusim.machines.family import Machine, family_of, of_tpus_alone
-from tpusim.network.ops.op import Op
-from tpusim.network.workload import Workload
+from tpusim.flow.jobs import Job, Jobs
+from tpusim.flow.lowerings import AUTO, candidates
+from tpusim.machines.family import of_tpus_alone
 from tpusim.report.plots import KNOWN
 from tpusim.report.tables.explain import explained, explained_elsewhere
 from tpusim.study.explain import bottleneck
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 
-def explain_and_report(
-    work: Workload, machine: Machine, layer: str | None, lowering: str | None, json: str | None, out: Path | None
-) -> None:
+def explain_and_report(jobs: Jobs, layer: str | None, json: str | None, out: Path | None) -> None:
     """Find what bounds one layer, as JSON, in words, and of a TPU drawn into `out`."""
-    chosen, family = _one_layer(work, layer), family_of(machine)
-    lowering = lowering or usual(family)
-    setup = Setup(chosen, work.batch, machine, dict(asked_of(work, lowering, family))[chosen])
+    chosen, machine, name = _one_job(jobs, layer), jobs.machine, jobs.work.name
+    setup = Setup(chosen.layer, chosen.batch, machine, chosen.lowering)
     if out and not setup.is_of_lanes:
         raise of_tpus_alone(machine, "tpusim explain --out")
     output = JsonOutput(json)
@@ -39,26 +34,24 @@ def explain_and_report(
     if out:
         probe(out)
     steps = len(relaxations(setup))
-    with Meter(steps + len(candidates(AUTO, family))) as meter:
+    with Meter(steps + len(candidates(AUTO, jobs.family))) as meter:
         found = (bottleneck.find_bottleneck if setup.is_of_lanes else bottleneck.explain)(setup, meter.show)
         fit, unfit = bottleneck.alternatives(setup, lambda done, name: meter.show(steps + done, name))
-        between = bottleneck.overlapping(work, chosen, machine, lowering) if setup.is_of_lanes else None
+        between = bottleneck.overlapping(jobs, chosen.layer) if setup.is_of_lanes else None
     if not isinstance(found, bottleneck.Bottleneck):
-        output.deliver(explained_elsewhere(found, work.name, fit, unfit))
+        output.deliver(explained_elsewhere(found, name, fit, unfit))
         return
-    draw = [partial(_draw, found, fit, work.name, out, output.words_to)] if out else []
-    output.deliver(explained(found, work, between, fit, unfit), *draw)
+    draw = [partial(_draw, found, fit, name, out, output.words_to)] if out else []
+    output.deliver(explained(found, jobs.work, between, fit, unfit), *draw)
 
 
-def _one_layer(work: Workload, name: str | None) -> Op:
-    """Return the layer of that name, or the only one that matches."""
-    if name is None and len(work.layers) == 1:
-        return work.layers[0]
-    found = [layer for layer in work.layers if layer.name == name] or select_layers(work, name or "*").layers
+def _one_job(jobs: Jobs, name: str | None) -> Job:
+    """Return the job of the layer of that name, or the only one that matches."""
+    found = [job for job in jobs.each if job.layer.name == name] or jobs.picked(name or "*").each
     if len(found) > 1:
         which = f"--layer {name} matches {len(found)} of them" if name else "name one with --layer"
-        names = ", ".join(layer.name for layer in found[:8]) + (", ..." if len(found) > 8 else "")
-        raise InputError(f"one layer at a time is explained; {work.name} has {len(work.layers)}, {which}: {names}")
+        names = ", ".join(job.layer.name for job in found[:8]) + (", ..." if len(found) > 8 else "")
+        raise InputError(f"one layer at a time is explained; {jobs.work.name} has {len(jobs.each)}, {which}: {names}")
     return found[0]
 
 

@@ -18,8 +18,9 @@ from tpusim.cli.terminal import say
 from tpusim.flow.need import check_hbm
 from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
-from tpusim.network.workload import Workload, with_sizes
-from tpusim.network.workload_file import images_of, open_workload, workload_of
+from tpusim.network.template import Template
+from tpusim.network.workload import Workload
+from tpusim.network.workload_file import images_of, open_workload
 from tpusim.report.page.assemble import told_page
 from tpusim.report.plots import FORMATS
 from tpusim.report.tables.generation import GENERATION_FILE, at_a_glance, generated
@@ -41,7 +42,8 @@ def generate_and_report(
     if out is not None:
         probe(out / GENERATION_FILE, make_folder=True)
     document = open_workload(workload, asked)
-    network = workload_of(document, images)
+    template = Template(document, images)
+    network = template.work
     if not (grows := network.grows):
         named = ", ".join(name for name, _ in network.sizes) or "it has none"
         says = f"the workload does not say which of its sizes each token adds one to; write grows: with one of: {named}"
@@ -52,7 +54,7 @@ def generate_and_report(
     first = dict(network.sizes)[grows]
 
     def at(context: int) -> Workload:
-        return workload_of(with_sizes(document, {grows: context}), images)
+        return template.at({grows: context})
 
     # The last token has the largest caches.
     check_hbm(at(first + tokens - 1), machine)

@@ -16,13 +16,12 @@ from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.fusion import fused, names_wanted, select_layers
-from tpusim.flow.lowerings import AUTO, by_layer, check_own
+from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
-from tpusim.machines.family import Machine, family_of, load_hardware
+from tpusim.machines.family import Machine, load_hardware
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import (
@@ -45,16 +44,9 @@ if TYPE_CHECKING:
 
 
 def load(
-    workload: str,
-    hardware: str,
-    batch: int | None,
-    changes: Sequence[str] | None,
-    layers: str = "*",
-    asked: ModelOptions = NOTHING,
-    lowering: str | None = None,
-) -> tuple[Workload, Machine, str | None]:
-    """Return the workload with the layers that `layers` selects, the machine, and the lowering of all layers that have
-    none of their own. `lowering` may also name lowerings of single layers, by patterns of their names.
+    workload: str, hardware: str, batch: int | None, changes: Sequence[str] | None, asked: ModelOptions = NOTHING
+) -> tuple[Workload, Machine]:
+    """Return the workload and the machine as their files have them.
 
     Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
     USUAL_BATCH.
@@ -78,28 +70,31 @@ def load(
         from tpusim.network.training import USUAL, training_step
 
         work = training_step(work, replace(work.training or USUAL, **asked.training))
-    check_own(work, family_of(machine))
-    work, lowering = by_layer(work, lowering, family_of(machine))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    if lowering != AUTO:
-        work = fused(work, machine, lowering)
-    else:
-        # Timing every layer with and without riders may take a while, so it reports progress.
-        place = {layer.name: index for index, layer in enumerate(work.layers)}
-        with Meter(len(place)) as meter:
-
-            def watch(layer: str, doing: str) -> None:
-                meter.show(place[layer], f"{layer}: {doing}")
-
-            work = fused(work, machine, lowering, names_wanted(work, layers).__contains__, watch)
-    if asked.training is not None:
-        say(sys.stderr, f"Note: {_hbm_told(work, machine)}")
-    return select_layers(work, layers), machine, lowering
+    return work, machine
 
 
-def _hbm_told(step: Workload, machine: Machine) -> str:
+def resolved(work: Workload, machine: Machine, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
+    """Return the jobs of the layers that `layers` picks; what a training step keeps in HBM is told on stderr.
+
+    Raises InputError as `resolve` and `Jobs.picked` do.
+    """
+    place = {layer.name: index for index, layer in enumerate(work.layers)}
+    # Timing every layer with and without riders may take a while, so it reports progress.
+    with Meter(len(place)) as meter:
+
+        def watch(layer: str, doing: str) -> None:
+            meter.show(place[layer], f"{layer}: {doing}")
+
+        jobs = resolve(work, machine, lowering, layers=layers, dtype=dtype, watch=watch)
+    if work.phases:
+        say(sys.stderr, f"Note: {_hbm_told(jobs)}")
+    return jobs.picked(layers)
+
+
+def _hbm_told(step: Jobs) -> str:
     """Say what a training step keeps in HBM."""
-    need, capacity = hbm_need(step, machine), family_of(machine).capacity(machine)
+    need, capacity = hbm_need(step.work, step.hardware), step.family.capacity(step.hardware)
     of = f" of {quantity(capacity, BYTES)}" if capacity else ""
     weights, maps = quantity(need.weights, BYTES), quantity(need.between, BYTES)
     return (
@@ -108,7 +103,7 @@ def _hbm_told(step: Workload, machine: Machine) -> str:
     )
 
 
-def asked_of(
+def options_of(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
     shapes: str | None = None, training: Mapping[str, Any] | None = None, phase: str | None = None,
     weights: str | None = None, caches: str | None = None,
@@ -211,17 +206,14 @@ class EndToEnd:
         """The element type if none is `given`: the network's, or small whole numbers."""
         return given or (F32.name if self.asked else INTEGERS)
 
-    def journey(
-        self, workload: str, work: Workload, asked: ModelOptions, check: bool, dtype: str, sums: str, seed: int
-    ) -> Journey | None:
+    def journey(self, workload: str, jobs: Jobs, asked: ModelOptions, check: bool, sums: str, seed: int) -> Journey:
         """The values on their way, before the first layer.
 
         Raises:
             InputError: the workload is no model with weights, inputs or outputs cannot be read or written, or values
                 cannot be computed.
         """
-        if not self.asked:
-            return None
+        work, dtype = jobs.work, jobs.dtype
         if not check or dtype == INTEGERS:
             wrong = f"--dtype {INTEGERS}: they are made for each layer" if check else "--no-check: nothing is computed"
             raise InputError(f"{wrong}; leave it out, with --input and --save-outputs")

@@ -20,7 +20,7 @@ from tpusim.study.paper.design import unverified
 from tpusim.study.paper.exhibit import Exhibit
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import simulated
+from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.store import Store, model_version, sources_digest
 
 if TYPE_CHECKING:

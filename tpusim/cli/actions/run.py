@@ -16,9 +16,8 @@ from tpusim.cli.actions.inputs import EndToEnd
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
-from tpusim.flow.lowerings import usual
-from tpusim.flow.simulation import result_of, simulate
-from tpusim.machines.family import Machine, family_of
+from tpusim.flow.jobs import Jobs
+from tpusim.flow.simulation import result_of, run
 from tpusim.network.workload import Workload
 from tpusim.report.tables.run import run_paragraphs
 from tpusim.report.tables.sentences import first_wrong
@@ -28,12 +27,10 @@ from tpusim.result.records import LayerResult, Result
 Write = Callable[[], None]
 
 
-def simulate_and_report(
-    work: Workload, machine: Machine, json: str | None, out: Path | None, ends: EndToEnd, **choices: Any
-) -> None:
-    """Run `work`, write its result as JSON and into `out`, its outputs as `ends` says, and report it.
+def simulate_and_report(jobs: Jobs, json: str | None, out: Path | None, ends: EndToEnd, **choices: Any) -> None:
+    """Run `jobs`, write the result as JSON and into `out`, outputs as `ends` says, and report it.
 
-    `choices` are keywords of `simulate`.
+    `choices` are keywords of `run`.
 
     After Ctrl-C that is the result of the layers that finished.
 
@@ -44,17 +41,17 @@ def simulate_and_report(
     output = JsonOutput(json, made=out)
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
-    result, interrupted = _simulated(work, machine, choices)
+    result, interrupted = _simulated(jobs, choices)
     journey = choices["journey"]
     outputs = [] if journey is None or interrupted else [partial(ends.save, journey)]
-    interrupted = _deliver(work, result, output, out, interrupted, outputs)
+    interrupted = _deliver(jobs.work, result, output, out, interrupted, outputs)
     if result.correct is False:
         raise CheckFailed(f"the check failed: {first_wrong(result)}")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
-def _simulated(work: Workload, machine: Machine, choices: Mapping[str, Any]) -> tuple[Result, bool]:
+def _simulated(jobs: Jobs, choices: Mapping[str, Any]) -> tuple[Result, bool]:
     """Simulate, telling on stderr how far it is; the result, and whether Ctrl-C cut it short.
 
     Raises:
@@ -71,15 +68,14 @@ def _simulated(work: Workload, machine: Machine, choices: Mapping[str, Any]) -> 
 
     began = time.perf_counter()
     try:
-        with Meter(len(work.layers)) as meter:
-            return simulate(work, machine, **choices, progress=progress, watch=watch), False
+        with Meter(len(jobs.each)) as meter:
+            return run(jobs, **choices, progress=progress, watch=watch), False
     except KeyboardInterrupt:
         if not finished:
-            say_interrupted(f"Interrupted after 0 of {len(work.layers)} layers; no file was written.")
+            say_interrupted(f"Interrupted after 0 of {len(jobs.each)} layers; no file was written.")
             raise typer.Exit(INTERRUPTED) from None
-    asked = {name: choices[name] for name in ("engine", "seed", "dtype", "sums")}
-    asked["lowering"] = choices["lowering"] or usual(family_of(machine))
-    return result_of(work, machine, finished, time.perf_counter() - began, **asked), True
+    asked = {name: choices[name] for name in ("engine", "seed", "sums")}
+    return result_of(jobs, finished, time.perf_counter() - began, **asked), True
 
 
 def _deliver(

@@ -19,7 +19,7 @@ from tpusim.cli.terminal import present, say, show
 from tpusim.report.tables import sweep as tables
 from tpusim.report.tables.hardware import part_notice
 from tpusim.study.processes import Processes
-from tpusim.study.sweep.jobs import Executor, simulated
+from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
 from tpusim.study.sweep.run import Row, SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest
@@ -56,7 +56,7 @@ def run_and_report(
             axis = "" if sweep.goals else tables.compares([*sweep.axes])
             present(sys.stdout, tables.compared(rows, axis) if axis else tables.best(rows, [*sweep.axes], sweep.goals))
             notice = tables.word_notice(outcome.points, store.word_fills([key for _, key in outcome.points]))
-            parts = part_notice(dict.fromkeys(point.hardware for point, _ in outcome.points))
+            parts = part_notice(dict.fromkeys(point.jobs.hardware for point, _ in outcome.points))
             show(sys.stdout, *filter(None, [parts, notice]), "")
             names = write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     done = outcome.computed + outcome.failed
@@ -154,11 +154,11 @@ def write_files(
 
     def layer_rows() -> Iterator[Row]:
         """A row for each layer of every point."""
-        done = (point.workload for (point, _), row in zip(points, rows, strict=True) if not row["error"])
+        done = (point.jobs.work for (point, _), row in zip(points, rows, strict=True) if not row["error"])
         count = sum(len(work.layers) for work in done)
         for row in store.layers([key for _, key in points], count):
             point, _ = points[row["place"]]
-            yield {**row, "workload": point.workload.name, "batch": point.workload.batch, **dict(point.settings)}
+            yield {**row, "workload": point.jobs.work.name, "batch": point.jobs.work.batch, **dict(point.settings)}
 
     def written() -> Iterator[str]:
         contents: list[tuple[str, tables.ColumnKinds, Callable[[], Iterable[Row]]]] = [

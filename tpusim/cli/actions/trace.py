@@ -13,11 +13,10 @@ from tpusim.base.files import probe, write
 from tpusim.base.imports import need
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.simulation import recordings
-from tpusim.flow.simulation import trace as simulated_trace
-from tpusim.machines.family import Machine, family_of
+from tpusim.flow.jobs import Jobs
+from tpusim.flow.recordings import recordings
+from tpusim.flow.recordings import trace as simulated_trace
 from tpusim.machines.lowered import LaneCycle
-from tpusim.network.workload import Workload
 from tpusim.report.plots import KNOWN
 from tpusim.report.trace.chrome import ChromeTrace
 from tpusim.report.trace.lanes import (
@@ -41,9 +40,7 @@ FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
 class Wanted:
     """Cycles [first, last] to be traced; to the end if `last` is None."""
 
-    work: Workload
-    hardware: Machine
-    lowering: str
+    jobs: Jobs
     seed: int
     first: int
     last: int | None
@@ -51,7 +48,7 @@ class Wanted:
     @property
     def lanes(self) -> int:
         """Number of lanes of the machine; 0 if its trace can only be a timeline."""
-        lanes = family_of(self.hardware).lanes(self.hardware)
+        lanes = self.jobs.family.lanes(self.jobs.machine)
         return lanes.count if lanes else 0
 
     def end(self, total: int) -> int:
@@ -63,7 +60,7 @@ class Wanted:
         end = min(total, total if self.last is None else self.last + 1)
         if self.first < end:
             return end
-        count = len(self.work.layers)
+        count = len(self.jobs.each)
         what = "the layer has" if count == 1 else f"the {count} layers have"
         says = f"{what if self.lanes else 'there are'} {total:,} cycles"
         raise InputError(f"--from {self.first}: {f'--to {self.last} comes before it' if self._backward else says}")
@@ -73,7 +70,7 @@ class Wanted:
         if self.lanes and self._backward:
             raise InputError(f"--to {self.last} comes before --from {self.first}")
         if not self.lanes and (out is None or out.suffix not in TIMELINE_FORMATS):
-            says = f"{self.hardware.label} is {family_of(self.hardware).title}, and a trace of it is a timeline"
+            says = f"{self.jobs.hardware.label} is {self.jobs.family.title}, and a trace of it is a timeline"
             raise InputError(f"{says}; write it with --out FILE{PERFETTO_FORMATS[0]} or --out FILE.json")
         if out is None:
             return
@@ -98,7 +95,7 @@ def print_or_write(wanted: Wanted, out: Path | None) -> None:
         say(sys.stdout, str(out))
         return
     # Lines are printed as long as somebody reads them; progress is shown only before the first line.
-    total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
+    total, cycles = simulated_trace(wanted.jobs, wanted.seed)
     first, end = wanted.first, wanted.end(total)
     with Meter(first) as meter:
 
@@ -120,9 +117,9 @@ def _until(end: int, cycles: Iterator[LaneCycle]) -> Iterator[LaneCycle]:
 
 def _registers(wanted: Wanted, out: Path) -> bytes:
     """Return the content of the file, every lane in every cycle, from the register engine."""
-    total, cycles = simulated_trace(wanted.work, wanted.hardware, lowering=wanted.lowering, seed=wanted.seed)
+    total, cycles = simulated_trace(wanted.jobs, wanted.seed)
     end = wanted.end(total)
-    count, title = end - wanted.first, f"{wanted.work.name} {wanted.work.layers[0].name}"
+    count, title = end - wanted.first, f"{wanted.jobs.work.name} {wanted.jobs.work.layers[0].name}"
     most = {".txt": count, ".vcd": MOST_LANE_CYCLES // wanted.lanes}.get(out.suffix, MOST_CYCLES)
     if count > most:
         what = f"of {wanted.lanes:,} lanes a VCD" if out.suffix == ".vcd" else "a picture"
@@ -150,11 +147,12 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
         form = ChromeTrace()
     placed, total = _placed(wanted, out)
     end = wanted.end(total)
-    size = ", ".join(filter(None, [f"batch {wanted.work.batch}", shared_by(wanted.work.chips)]))
-    title = f"{wanted.work.name}, {size}, on {wanted.hardware.label}"
+    work, machine = wanted.jobs.work, wanted.jobs.machine
+    size = ", ".join(filter(None, [f"batch {work.batch}", shared_by(work.chips)]))
+    title = f"{work.name}, {size}, on {machine.label}"
     with Meter(sum(len(each.layers) for each in placed)) as meter:
         return timeline(
-            form, title, placed, wanted.hardware.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")
+            form, title, placed, machine.clock_hz, wanted.first, end, lambda done: meter.show(done, "written")
         )
 
 
@@ -162,10 +160,10 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
     """Return the shown parts on one axis of time, and the number of cycles up to the end of the last."""
     most = MOST_SLICES if out.suffix in PERFETTO_FORMATS else MOST_JSON_SLICES
     placed: list[TracePart] = []
-    inputs = wanted.work.inputs() if wanted.lanes else {}
+    inputs = wanted.jobs.work.inputs() if wanted.lanes else {}
     at = cycles = slices = done = 0
-    with Meter(len(wanted.work.layers)) as meter:
-        for stretch in recordings(wanted.work, wanted.hardware, lowering=wanted.lowering):
+    with Meter(len(wanted.jobs.each)) as meter:
+        for stretch in recordings(wanted.jobs):
             run, last = stretch.recording, stretch.layers[-1].name
             first = max(wanted.first - at, 0)
             stop = run.cycles if wanted.last is None else min(run.cycles, wanted.last + 1 - at)

@@ -133,7 +133,7 @@ def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -
 
     `fills` are by key the fewest elements of a word that hold anything. Empty where all words are full.
     """
-    known = {key: (point, point.hardware.to_dict()["vector_memory"]["word_elements"])
+    known = {key: (point, point.jobs.hardware.to_dict()["vector_memory"]["word_elements"])
              for point, key in points if key in fills}  # fmt: skip
     partly = [key for key, (_, word) in known.items() if fills[key] < word]
     if not partly:
@@ -142,7 +142,7 @@ def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -
     point, word = known[least]
     return (
         f"Words partly used in {len(partly):,} of {counted(len(points), 'point')}: as few as {fills[least]} of {word} "
-        f"elements hold anything (a layer of {point.workload.name} at batch {point.workload.batch}); feature maps "
+        f"elements hold anything (a layer of {point.jobs.work.name} at batch {point.jobs.work.batch}); feature maps "
         f"there take up to {word / fills[least]:.3g} times the space and port accesses. Batches, and rows of a GEMM, "
         "that are multiples of a word fill it."
     )

@@ -12,13 +12,13 @@ from typing import Any
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
 from tpusim.flow.engines import UNCHECKED, layer_result
+from tpusim.flow.jobs import Jobs, alone
 from tpusim.flow.lowerings import AUTO, candidates, prepared
 from tpusim.flow.need import room_for
-from tpusim.flow.simulation import simulate
-from tpusim.machines.family import Machine, family_of
+from tpusim.flow.simulation import run
+from tpusim.machines.family import family_of
 from tpusim.machines.lowered import Phases
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, told
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
@@ -238,7 +238,7 @@ def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...
     for number, name in enumerate(candidates(AUTO, family_of(hardware))):
         watch(number, f"by {name}")
         try:
-            room_for(Workload("explained", batch, (layer,)), hardware, name, "event", check=False)
+            room_for(alone(layer, batch, hardware, name), "event", check=False)
             ready = prepared(layer, batch, hardware, name)
             with failures_named(layer):
                 account = ready.account(layer, batch, ready.timing)
@@ -273,22 +273,19 @@ class Between:
     asked: bool
 
 
-def overlapping(work: Workload, layer: Op, hardware: Machine, lowering: str) -> Between | None:
-    """The layer and its neighbours, timing alone, by the lowering that all are asked for; None if it has no neighbours,
-    or they cannot run on the machine.
-    """
-    names = [each.name for each in work.layers]
+def overlapping(jobs: Jobs, layer: Op) -> Between | None:
+    """The layer and its neighbours, timing alone; None if it has no neighbours, or they cannot run on the machine."""
+    names = [job.layer.name for job in jobs.each]
     at = names.index(layer.name)
     # Only direct neighbours overlap with a layer, so three layers are enough.
     around = tuple(names[max(0, at - 1) : at + 2])
     if len(around) == 1:
         return None
     # On a machine that does not overlap layers, the user still learns what it would save.
-    asked = family_of(hardware).overlaps(hardware)
-    machine = hardware if asked else hardware.with_overrides(["sequencer.between_layers=overlap"])
+    asked = jobs.family.overlaps(jobs.machine)
+    machine = jobs.machine if asked else jobs.machine.with_overrides(["sequencer.between_layers=overlap"])
     try:
-        few = work.with_layers(lambda each: each.name in around)
-        result = simulate(few, machine, lowering=lowering, check=False)
+        result = run(jobs.only(around).on(machine), check=False)
     except InputError:
         return None
     total, mine = result.total, next(each for each in result.layers if each.name == layer.name)

@@ -9,12 +9,12 @@ from functools import cached_property, partial
 from typing import Any
 
 from tpusim.base.units import UNITS
+from tpusim.flow.jobs import alone
 from tpusim.flow.lowerings import USUAL_FAMILY, prepared
-from tpusim.flow.simulation import simulate
+from tpusim.flow.simulation import run
 from tpusim.input.scalars import plain_number
 from tpusim.machines.family import family_of
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
 from tpusim.result.vocabulary.fields import by_path
 
@@ -47,8 +47,7 @@ class Setup:
 
     def timed(self) -> LayerResult:
         """The layer, timing alone. Raises InputError when it cannot be simulated."""
-        work = Workload("explained", self.batch, (self.layer,))
-        return simulate(work, self.hardware, lowering=self.lowering, check=False).layers[0]
+        return run(alone(self.layer, self.batch, self.hardware, self.lowering), check=False).layers[0]
 
 
 Relaxed = tuple[Setup, str]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, TypeAlias
 
+from tpusim.flow.jobs import resolve
 from tpusim.machines.family import Machine
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -48,7 +49,7 @@ class Simulated:
 
 def point_of(name: str, layers: Sequence[Op], hardware: Machine, batch: int = 8, how: str = "channel_first") -> Point:
     """Layers on a machine by a lowering, timing alone."""
-    return Point(Workload(name, batch, tuple(layers)), (), hardware, how)
+    return Point(resolve(Workload(name, batch, tuple(layers)), hardware, how))
 
 
 # ---- views

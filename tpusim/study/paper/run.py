@@ -9,7 +9,7 @@ from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
 from tpusim.study.paper.claims import words
 from tpusim.study.paper.exhibit import Exhibit, Maker, Row, Simulated, asked, shown
-from tpusim.study.sweep.jobs import Executor
+from tpusim.study.sweep.parcels import Executor
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.run import Progress, missing, run_sweep
 from tpusim.study.sweep.store import Store, key_of
@@ -107,9 +107,9 @@ class PointPlan:
         rows = dict(zip(keys, store.points(keys), strict=True))
         for key, row in rows.items():
             if row["error"]:
-                raise TpusimError(f"{points[key].workload.name}: {row['error']}")
+                raise TpusimError(f"{points[key].jobs.work.name}: {row['error']}")
         layers: dict[str, list[Row]] = {key: [] for key in keys}
-        for layer in store.layers(keys, sum(len(point.workload.layers) for point in points.values())):
+        for layer in store.layers(keys, sum(len(point.jobs.work.layers) for point in points.values())):
             layers[keys[layer["place"]]].append(layer)
         found = {key: Simulated(row, layers[key]) for key, row in rows.items()}
         return [

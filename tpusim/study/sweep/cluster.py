@@ -24,7 +24,7 @@ from distributed.core import rpc
 from distributed.security import Security
 
 from tpusim.base.errors import InputError, TpusimError
-from tpusim.study.sweep.jobs import Done, Job, WorkFinding, simulated
+from tpusim.study.sweep.parcels import Done, Parcel, WorkFinding, simulated
 from tpusim.study.sweep.store import model_version
 
 _LOGGERS = ("distributed", "distributed.client", "tornado", "tornado.application")
@@ -36,7 +36,7 @@ _ALONE_SECONDS = 60.0
 _UNDER_WAY = 1000
 """Jobs at the scheduler at a time: enough for any cluster, and little memory for any sweep."""
 _DEATHS = 5
-"""Times that Dask may give up a job, each after several workers died with it, before the job fails."""
+"""Times that Dask may give up a parcel, each after several workers died with it, before the parcel fails."""
 
 _INSTALL = "install there the version that is on this computer"
 _TLS = "see TLS in docs/sweeps.md"
@@ -91,34 +91,34 @@ class Cluster:
                 raise InputError(f"worker {worker} cannot use tpusim ({found}); {_INSTALL}")
             _same_model(found, f"worker {worker}")
 
-    def outcomes(self, jobs: Sequence[Job]) -> Generator[Done]:
-        """Do jobs as Executor says; a job that is lost with its worker is done again by another."""
-        waiting, given_up = iter(jobs), Counter[Job]()
-        under_way: dict[object, tuple[Future[Any], Job]] = {}
+    def outcomes(self, parcels: Sequence[Parcel]) -> Generator[Done]:
+        """Do parcels as Executor says; a parcel that is lost with its worker is done again by another."""
+        waiting, given_up = iter(parcels), Counter[Parcel]()
+        under_way: dict[object, tuple[Future[Any], Parcel]] = {}
         finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
 
-        def submit(some: Iterable[Job]) -> None:
-            for job in some:
+        def submit(some: Iterable[Parcel]) -> None:
+            for parcel in some:
                 # Not pure: Dask would otherwise return an old result for equal arguments.
-                future = self._client.submit(_simulated, job, model_version(), pure=False)
-                under_way[future.key] = future, job
+                future = self._client.submit(_simulated, parcel, model_version(), pure=False)
+                under_way[future.key] = future, parcel
                 future.add_done_callback(finished.put)
 
         try:
-            # Only some jobs are under way at a time, so that the others need no memory of the scheduler.
+            # Only some parcels are under way at a time, so that the others need no memory of the scheduler.
             submit(islice(waiting, _UNDER_WAY))
             while under_way:
                 future = self._next(finished)
-                _, job = under_way.pop(future.key)
+                _, parcel = under_way.pop(future.key)
                 try:
                     findings: Sequence[WorkFinding] = future.result()
                 except KilledWorker:
-                    given_up[job] += 1
-                    # A worker may die for reasons of its own, so that a job gets another chance.
-                    if given_up[job] < _DEATHS:
-                        submit([job])
+                    given_up[parcel] += 1
+                    # A worker may die for reasons of its own, so that a parcel gets another chance.
+                    if given_up[parcel] < _DEATHS:
+                        submit([parcel])
                         continue
-                    findings = ["every worker that tried it died, perhaps for lack of memory"] * len(job.works)
+                    findings = ["every worker that tried it died, perhaps for lack of memory"] * len(parcel)
                 except (CancelledError, OSError):
                     raise TpusimError(_GONE) from None
                 except InputError:
@@ -127,14 +127,14 @@ class Cluster:
                     why = f"{type(error).__name__}: {error}"
                     raise InputError(f"a worker cannot do its job ({why}); {_INSTALL}") from None
                 submit(islice(waiting, 1))
-                yield job, findings
+                yield parcel, findings
         finally:
             if under_way and self._client.status == "running":
                 with suppress(OSError, CancelledError):
                     self._client.cancel([future for future, _ in under_way.values()], force=True)
 
     def _next(self, finished: queue.SimpleQueue[Future[Any]]) -> Future[Any]:
-        """Wait for a job. Raise TpusimError when no more will come."""
+        """Wait for a parcel. Raise TpusimError when no more will come."""
         seen = time.monotonic()
         while True:
             with suppress(queue.Empty):
@@ -198,10 +198,10 @@ def _find_scheduler(address: str, security: Security | None) -> None:
         raise InputError(f"is a {found.lower()} of Dask; give the address of its scheduler")
 
 
-def _simulated(job: Job, model: str) -> Sequence[WorkFinding]:
-    """Run a job on a worker, which may have joined after the others were checked."""
+def _simulated(parcel: Parcel, model: str) -> Sequence[WorkFinding]:
+    """Run a parcel on a worker, which may have joined after the others were checked."""
     _same_model(model, f"worker {socket.gethostname()}")
-    return simulated(job)
+    return simulated(parcel)
 
 
 def _same_model(model: str, who: str) -> None:

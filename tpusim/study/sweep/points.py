@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice, product, repeat
 from math import prod
@@ -14,8 +14,7 @@ from typing import Any
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import with_settings
-from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import usual
+from tpusim.flow.jobs import Jobs, resolve
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
@@ -40,17 +39,15 @@ AxisField = tuple[str, int]
 
 @dataclass(frozen=True)
 class Point:
-    """A machine, a workload and a lowering; `settings` are (axis, value) in the order of the axes."""
+    """Jobs on a machine; `settings` are (axis, value) in the order of the axes."""
 
-    workload: Workload
-    settings: PointSettings
-    hardware: Machine
-    lowering: str
+    jobs: Jobs
+    settings: PointSettings = ()
 
     @property
     def tokens(self) -> int | None:
         """Tokens that the workload makes, one of each sequence; None where it makes none, as when it reads a prompt."""
-        work = self.workload
+        work = self.jobs.work
         # A workload that grows is one of a generation; of several tokens at once all but the last are given.
         return work.batch if work.grows and dict(work.sizes).get("tokens", 1) == 1 else None
 
@@ -67,6 +64,7 @@ class Space:
         self._spec = spec
         self._machines = _Machines(spec.hardware, self.axes)
         self._networks = [_Network(document, self.axes) for document in spec.workloads]
+        self._known: dict[Hashable, Jobs] = {}
         fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
         self._batch_axis, self._lowering_axis = (
             next((index for path, index in fields if path == sought), None) for sought in (BATCH, LOWERING)
@@ -109,9 +107,18 @@ class Space:
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
         lowering = self._spec.lowering if self._lowering_axis is None else str(values[self._lowering_axis])
-        networks = (fused(network.with_values(values, batch), hardware, lowering) for network in self._networks)
-        asked = lowering or usual(family_of(hardware))
-        return tuple(Point(network, settings, hardware, asked) for network in networks)
+        networks = (network.with_values(values, batch) for network in self._networks)
+        return tuple(Point(self._resolved(network, hardware, lowering), settings) for network in networks)
+
+    def _resolved(self, network: Workload, hardware: Machine, lowering: str | None) -> Jobs:
+        family = family_of(hardware)
+        if lowering is None or family.fusing(hardware) is not None:
+            return resolve(network, hardware, lowering)
+        # Neither fused nor chosen for the machine, jobs are the same on thousands of machines, and kept once.
+        key = id(network), family.name, lowering
+        if key not in self._known:
+            self._known[key] = resolve(network, hardware, lowering)
+        return self._known[key].on(hardware)
 
 
 class _Machines:
@@ -293,7 +300,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
-    tokenless = next((point.workload.name for point in points if point.tokens is None), None)
+    tokenless = next((point.jobs.work.name for point in points if point.tokens is None), None)
     if tokenless and any(goal.column in SPEEDS for goal in spec.goals):
         key = "search.objectives" if spec.search else "pareto"
         says = f"tokens_per_s: {tokenless} makes no token of each sequence; take phase: decode, or another column"

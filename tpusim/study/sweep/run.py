@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError
 from tpusim.base.imports import need
 from tpusim.result.vocabulary.figures import SPEEDS
-from tpusim.study.sweep.jobs import Assembly, Executor, weight
+from tpusim.study.sweep.parcels import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
 from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
 from tpusim.study.sweep.store import Store, key_of
 
 Progress = Callable[[int, str, float], None]
-"""Called before the first job and after every one with the points that are stored, the workload of the last one, and
+"""Called before the first parcel and after every one with the points that are stored, the workload of the last one, and
 the share of the work that is done, 0 to 1.
 """
 
@@ -60,21 +60,21 @@ def run_sweep(
     """
     wanted = missing(points, store, fresh)
     assembly = Assembly(wanted)
-    jobs = assembly.jobs(executor.workers)
-    everything, behind = sum(map(weight, jobs)), 0.0
+    parcels = assembly.parcels(executor.workers)
+    everything, behind = sum(map(weight, parcels)), 0.0
     done = failed = len(assembly.refused)
-    name = next((point.workload.name for point in wanted.values()), "")
+    name = next((point.jobs.work.name for point in wanted.values()), "")
     for refused in assembly.refused:
         store.save(*refused)
     progress(done, name, 0.0)
-    with closing(executor.outcomes(jobs)) as outcomes:
-        for job, findings in outcomes:
-            for key, point, finding in assembly.add(job, findings):
-                name = point.workload.name
+    with closing(executor.outcomes(parcels)) as outcomes:
+        for parcel, findings in outcomes:
+            for key, point, finding in assembly.add(parcel, findings):
+                name = point.jobs.work.name
                 done += 1
                 failed += isinstance(finding, str)
                 store.save(key, point, finding)
-            behind += weight(job)
+            behind += weight(parcel)
             progress(done, name, behind / everything)
     return SweepOutcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
 
@@ -93,7 +93,7 @@ def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> 
     """
     found = store.points([key for _, key in points])
     rows = [
-        {**row, **_speeds(point, row), **costs(point.hardware), **dict(point.settings)}
+        {**row, **_speeds(point, row), **costs(point.jobs.hardware), **dict(point.settings)}
         for (point, _), row in zip(points, found, strict=True)
     ]
     if sweep.goals:

@@ -15,7 +15,6 @@ from typing import Any
 from zlib import crc32
 
 from tpusim.base.errors import InputError
-from tpusim.machines.family import family_of
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
@@ -24,7 +23,7 @@ from tpusim.study.sweep.points import Point
 
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/engines.py",
-    "flow/lowerings.py", "flow/fusion.py", "flow/need.py", "result/records.py",
+    "flow/jobs.py", "flow/lowerings.py", "flow/fusion.py", "flow/need.py", "result/records.py",
 )  # fmt: skip
 
 
@@ -49,9 +48,10 @@ _LABELS = "name", "generation", "chip_cores"
 
 def key_of(point: Point) -> str:
     """Return a digest of a point's complete inputs and of the version of the model."""
-    machine = {name: value for name, value in point.hardware.to_dict().items() if name not in _LABELS}
-    machine |= family_of(point.hardware).constants(point.hardware)
-    inputs = {"work": _digest(point.workload), "hardware": machine, "lowering": point.lowering}
+    jobs = point.jobs
+    machine = {name: value for name, value in jobs.hardware.to_dict().items() if name not in _LABELS}
+    machine |= jobs.family.constants(jobs.hardware)
+    inputs = {"work": _digest(jobs.work), "hardware": machine, "lowering": jobs.lowering}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 
 
@@ -169,7 +169,7 @@ class Store:
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
         figures, detail = _figures(total_of(layers, 0.0)) if layers else ((None,) * len(FIGURES), None)
-        work, machine = point.workload, json.dumps(point.hardware.to_dict())
+        work, machine = point.jobs.work, json.dumps(point.jobs.hardware.to_dict())
         seal = _seal(key, work.name, work.batch, error, *figures)
         row = (key, work.name, work.batch, machine, error, *figures, detail, seal)
         rows = []

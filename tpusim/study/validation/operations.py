@@ -14,7 +14,7 @@ from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
 from typing import Literal, NamedTuple
 
-from tpusim.flow.fusion import fused
+from tpusim.flow.jobs import resolve
 from tpusim.machines.family import load_hardware
 from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Relu, ScaleShift
@@ -147,7 +147,7 @@ def _step(machine: str) -> Workload:
     assert network.training is not None
     # The code updates weights without momentum.
     step = training_step_of(network, replace(network.training, momentum=0.0))
-    return fused(step, load_hardware(machine, STEP_CHANGES))
+    return resolve(step, load_hardware(machine, STEP_CHANGES)).work
 
 
 def _coded(name: str) -> Iterator[tuple[RowOperation, float | None]]:
