@@ -39,7 +39,7 @@ WORDS = {
     COLUMN: LOWERING.meaning,
     "error": "why the point could not be simulated; empty where it was",
     "pareto": "whether no other point beats this one in all goals of the sweep",
-    "goals": "these goals, the same for every point",
+    "goals": "goals of the sweep, the same for every point",
 }
 """Columns of a sweep's files that hold no figure."""
 

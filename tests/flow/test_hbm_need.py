@@ -137,9 +137,9 @@ def test_a_network_that_just_fits_runs_and_a_byte_less_is_refused() -> None:
         simulate(work, with_capacity(need.total - 1))
     (problem,) = error.value.problems
     assert str(problem) == (
-        f"network net: needs {need.total:,} B of HBM at batch 8, and tiny_4x4 has {need.total - 1:,} B: {WEIGHTS:,} B "
-        f"are weights, {ROW * 8:,} B inputs and outputs, {ROW * 13:,} B maps between layers, while two runs; take a "
-        "smaller batch, or fewer layers, or a machine that holds more"
+        f"network net: needs {need.total:,} B of HBM at batch 8, and tiny_4x4 with hbm.capacity={need.total - 1} B has "
+        f"{need.total - 1:,} B: {WEIGHTS:,} B are weights, {ROW * 8:,} B inputs and outputs, {ROW * 13:,} B maps "
+        "between layers, while two runs; take a smaller batch, or fewer layers, or a machine that holds more"
     )
     with pytest.raises(CapacityError, match="no batch is small enough; take fewer layers, or a machine that"):
         simulate(work, with_capacity(WEIGHTS - 1))

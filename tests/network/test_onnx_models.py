@@ -197,12 +197,17 @@ def test_a_first_dimension_that_is_called_a_length_counts_no_images(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["N", "batch", "pictures"])
 def test_a_batch_that_is_given_by_name_is_that_of_the_run(tmp_path: Path, name: str) -> None:
-    """Of a dimension that only its place makes the batch, a run of another batch shows that it is none."""
+    """Of a dimension that only its place makes the batch, nobody knows what it is in a run of another batch."""
     path = saved(tmp_path, one("Conv", [name, 3, 8, 8], [4, 3, 3, 3]))
     work = load_workload(path, dims={name: 5})
     assert (work.batch, work.layers) == (5, load_workload(path, 5).layers)
     if name == "pictures":
-        assert len(load_workload(path, 2, dims={name: 5}).layers) == 5
+        assert len(load_workload(path, 1, dims={name: 5}).layers) == 5
+        for other in (2, 10):
+            with pytest.raises(
+                InputError, match=f"is 5 as given, and the batch {other}; give batch 5 if that dimension"
+            ):
+                load_workload(path, other, dims={name: 5})
     else:
         assert load_workload(path, 10, dims={name: 5}).layers == work.layers
         with pytest.raises(InputError, match="the model is for 5 images at once, as the sizes given are; give 5 or a"):

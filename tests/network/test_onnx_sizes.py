@@ -61,7 +61,7 @@ def test_what_may_be_no_batch_is_asked_for_by_name(tmp_path: Path, shape: list[A
     path = saved(tmp_path, model(PRODUCT, shape, WEIGHTS))
     with pytest.raises(InputError) as error:
         load_workload(path, 8)
-    for says in (f"leave sizes open: {asked} (", f"={'N'}; or run", f"({batch} is the batch, which --batch gives)"):
+    for says in (f"leave sizes open: {asked} (", f"={'N'}; or run", f"({batch} is the batch)"):
         assert says in str(error.value)
     sized = RandomGraph(path_model(path), batch, 8, {asked: 100}, np.ones([8, 100, 3], np.float32))
     if shape[0] == asked:
@@ -97,7 +97,7 @@ def test_a_picture_without_an_axis_of_images_tells_how_it_runs(tmp_path: Path) -
     """A spectrogram whose first dimension has a name that says nothing."""
     nodes = [node("Unsqueeze", "x two", "u"), node("Conv", "u f")]
     path = saved(tmp_path, model(nodes, ["bins", 80], {"two": [0, 1], "f": np.ones((4, 1, 3, 3))}))
-    with pytest.raises(InputError, match="no number of images, give --dim bins=N and --batch 1; tpusim run or import"):
+    with pytest.raises(InputError, match="no number of images, give --dim bins=N and batch 1; tpusim run or import"):
         load_workload(path, 8)
     (layer,) = load_workload(path, 1, dims={"bins": 30}).layers
     assert (layer.in_height, layer.in_width) == (30, 80)
@@ -134,7 +134,7 @@ def test_sizes_that_are_no_line_of_the_batch(tmp_path: Path, nodes: list[NodePro
         assert isinstance(work, Workload)
         assert work.layers[-1] == layer
     if nodes is not AMONG_ALL:
-        said = r"is no line of the batch, .*; give it: --dim batch=N; tpusim run --batch N takes the model as it is"
+        said = r"is no line of the batch, .*; give it: --dim batch=N; tpusim run takes the model itself, at any batch"
         with pytest.raises(InputError, match=said):
             open_workload(path)
     written = tmp_path / "net.yaml"
@@ -202,9 +202,7 @@ def test_a_model_of_fixed_sizes_runs_for_multiples_of_its_images(
     if own > 1:
         with pytest.raises(InputError, match=f"is for {own} images at once; give {own} or a multiple"):
             workload_of(document, own + 1)
-        with pytest.raises(
-            InputError, match=f"--batch {own + 1}: the model is for {own} images at once, as its inputs"
-        ):
+        with pytest.raises(InputError, match=f"batch {own + 1}: the model is for {own} images at once, as its inputs"):
             load_workload(path, own + 1)
 
 

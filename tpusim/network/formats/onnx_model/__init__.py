@@ -126,8 +126,12 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
     """Find what there is to know of a model for the batch of a run. Raises as `read`."""
     path, asked, batch = opened.path, opened.asked, opened.batch
     own = batch.own or wanted.images
-    # A dimension that only its place makes the batch is one of another kind if a run has another batch.
+    # A dimension that only its place makes the batch is one of another kind if the run is of one image.
     if batch.by_place and not batch.names and not wanted.usual and wanted.images != own:
+        if wanted.images > 1:
+            says = f"the first dimension of the inputs is {own:,} as given, and the batch {wanted.images:,}; give batch"
+            advice = f"{says} {own:,} if that dimension counts images, 1 if it counts something else"
+            raise InputError(Problem(advice, str(path)))
         own = 1
     ways = branched(opened.model, batch, own, path)
     steps = unrolled(ways.model, batch, own, path)
@@ -186,7 +190,7 @@ def _run(batch: ModelBatch, own: int, wanted: RunBatch, path: Path) -> ModelRun:
     if wanted.images % own:
         of = "as its inputs are" if batch.fixed else "as the sizes given are"
         says = f"the model is for {counted(own, 'image')} at once, {of}; give {own:,} or a multiple, or leave it out"
-        raise InputError(Problem(says, f"{path}: --batch {wanted.images}"))
+        raise InputError(Problem(says, f"{path}: batch {wanted.images}"))
     return ModelRun(wanted.images, own)
 
 
@@ -345,7 +349,7 @@ def _unknown(read: Understood) -> str:
     if settle and any(ON_BATCH in reason for reason in read.reasons):
         leave = f"{settle} says how many there are; {leave}"
     elif settle and read.batch.by_place and any(NO_MULTIPLE in reason for reason in read.reasons):
-        leave = f"if its inputs begin with no number of images, give {settle} and --batch 1; {leave}"
+        leave = f"if its inputs begin with no number of images, give {settle} and batch 1; {leave}"
     return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
 
 

@@ -202,5 +202,5 @@ def _missing(left: Sequence[Open], counted: Set[str], arrays: Arrays) -> str:
         wanted = ", ".join({each.value: f"{each.value} of {each.rank} dimensions" for each in left}.values())
         there = ", ".join(f"{printable(name)} of {array.ndim}" for name, array in arrays.items())
         by = f"or arrays in --input that say them: {wanted}, where it has {there or 'none'}"
-    batch = f" ({' and '.join(sorted(counted))} is the batch, which --batch gives)" if counted else ""
+    batch = f" ({' and '.join(sorted(counted))} is the batch)" if counted else ""
     return f"the inputs leave sizes open: {where}; give them to tpusim run or import: {give}; {by}{batch}"

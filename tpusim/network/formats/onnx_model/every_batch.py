@@ -41,7 +41,7 @@ def for_any_batch(read_at: Mapping[int, Document], path: Path, name: str) -> Doc
     except _NoLine as reason:
         of_dim = f"; give it: --dim {shlex.quote(name)}=N" if name else ""
         says = f"{reason} is no line of the batch, so that no workload is for every batch{of_dim}"
-        raise InputError(Problem(f"{says}; tpusim run --batch N takes the model as it is", str(path))) from None
+        raise InputError(Problem(f"{says}; tpusim run takes the model itself, at any batch", str(path))) from None
     return replace(first, data={**first.data, "layers": layers}, images=None, multiple=gcd(*read_at))
 
 
