@@ -425,3 +425,16 @@ def unless_refused(folder: Path, graph: RandomGraph, engine: str, runs: int) -> 
         event(f"refused: {str(error).partition(': ')[2][:60]}")
         if not re.search("no op that could be run|no multiple of the batch", str(error)):
             raise
+
+
+def test_a_written_workload_keeps_the_batches_that_it_is_for(tmp_path: Path) -> None:
+    """A sum over the three images of a model makes one row a run: of four images nobody knows the rows."""
+    nodes = [node("ReduceSum", "x axis", "s"), node("MatMul", "s w", "y")]
+    path = saved(tmp_path, model(nodes, [3, 8], {"axis": np.array([0]), "w": np.ones((8, 4), np.float32)}))
+    written = tmp_path / "written.yaml"
+    written.write_text(yaml_of(open_workload(path)))
+    for batch, rows in ((3, 1), (6, 2), (None, 1)):
+        assert [work.layers[-1].m for work in (load_workload(written, batch), load_workload(path, batch))] == [rows] * 2
+    for each in (written, path):
+        with pytest.raises(InputError, match="is for 3 images at once"):
+            load_workload(each, 4)

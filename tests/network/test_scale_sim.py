@@ -345,3 +345,12 @@ def test_a_name_may_have_a_count_several_times() -> None:
     """A number behind an underscore would be that of a layer of the first, so that no name was ever found."""
     names = Names()
     assert [names.take("a", counted=True) for _ in range(3)] == ["a", "a.2", "a.3"]
+
+
+def test_a_written_topology_keeps_its_batch(tmp_path: Path) -> None:
+    path = topology(tmp_path, "a,5,5,3,3,2,2,1,4,\n", CONV.replace(",\n", ", Batch,\n"))
+    written = tmp_path / "written.yaml"
+    written.write_text(yaml_of(open_workload(path)))
+    assert load_workload(written).batch == 4
+    with pytest.raises(InputError, match=r"written.yaml: its layers are for 4 images; give that batch, not 8"):
+        load_workload(written, batch=8)

@@ -86,7 +86,7 @@ def load_workload(
     """
     images = run_batch(batch)
     document = open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown, ops, batch=images))
-    return workload_of(document, document.images if images.usual and document.images else images.images, ops)
+    return workload_of(document, batch_for(document, images), ops)
 
 
 USUAL_BATCH = 8
@@ -96,6 +96,12 @@ USUAL_BATCH = 8
 def run_batch(asked: int | None) -> RunBatch:
     """Return the batch of a run; None: none was asked for. Raises InputError."""
     return RunBatch(USUAL_BATCH, usual=True) if asked is None else RunBatch(images_of(asked))
+
+
+def batch_for(document: Document, asked: RunBatch) -> int:
+    """Return the batch that is asked for; where none is and the usual one does not fit, the least one of the file."""
+    fits = not document.images and asked.images % document.multiple == 0
+    return document.least_batch if asked.usual and not fits else asked.images
 
 
 def images_of(batch: object) -> int:
@@ -122,12 +128,23 @@ def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Do
     phases, phase = document.data.get(PHASES), asked.phase
     if phase is None and asked.training is not None and isinstance(phases, Mapping) and TRAINING in phases:
         phase = TRAINING
-    document = in_phase(document, phase)
+    document = in_phase(_with_batch(document), phase)
     document = repeated(with_sizes(_stored_as(document, asked), asked.dims))
     layers, folder = document.data.get("layers"), Path(name_or_path).parent
     if not isinstance(layers, list):
         return document
     return replace(document, data={**document.data, "layers": [_beside(each, folder) for each in layers]})
+
+
+ONE_BATCH, MULTIPLE = "batch", "multiple"
+"""The keys of a file that say which batches its entries are for."""
+
+
+def _with_batch(document: Document) -> Document:
+    """Return the document for the batches that it says; what is wrong there is told with all else of the file."""
+    told = document.data.get(ONE_BATCH), document.data.get(MULTIPLE)
+    images, multiple = (each if isinstance(each, int) and each > 0 else None for each in told)
+    return replace(document, images=images, multiple=multiple or 1)
 
 
 WEIGHTS, CACHES = "weights", "caches"
@@ -401,7 +418,7 @@ _PHASES = "{prefill: {tokens: context}, decode: {tokens: 1}}"
 
 @validated
 class _File:
-    """A workload as its file has it, which says nothing of the batch.
+    """A workload as its file has it, for every batch unless it says otherwise.
 
     Attributes:
         name: name of the network in results.
@@ -415,6 +432,8 @@ class _File:
         phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
         grows: size that each token of a generation adds one to (`tpusim run --tokens`).
         chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
+        batch: the only batch that the entries are for, as those of a topology that names its batch.
+        multiple: number of which every batch is a multiple, as of a model for several images at once.
         inputs: names by which entries read the inputs of the network.
         training: what a training step adds to the network (`tpusim run --training`).
         weights: how HBM has second factors of products that no layer makes: `computed`, as they are multiplied, or as
@@ -433,6 +452,8 @@ class _File:
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
     grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
     chips: Annotated[int, whole(MOST_CHIPS)] = 1
+    batch: Annotated[int | None, whole(MOST_IMAGES), written(4)] = None
+    multiple: Annotated[int, whole(MOST_IMAGES)] = 1
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None
@@ -461,6 +482,8 @@ def yaml_of(document: Document) -> str:
     data, keys = document.data, ("name", "source", "inputs", "not_timed", "not_known")
     lines = [f"# {note}" for note in document.notes]
     lines += [_flow({key: data[key]})[1:-1] for key in keys if data.get(key)]
+    lines += [f"{ONE_BATCH}: {document.images}"] if document.images else []
+    lines += [f"{MULTIPLE}: {document.multiple}"] if document.multiple > 1 else []
     lines.append("layers:")
     for entry in data["layers"]:
         # Defaults are left out, and several equal numbers become one.

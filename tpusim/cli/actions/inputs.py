@@ -25,8 +25,7 @@ from tpusim.machines.family import Machine, load_hardware
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import (
-    USUAL_BATCH,
-    images_of,
+    batch_for,
     open_workload,
     run_batch,
     workload_of,
@@ -49,7 +48,7 @@ def load(
     """Return the workload and the machine as their files have them.
 
     Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
-    USUAL_BATCH.
+    the usual one.
 
     What there is to know of a model of another tool is told on stderr.
 
@@ -65,7 +64,7 @@ def load(
         says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
     ops = asked.ops or ("all" if asked.training is not None else None)
-    work = workload_of(document, document.images or images.images, ops)
+    work = workload_of(document, batch_for(document, images), ops)
     if asked.training is not None:
         from tpusim.network.training import USUAL, training_step
 
@@ -259,7 +258,7 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
     """Write the workload that a file of another tool holds into `out` (None, -: here), and say on stderr what was
     read.
     """
-    given = None if batch is None else images_of(batch)
+    wanted = run_batch(batch)
     if out == Path(STDOUT):
         out = None
     if not is_foreign(file):
@@ -270,7 +269,7 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
     document = open_workload(file, asked)
-    images = given or document.images or USUAL_BATCH
+    images = batch_for(document, wanted)
     work = workload_of(document, images, asked.ops)
     text = yaml_of(document)
     if out is None:
