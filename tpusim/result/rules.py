@@ -14,13 +14,17 @@ from typing import Any, TypeAlias
 from tpusim.result.records import STALL_CAUSES, LayerResult, Result, total_of
 from tpusim.result.vocabulary.states import ARRAY_UNIT, main_unit
 
-SHARES = ("pe_utilization", "mapping_efficiency", "transformation_share", "port_idle_ratio")
-"""Figures that are shares, from 0 to 1."""
+SHARES = ("mapping_efficiency", "transformation_share", "port_idle_ratio")
+"""Figures that are shares, from 0 to 1.
+
+PE utilisation is none: an algorithm such as Winograd's takes fewer multiplications than the layer has, and so may be
+faster than a peak without stalls.
+"""
 
 _NO_MORE = (
     ("outputs_checked", "outputs"), ("outputs_mismatched", "outputs_checked"),
     ("intermediates_mismatched", "intermediates_checked"), ("transformation_cycles", "cycles"),
-    ("launch_cycles", "cycles"), ("ideal_cycles", "cycles"),
+    ("launch_cycles", "cycles"),
 )  # fmt: skip
 """Figures of which the first is never above the second."""
 
