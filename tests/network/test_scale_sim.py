@@ -262,6 +262,15 @@ def test_layers_of_a_type_that_nobody_knows_are_left_out_where_that_is_asked_for
     assert (work.layers, dict(work.not_known)) == ((Gemm("a", 512, 128, 256),), {"Other": 2})
 
 
+def test_columns_in_another_order_are_told_of_convolutions_too(tmp_path: Path) -> None:
+    assert "by their place" not in notes(topology(tmp_path, "a,9,8,3,2,4,5,1,\n", CONV))
+    shuffled = "Strides,Num Filter,Channels,Filter Width,Filter Height,IFMAP Width,IFMAP Height,Layer name,\n"
+    path = topology(tmp_path, "1,5,4,2,3,8,9,a,\n", shuffled)
+    assert load_workload(path, 2).layers == load_workload(topology(tmp_path, "a,9,8,3,2,4,5,1,\n", CONV), 2).layers
+    path = topology(tmp_path, "1,5,4,2,3,8,9,a,\n", shuffled)
+    assert "SCALE-Sim would read IFMAP Height, IFMAP Width, Filter Height, " in notes(path)
+
+
 def test_a_column_of_images_is_the_batch(tmp_path: Path) -> None:
     header = CONV.replace(",\n", ", Batch Size,\n")
     path = topology(tmp_path, "a,34,34,3,3,64,64,1,4,\nfc,8,512,1,512,1,10,1,4\n", header)

@@ -85,7 +85,7 @@ _NOTES = {
 _EACH = "a topology is of one image, whose maps hold their padding already; each convolution is run for a batch"
 _OWN = "{} says {}, for which the layers are run; maps hold their padding already"
 _ROWS = "M is as written, whatever the batch"
-_REORDERED = "columns are read by their names; SCALE-Sim would read M, N, K by their place"
+_REORDERED = "columns are read by their names; SCALE-Sim would read {} by their place"
 
 
 class _Line(NamedTuple):
@@ -238,8 +238,8 @@ def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | No
         yield _EACH if images is None else _OWN.format(header.spelt(_BATCH), counted(images, "image"))
     if "products" in forms:
         yield _ROWS
-    if header.products and [each for each in header.places if each in _GEMM] != [*_GEMM]:
-        yield _REORDERED
+    if [each for each in header.places if each in header.sizes] != [*header.sizes]:
+        yield _REORDERED.format(", ".join(header.sizes))
     for key, layers in found.noticed.items():
         if layers:
             more = ", ..." if len(layers) > _SHOWN else ""

@@ -89,8 +89,9 @@ def at_a_glance(made: Generation) -> list[tuple[str, str, str]]:
     """Return the figures of a generation that matter most, each with its name and what more there is to say."""
     first, whole = made.tokens[0], made.seconds * 1e6
     took, moved = first.cycles / made.clock_hz * 1e6, made.bound_seconds * 1e6
+    of_all = f"of all {made.batch:,} sequences together" if made.batch > 1 else "of the one sequence"
     return [
-        ("speed", f"{three_digits(made.tokens_per_second)} tokens/s", f"of all {made.batch:,} sequences together"),
+        ("speed", f"{three_digits(made.tokens_per_second)} tokens/s", of_all),
         ("first token", _time(took), f"sees {first.context:,} keys, its own included"),
         ("all tokens", _time(whole), f"{len(made.tokens):,} of each sequence, one after the other"),
         ("HBM", _time(moved), f"for the bytes of the first token: {percent(moved / took)} % of its time"),

@@ -63,7 +63,8 @@ function paretoSection() {
 function failures() {
   const shownFirst = [...failed].slice(0, 500);
   return section("Failed points", html("div", { class: "scroller" }, pairs(
-    failed.size > 500 ? `The first 500 of ${whole(failed.size)}; all are in points.csv` : `${whole(failed.size)} points and their errors`,
+    failed.size > 500 ? `The first 500 of ${whole(failed.size)}; all are in points.csv`
+      : failed.size > 1 ? `${whole(failed.size)} points and their errors` : "1 point and its error",
     shownFirst.map((i) => [`${points.workload[i]}: ${settings(i)}`, points.error[i]]))));
 }
 
