@@ -55,6 +55,7 @@ WEIGHTS = {"w": np.ones((3, 64))}
         (["bs", "batch_beams", 3], "bs", "batch_beams"), (["batch", "2 * batch", 3], "batch", "2 * batch"),
         (["points", "queries", 3], "points", "queries"), ([None, None, 3], "x.0", "x.1"),
         (["batch", "batch_of_words", 3], "batch", "batch_of_words"),
+        ([None, "N", 3], "x.0", "N"), (["unk__6", "n", 3], "unk__6", "n"),
     ],
 )  # fmt: skip
 def test_what_may_be_no_batch_is_asked_for_by_name(tmp_path: Path, shape: list[Any], batch: str, asked: str) -> None:

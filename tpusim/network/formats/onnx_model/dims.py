@@ -121,11 +121,16 @@ def _counting(opened: Sequence[Open]) -> tuple[frozenset[str], bool]:
 
     One name is: equal names mean equal sizes, and others may be other sizes. Where nothing is called a batch, the
     first dimension of the first input is the usual place; where that has no name, so are those of the other inputs.
+    An N behind a first dimension that is open and has no name counts something else, such as the points of a cloud.
     """
-    for names in _BATCH:
-        if called := [each for each in opened if each.like(names) and not each.like(_LENGTH)]:
-            return frozenset([min(called, key=lambda each: each.axis > 0).name]), True
     firsts = [each for each in opened if each.axis == 0 and each.rank > 1 and not each.like(_LENGTH)]
+    unnamed = {each.value for each in firsts if each.made_up}
+    for names in _BATCH:
+        called = [each for each in opened if each.like(names) and not each.like(_LENGTH)]
+        if names is _BATCH[-1]:
+            called = [each for each in called if each.axis == 0 or each.value not in unnamed]
+        if called:
+            return frozenset([min(called, key=lambda each: each.axis > 0).name]), True
     if firsts and firsts[0].made_up:
         return frozenset(each.name for each in firsts if each.made_up), False
     return frozenset(each.name for each in firsts[:1]), False
