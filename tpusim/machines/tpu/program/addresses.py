@@ -7,12 +7,12 @@ alone, and that array rows reach through a crossbar.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,10 @@ class PointerTable(NamedTuple):
         """Addresses of the pointer words."""
         return range(self.base, self.base + self.words)
 
+    def at(self, slots: Slots) -> PointerTable:
+        """The table where the slots are."""
+        return self._replace(base=slots(self.base))
+
     def reads(self, arrays: int) -> tuple[_Numbers, _Numbers]:
         """The frame of the pass that first needs each pointer word, and the words before it in that frame."""
         # Without the base, tables of many passes are equal, and the cache finds them.
@@ -88,6 +92,10 @@ class Pointers(NamedTuple):
     which: int
     base: int
     stored: int
+
+    def at(self, slots: Slots) -> Pointers:
+        """The pointers where the slots are."""
+        return self._replace(table=self.table.at(slots), base=slots(self.base))
 
     @property
     def words(self) -> int:
@@ -118,6 +126,10 @@ class ElementTable(NamedTuple):
     elements: int
     together: int
     per_word: int
+
+    def at(self, slots: Slots) -> ElementTable:
+        """The table where the slots are."""
+        return self._replace(base=slots(self.base))
 
     @property
     def pointers(self) -> int:
@@ -153,6 +165,10 @@ class Picked(NamedTuple):
     which: int
     base: int
     stored: int
+
+    def at(self, slots: Slots) -> Picked:
+        """The words where the slots are."""
+        return self._replace(table=self.table.at(slots), base=slots(self.base))
 
     @property
     def words(self) -> int:
@@ -204,6 +220,31 @@ def pointers_a_word(hardware: Hardware) -> int:
 
 PADDING = -1
 """The address of an element that is zero and needs no access."""
+
+_SLOT_BITS = 52
+_MIDDLE = 1 << _SLOT_BITS - 1
+"""Address of the first word of slot 0: an address tells its slot, and how far it lies from the slot's first word, on
+either side. Lower addresses lie in no slot.
+"""
+
+
+def in_slot(number: int) -> int:
+    """The first word of a slot, for addresses that are relative to slots."""
+    return (number << _SLOT_BITS) + _MIDDLE
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Places of slots, the first of which begins at word `firsts[at]`: what addresses relative to them become."""
+
+    firsts: Sequence[int]
+    at: int = 0
+
+    def __call__(self, address: int) -> int:
+        """The word of an address; one that lies in no slot stays as it is."""
+        if address < _MIDDLE:
+            return address
+        return self.firsts[self.at + (address >> _SLOT_BITS)] + (address & (1 << _SLOT_BITS) - 1) - _MIDDLE
 
 
 class Counter(NamedTuple):
@@ -272,6 +313,10 @@ class Counters(NamedTuple):
         """Words from the lowest that may be read to the highest."""
         first, stop = _reach(self.counters)
         return range(self.base + first, self.base + stop)
+
+    def at(self, slots: Slots) -> Counters:
+        """The walk where the slots are."""
+        return Counters(slots(self.base), self.counters, self.window)
 
     def moved(self, words: int) -> Counters:
         """Return this walk, `words` further on."""
@@ -353,6 +398,10 @@ class AddressTable(NamedTuple):
         stored = [each for each in self.addresses if each != PADDING]
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
+    def at(self, slots: Slots) -> AddressTable:
+        """The walk where the slots are."""
+        return AddressTable(tuple(map(slots, self.addresses)))
+
     def moved(self, words: int) -> AddressTable:
         """Return this walk, `words` further on."""
         return AddressTable(tuple(each if each == PADDING else each + words for each in self.addresses))
@@ -404,6 +453,10 @@ class Feed:
     """Reads of a pass: lane groups with their patterns. Rows without a group get zeros."""
 
     groups: tuple[LaneGroup, ...]
+
+    def at(self, slots: Slots) -> Self:
+        """The reads where the slots are."""
+        return replace(self, groups=tuple([LaneGroup(lane, n, each.at(slots)) for lane, n, each in self.groups]))
 
     @cached_property
     def accesses(self) -> int:

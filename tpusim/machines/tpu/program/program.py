@@ -134,7 +134,7 @@ class Program:
 
     tensors: tuple[Tensor, ...]
     buffers: tuple[Buffer, ...]
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     word_fill: int
     banked: tuple[Buffer, ...] = ()
     constants: tuple[Constant, ...] = ()

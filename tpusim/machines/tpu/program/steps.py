@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import ElementTable, Feed, first_word
+from tpusim.machines.tpu.program.addresses import ElementTable, Feed, Slots, first_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, converting, work_of
 from tpusim.machines.tpu.sections import AluWork
 
@@ -94,6 +94,10 @@ class Step:
         """Whether the step works on the words that it writes, in place of writing them anew."""
         return False
 
+    def at(self, slots: Slots) -> Self:
+        """The step where its slots are."""
+        return self
+
     def of_layer(self, layer: str) -> Self:
         """The step in a Program of several layers, where tensors are named after their layers."""
         return self
@@ -133,6 +137,9 @@ class Preload(Step):
     def use(self) -> Use:
         # Each column in use reads from its own lane.
         return Use(port_reads=(self.words + self.bias_words) * self.cols)
+
+    def at(self, slots: Slots) -> Self:
+        return replace(self, base=slots(self.base), bias=None if self.bias is None else slots(self.bias))
 
     @property
     def bias_words(self) -> int:
@@ -192,6 +199,9 @@ class Stream(Step):
     accumulate: bool
     finish: tuple[Finish, ...] = ()
     fill: int = 0
+
+    def at(self, slots: Slots) -> Self:
+        return replace(self, reads=self.reads.at(slots), result_base=slots(self.result_base))
 
     @property
     def finishing(self) -> tuple[int, int]:
@@ -277,6 +287,12 @@ class Vector(Step):
     widened: Fraction = Fraction(1)
     packed: int = 0
     delay: int = 0
+
+    def at(self, slots: Slots) -> Self:
+        operands, scalars = tuple(each.at(slots) for each in self.operands), self.scalars
+        return replace(
+            self, operands=operands, writes=self.writes.at(slots), scalars=scalars._replace(base=slots(scalars.base))
+        )
 
     @property
     def counts(self) -> Arity:

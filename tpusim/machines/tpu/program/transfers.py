@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Feed
+from tpusim.machines.tpu.program.addresses import Feed, Slots
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.steps import Step, Use, step_of_a_program
 from tpusim.memory.layout import Bytes, Region
@@ -172,6 +172,10 @@ class Part(NamedTuple):
     per_word: int
     feed: Feed | None = None
 
+    def at(self, slots: Slots) -> Part:
+        """The part where the slots are."""
+        return self._replace(base=slots(self.base), feed=self.feed.at(slots) if self.feed else None)
+
     @property
     def words(self) -> int:
         """Words of each lane."""
@@ -211,6 +215,10 @@ class BankPart(NamedTuple):
     lane: tuple[Along, ...]
     items: tuple[Along, ...]
     per_word: int
+
+    def at(self, slots: Slots) -> BankPart:
+        """The part where the slots are."""
+        return self._replace(base=slots(self.base))
 
     @property
     def words(self) -> int:
@@ -280,6 +288,10 @@ class Work(NamedTuple):
     words: tuple[tuple[int, ...], ...] = ()
     begins: tuple[bool, ...] = ()
     around: tuple[int, ...] = ()
+
+    def at(self, slots: Slots) -> Work:
+        """The work where the slots are."""
+        return self._replace(words=tuple(tuple(map(slots, each)) for each in self.words))
 
     @property
     def maps(self) -> int:
@@ -356,6 +368,9 @@ class TensorStep(Step):
     def label(self) -> str:
         return f"{self.tensor.role} {self.verb}"
 
+    def at(self, slots: Slots) -> Self:
+        return replace(self, parts=tuple([each.at(slots) for each in self.parts]))
+
     def of_layer(self, layer: str) -> Self:
         return replace(self, tensor=self.tensor.of_layer(layer))
 
@@ -431,6 +446,10 @@ class LaneTransfer(InLanes, Transfer):
 
     def __post_init__(self) -> None:
         self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
+
+    def at(self, slots: Slots) -> Self:
+        found = TensorStep.at(self, slots)
+        return replace(found, work=self.work.at(slots)) if self.work else found
 
     @property
     def accesses(self) -> list[Access]:

@@ -331,6 +331,8 @@ class _AtHome(Units):
     in the order of steps, so that each word stands where it was last left.
     """
 
+    moves_words = True
+
     def __init__(self, of: Units, stays: Stays, places: Mapping[str, int], bases: Bases, spilled: bool) -> None:
         self.of, self.stays, self.places, self.spilled = of, stays, places, spilled
         self.word_fill, self.before = of.word_fill, of.before
@@ -453,12 +455,12 @@ class _AtHome(Units):
             raise ScatteredError
         return moves
 
-    def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterator[Step]:
+    def leaving(self, moves: Moves) -> Iterator[Step]:
         keeps = self.stays.home is not None and moves.tensor.name == OFMAP
         if keeps:
-            yield Keep(after, moves.tensor, moves.parts)
+            yield Keep((), moves.tensor, moves.parts)
         if not keeps or self.spilled:
-            yield Spill(after, *moves[:3], regions=moves.regions)
+            yield Spill((), *moves[:3], regions=moves.regions)
 
     def _results(self, need: SlotNeed, base: int) -> bool:
         """Whether the slot is to hold part of the outcome; from then on its words are at home."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
+from tpusim.machines.tpu.program.addresses import in_slot
 from tpusim.machines.tpu.program.program import Buffer, Program, StepCounts
-from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.rows import Rows, RowWriter
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
@@ -61,6 +64,8 @@ def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, 
 
 LAST = 1 << 62
 """A unit number behind all units."""
+SLOTS = [*map(in_slot, range(256))]
+"""Addresses of the first words of slots, for acts that are relative to them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -187,8 +192,8 @@ class Schedule:
     Units are numbered by the gap ahead of them. All tenancies are known before the first step is written.
     """
 
-    def __init__(self, units: Units, bases: Bases, steps: list[Step] | None = None) -> None:
-        self.of, self.policy, self.steps = units, units.policy, [] if steps is None else steps
+    def __init__(self, units: Units, bases: Bases, rows: RowWriter | None = None) -> None:
+        self.of, self.policy, self.rows = units, units.policy, RowWriter() if rows is None else rows
         self.units = [*units.units()]
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
         # All tenancies are known before the first step is written, since a load is issued ahead of its unit.
@@ -198,7 +203,7 @@ class Schedule:
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
         self.queue = self._queue(rings)
-        self.strands = {name: Schedule(each, bases, self.steps) for name, each in units.strands.items()}
+        self.strands = {name: Schedule(each, bases, self.rows) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
         """The spill of what a unit made, by its key."""
         self._next = 0
@@ -225,7 +230,7 @@ class Schedule:
         strands = [each.planned for each in self.strands.values()]
         return StepCounts(passes, transfers + steps + sum(each.transfers for each in strands))
 
-    def run(self) -> tuple[Step, ...]:
+    def run(self) -> Rows:
         """Write all steps: in each gap loads, then a spill whose lag is over, then late loads; behind the gap the acts
         of its unit.
         """
@@ -236,7 +241,7 @@ class Schedule:
         self.until(len(self.units))
         while self._ended:
             self._spill(self._ended.popleft())
-        return tuple(self.steps)
+        return self.rows.rows()
 
     def until(self, number: int) -> None:
         """Write the units ahead of unit `number`."""
@@ -299,13 +304,23 @@ class Schedule:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
+    def _slots(self, tenancies: Sequence[Tenancy]) -> tuple[int, list[int]]:
+        """The place of the slots of some tenancies among those of all rows, and the addresses by which acts name them:
+        equal acts in other slots are then equal.
+        """
+        firsts = [each.base for each in tenancies]
+        if self.of.moves_words:
+            return 0, firsts
+        return self.rows.slots(firsts), SLOTS[: len(firsts)]
+
     def _bring(self, entry: _Entry) -> None:
         """Bring a piece, by transfers or by vector steps that compute it."""
         *_, tenancy, piece, held = entry
-        brought = [*piece.brings(tenancy.base, *[each.base for each in held])]
+        slots, names = self._slots([tenancy, *held])
+        brought = [*piece.brings(*names)]
         if not brought:
             return
-        steps, there, delay = self.steps, tenancy.there, 0
+        rows, there, delay = self.rows, tenancy.there, 0
         waits = tenancy.freed() if tenancy.before else self._begun
         for other in held:
             waits = (*other.made(None), *waits)
@@ -316,28 +331,34 @@ class Schedule:
             # Transfers of one piece count as an atom each, so that a reader of the whole piece waits for every one.
             # Of a chain the last one counts: words cross the port transfer by transfer, so it need not wait for others.
             for atom in piece.atoms if not number or piece.chained else (-number,):
-                there[atom] = len(steps)
+                there[atom] = len(rows)
             if isinstance(each, Moves):
-                steps.append(tenancy.area.fill(waits, *each[:3], **each.more))
+                fill = tenancy.area.fill
+                recipe = rows.recipe((fill, each), lambda: fill((), *each[:3], **each.more))
+                rows.write(recipe, waits, slots)
             else:
-                steps.append(Vector(waits, *each, delay))
+                rows.write(rows.recipe(each, lambda: Vector((), *each)), waits, slots, delay=delay)
                 delay = 0
+        queue = "dma" if isinstance(brought[-1], Moves) else "vector"
         for other in held:
-            other.used[steps[-1].queue, 0] = len(steps) - 1
+            other.used[queue, 0] = len(rows) - 1
 
     def _spill(self, at: int) -> None:
-        unit, steps = self.units[at], self.steps
+        unit, rows = self.units[at], self.rows
         tenancy = self.tenancies[at][unit.leaves]
         made = (*tenancy.made(None), *(self._computed.values() if self.policy.pipelined else ()))
-        moves, mine = self.of.spill(unit, tenancy.base), self.tenancies[at]
+        mine = self.tenancies[at]
+        slots, names = self._slots(mine)
+        moves = self.of.spill(unit, names[unit.leaves])
         for place in unit.beside:
             made = (*made, *mine[place].made(None))
-            mine[place].used["dma", 0] = len(steps)
-        moves = self.of.worked(unit, [each.base for each in mine], moves)
+            mine[place].used["dma", 0] = len(rows)
+        moves = self.of.worked(unit, names, moves)
         if unit.tallies >= 0:
-            mine[unit.tallies].written = len(steps)
-        tenancy.used["dma", 0] = self.left[unit.makes] = len(steps)
-        steps.extend(self.of.leaving(made, moves))
+            mine[unit.tallies].written = len(rows)
+        tenancy.used["dma", 0] = self.left[unit.makes] = len(rows)
+        for each in self.of.leaving(moves):
+            rows.write(rows.alone(each), made, slots)
 
     def _work(self, at: int, unit: Unit) -> None:
         """Write the acts of a unit; waits of its body and its new tenancies go to the first act."""
@@ -350,7 +371,8 @@ class Schedule:
         drained = last if begins and policy.drains else ()
         serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
-        acts = self.of.acts(unit, [each.base for each in mine])
+        slots, names = self._slots(mine)
+        acts = self.of.acts(unit, names)
         array = max(unit.array, 0)
         if policy.arrays > 1 and unit.array < 0:
             acts = [*acts]
@@ -359,7 +381,7 @@ class Schedule:
             if each.area.ready and (begins if policy.pipelined else each.first == gap):
                 wait = each.area.ready(each.key)
                 delay += wait
-                each.begun = (len(self.steps), array) if wait else None
+                each.begun = (len(self.rows), array) if wait else None
             elif each.begun and each.begun[1] != array:
                 drained = *drained, each.begun[0]
         if begins and policy.whole:
@@ -378,23 +400,24 @@ class Schedule:
             self._started.add(array)
         for act in acts:
             if isinstance(act, Pass):
-                self._pass(act, mine, array, unit.fill, delay, drained, (*whole, *serial))
+                self._pass(act, mine, slots, array, unit.fill, delay, drained, (*whole, *serial))
                 drained = whole = ()
             else:
-                self._vector(act, mine, delay)
+                self._vector(act, mine, slots, delay)
             delay = 0
 
     def _pass(
-        self, act: Pass, mine: list[Tenancy], array: int, fill: int, delay: int, drained: tuple[int, ...],
+        self, act: Pass, mine: list[Tenancy], slots: int, array: int, fill: int, delay: int, drained: tuple[int, ...],
         others: tuple[int, ...],
     ) -> None:  # fmt: skip
         weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words, finish, bias = act
-        steps, loaded, into = self.steps, mine[weights[0]], mine[sums]
-        at = len(steps)
+        writer, loaded, into = self.rows, mine[weights[0]], mine[sums]
+        at, word = len(writer), bias.word if bias else None
         waits = (*loaded.made(weights[1]), *drained)
         if bias:
             waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
-        steps.append(Preload(waits, base, weight_words, rows, cols, delay, bias.word if bias else None, array))
+        load = base, weight_words, rows, cols, 0, word
+        writer.write(writer.recipe(load, lambda: Preload((), *load)), waits, slots, array, delay=delay)
         loaded.used["weights", array] = at
         waits = (*into.freed(), *others) if begins else others
         if data:
@@ -403,20 +426,22 @@ class Schedule:
         if begins and into.there:
             # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
-        steps.append(Stream(waits, at, reads, result, words, rows, cols, not begins, finish, fill))
+        what = reads, result, words, rows, cols, not begins, finish, fill
+        writer.write(writer.recipe(what, lambda: Stream((), -1, *what)), waits, slots, array, at)
         into.written = self._computed[array] = at + 1
 
-    def _vector(self, act: VectorWork, mine: list[Tenancy], delay: int) -> None:
+    def _vector(self, act: VectorWork, mine: list[Tenancy], slots: int, delay: int) -> None:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())
         # A serial machine has no overlap between computing steps.
         if self.policy.serial:
             waits = (*waits, *self._computed.values())
-        for compute in act.steps:
-            self.steps.append(Vector(waits, *compute, delay))
+        rows = self.rows
+        for each in act.steps:
+            rows.write(rows.recipe(each, partial(Vector, (), *each)), waits, slots, delay=delay)
             delay = 0
-        last = self._computed[0] = len(self.steps) - 1
+        last = self._computed[0] = len(rows) - 1
         for need, _ in act.reads:
             mine[need].used["vector", 0] = last
         if act.writes >= 0:

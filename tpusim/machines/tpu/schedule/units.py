@@ -245,6 +245,7 @@ class Units(ABC):
         word_fill: elements in use in a word.
         tensors: tensors in HBM.
         policy: policy by which units are run.
+        moves_words: whether words may stand elsewhere than in their slot, so that each step has addresses of its own.
         intermediates: elements of tensors that are written and read again.
         strands: other units, by name, that are run only as far as pieces need their results.
         before: whether all strands end before the first unit, as they share words with it.
@@ -253,6 +254,7 @@ class Units(ABC):
     word_fill: int
     tensors: tuple[Tensor, ...]
     policy: Policy
+    moves_words: bool = False
     intermediates: int = 0
     strands: Mapping[str, Units] = {}
     before: bool = False
@@ -287,9 +289,9 @@ class Units(ABC):
         """The moves of a unit's result with the work on their way, if there is any."""
         return moves
 
-    def leaving(self, after: tuple[int, ...], moves: Moves) -> Iterable[Step]:
-        """Steps by which a result leaves its slot: a spill."""
-        yield Spill(after, *moves[:3], **moves.more)
+    def leaving(self, moves: Moves) -> Iterable[Step]:
+        """Recipes by which a result leaves its slot: a spill."""
+        yield Spill((), *moves[:3], **moves.more)
 
     def counted(self) -> StepCounts | None:
         """Numbers of steps by a formula, for layers with too many units to list; None if the scheduler is to count."""

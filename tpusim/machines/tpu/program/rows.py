@@ -1,0 +1,157 @@
+"""The steps of a Program as a table: a row says what is done, by number, where, and behind which steps.
+
+What is done is a *recipe*: a step without waits, whose addresses are relative to slots, said once however often it is
+done. Where is a row's slots: the first word of each area that the recipe touches. A step with its waits and addresses is
+made of its row only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.program.addresses import Slots
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+
+ROW = np.dtype(
+    [("recipe", "i4"), ("array", "i4"), ("preload", "i4"), ("delay", "i4"), ("slots", "i4"), ("waits", "i4")]
+)
+"""A row: number of its recipe; array with weights of its own, -1 for steps of other units; row of the preload of a
+pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot, and in `Rows.waits` of its first
+wait.
+"""
+Kind = TypeVar("Kind", bound=Step)
+
+
+class Rows(Sequence[Step]):
+    """Steps in order, each made when it is asked for.
+
+    Attributes:
+        table: a row of ROW for each step.
+        recipes: what steps do, without waits, relative to their slots.
+        slots: first words of areas, those of a row side by side.
+        waits: rows that are waited for, those of a row side by side; `ends` has the end of each row's.
+    """
+
+    def __init__(
+        self, table: NDArray[Any], recipes: Sequence[Step], slots: Sequence[int], waits: NDArray[np.int32]
+    ) -> None:
+        self.table, self.recipes, self.slots, self.waits = table, recipes, slots, waits
+        self.ends = np.append(table["waits"][1:], len(waits)).astype(np.int32)
+        self._made: list[Step | None] = [None] * len(table)
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Rows:
+        """The rows of steps that were made one by one, each with a recipe of its own."""
+        if isinstance(steps, Rows):
+            return steps
+        writer, arrays = RowWriter(), list[int]()
+        for step in steps:
+            array, preload, delay = -1, -1, 0
+            match step:
+                case Preload():
+                    array, delay = step.array, step.delay
+                case Stream():
+                    # Weights stand in one array, and only there can a pass use them.
+                    array, preload = arrays[step.preload], step.preload
+                case Vector():
+                    delay = step.delay
+            arrays.append(array)
+            writer.write(writer.alone(step), step.after, array=array, preload=preload, delay=delay)
+        found = writer.rows()
+        found._made[:] = steps
+        return found
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Step, ...]: ...
+    def __getitem__(self, at: int | slice) -> Step | tuple[Step, ...]:
+        if isinstance(at, slice):
+            return tuple([self[each] for each in range(*at.indices(len(self)))])
+        found = self._made[at]
+        if found is None:
+            found = self._made[at] = self._step(at % len(self))
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _step(self, at: int) -> Step:
+        """The step of a row."""
+        number, array, preload, delay, slots, waits = self.table[at].tolist()
+        recipe = self.recipes[number]
+        step = recipe.at(Slots(self.slots, slots))
+        after = tuple(self.waits[waits : self.ends[at]].tolist())
+        match step:
+            case Preload():
+                return replace(step, after=after, delay=delay, array=array)
+            case Stream():
+                return replace(step, after=after, preload=preload)
+            case Vector():
+                return replace(step, after=after, delay=delay)
+        return replace(step, after=after)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """How often each recipe is done."""
+        return np.bincount(self.table["recipe"], minlength=len(self.recipes))
+
+    def done(self, kind: type[Kind]) -> Iterator[tuple[Kind, int]]:
+        """Recipes of a kind, each with how often it is done."""
+        for recipe, count in zip(self.recipes, self.counts.tolist(), strict=True):
+            if isinstance(recipe, kind):
+                yield recipe, count
+
+
+class RowWriter:
+    """Rows while a Program is written, row by row; recipes that are equal become one."""
+
+    def __init__(self) -> None:
+        self._rows, self._waits, self._slots = list[tuple[int, ...]](), list[int](), list[int]()
+        self._recipes: list[Step] = []
+        self._known: dict[Hashable, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def slots(self, firsts: Iterable[int]) -> int:
+        """The place of slots that begin at these words."""
+        at = len(self._slots)
+        self._slots += firsts
+        return at
+
+    def alone(self, step: Step) -> int:
+        """The number of a recipe that is done once."""
+        self._recipes.append(step)
+        return len(self._recipes) - 1
+
+    def recipe(self, key: Hashable, made: Callable[[], Step]) -> int:
+        """The number of the recipe with a key, made if there is none yet."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.alone(made())
+        return found
+
+    def write(
+        self, recipe: int, after: Sequence[int], slots: int = 0, array: int = -1, preload: int = -1, delay: int = 0
+    ) -> int:
+        """Add a row, and return its number."""
+        self._rows.append((recipe, array, preload, delay, slots, len(self._waits)))
+        self._waits += after
+        return len(self._rows) - 1
+
+    def rows(self) -> Rows:
+        """The rows as a table."""
+        table = np.array(self._rows, np.int32).reshape(-1, len(ROW)).view(ROW).ravel()
+        return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32))
