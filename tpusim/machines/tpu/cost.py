@@ -11,7 +11,7 @@ from tpusim.machines.family import AreaPart, ChipArea, Sram
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import LaneTransfer
 from tpusim.result.records import EnergyUse, energy_use
 
@@ -121,26 +121,27 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware, p
         row_bytes = device.organisation.columns * device.organisation.burst_bytes
     # Elements that pass PEs and are added to partial sums, and operations of vector steps on each element of a result.
     passing = products = sums = 0
-    for stream in program.streams:
-        elements = stream.words * stream.cols * (stream.fill or program.word_fill)
+    for stream, count in program.rows.done(Stream):
+        elements = count * stream.words * stream.cols * (stream.fill or program.word_fill)
         passing += elements * stream.rows
         products += elements * stream.finishing[0] * bool(stream.finish)
         sums += elements * (stream.accumulate + stream.finishing[1])
-    worked = [each.worked(hardware) for each in program.steps if isinstance(each, LaneTransfer) and each.work]
-    for step in program.vectors:
-        multiplied, others = step.operations(hardware)
-        worked.append((multiplied * step.writes.accesses, others * step.writes.accesses))
-    products += program.word_fill * sum(multiplied for multiplied, _ in worked)
-    sums += program.word_fill * sum(others for _, others in worked)
-    preloads = [step for step in program.steps if isinstance(step, Preload)]
+    worked = [(*each.worked(hardware), count) for each, count in program.rows.done(LaneTransfer) if each.work]
+    for step, count in program.rows.done(Vector):
+        worked.append((*step.operations(hardware), count * step.writes.accesses))
+    products += program.word_fill * sum(multiplied * count for multiplied, _, count in worked)
+    sums += program.word_fill * sum(others * count for _, others, count in worked)
+    preloads = [*program.rows.done(Preload)]
     counts = {
         "pe_operations": passing,
-        "weights_loaded": sum(step.rows * step.cols for step in preloads) * hardware.array.together,
+        "weights_loaded": sum(step.rows * step.cols * count for step, count in preloads) * hardware.array.together,
         "vector_products": products,
         "vector_sums": sums,
     }
     # A weight for row r moves r + 1 times: the first row's once, the last row's through all rows.
-    moves = sum(step.cols * step.rows * (step.rows + 1) // 2 for step in preloads) * hardware.array.together
+    moves = hardware.array.together * sum(
+        count * step.cols * step.rows * (step.rows + 1) // 2 for step, count in preloads
+    )
     passed = counts["pe_operations"] * PASSED_BITS + moves * NARROW_BITS
     # A word is written once into the register beside its port, and each of its elements once more between that and the
     # array.

@@ -6,10 +6,9 @@ A row tells of a step what it is, whose it is, and what it waits for. What many 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -315,44 +314,51 @@ class Columns(NamedTuple):
 
 def columns_of(program: Program, hardware: Hardware) -> Columns:
     """The columns of a Program on a machine."""
-    steps, frames, queues = program.steps, program.frames(hardware), hardware.array.queues
-    kinds = np.array([KINDS[type(step)] for step in steps], np.int64)
+    table, recipes, frames = program.rows.table, program.rows.recipes, program.frames(hardware)
+    mine, delays = table["recipe"].astype(np.int64), table["delay"].astype(np.int64)
+    kinds = np.array([KINDS[type(each)] for each in recipes], np.int64)[mine]
     transfers, keeps = np.flatnonzero((kinds >= FILL) & (kinds <= BANK_FILL)), np.flatnonzero(kinds == KEEP)
     preloads, streams, vectors = (np.flatnonzero(kinds == kind) for kind in (PRELOAD, STREAM, VECTOR_STEP))
-    rows = np.zeros(len(steps), ROW)
-    rows["kind"], rows["array"], rows["pace"] = kinds, program.arrays, program.numbers_of_paces
+    rows = np.zeros(len(kinds), ROW)
+    rows["kind"], rows["array"], rows["pace"] = kinds, table["array"], program.numbers_of_paces
+    rows["waits"], rows["waits_end"] = table["waits"], program.rows.ends
+    rows["preload"][streams] = table["preload"][streams]
     for numbers in (preloads, streams, vectors, transfers, keeps):
         rows["number"][numbers] = np.arange(len(numbers))
-    after = [step.after for step in steps]
-    rows["waits_end"] = np.cumsum([*map(len, after)])
-    rows["waits"][1:] = rows["waits_end"][:-1]
-    rows["preload"][streams] = [step.preload for step in program.streams]
 
-    loading = ((step.delay, step.bias is not None) for step in steps if isinstance(step, Preload))
-    rows["recipe"][preloads], loads = _each_once(loading)
-    conflicts, tables = _Conflicts(hardware, frames), _Tables(frames)
-    numbered = zip(program.streams, rows["pace"][streams].tolist(), strict=True)
-    streaming = (
-        (step.words, step.accumulate, bool(step.finish), conflicts.of(step, pace), tables.of(step.reads.table, pace))
-        for step, pace in numbered
-    )
-    rows["recipe"][streams], passes = _each_once(streaming)
-    fills = ((step, program.fill_of(at)) for step, at in zip(program.vectors, vectors.tolist(), strict=True))
-    rows["recipe"][vectors], works = _each_once(_work(step, fill, hardware) for step, fill in fills)
-    moves = _Moves(hardware)
-    moving = [step for step in steps if isinstance(step, Transfer)]
-    rows["recipe"][transfers] = [moves.of(step) for step in moving]
+    def said_once(steps: Numbers, beside: Numbers, told: Callable[[Any, int, int], Fields]) -> list[Fields]:
+        """What is `told` of steps, by their recipe and one more number, each once; rows get the numbers."""
+        _, first, whose = np.unique(mine[steps] << 32 | beside[steps], return_index=True, return_inverse=True)
+        numbers, found = _each_once(told(recipes[mine[at]], int(beside[at]), at) for at in steps[first].tolist())
+        rows["recipe"][steps] = _numbers(numbers)[whose]
+        return found
 
-    waits = np.zeros(int(rows["waits_end"][-1]) if steps else 0, WAIT)
-    waits["step"] = [*chain.from_iterable(after)]
+    conflicts, tables, moves = _Conflicts(hardware, frames), _Tables(frames), _Moves(hardware)
+    loads = said_once(preloads, delays, lambda step, delay, _: (delay, step.bias_words))
+    passes = said_once(
+        streams, rows["pace"],
+        lambda step, pace, _: (
+            step.words, step.accumulate, bool(step.finish), conflicts.of(step, pace), tables.of(step.reads.table, pace)
+        ),
+    )  # fmt: skip
+    works = said_once(
+        vectors, delays, lambda step, delay, at: _work(step, delay, program.fill_of(at), hardware)
+    )  # fmt: skip
+    numbers_of_moves = _numbers(moves.of(each) if isinstance(each, Transfer) else 0 for each in recipes)
+    rows["recipe"][transfers] = numbers_of_moves[mine[transfers]]
+
+    waits = np.zeros(len(program.rows.waits), WAIT)
+    waits["step"] = program.rows.waits
     waits["data"] = _BRINGS_DATA[kinds[waits["step"]]]
-    made = program.makers
-    reading = ((at, each) for at, each in zip(transfers.tolist(), moving, strict=True) if each.tensor.name in made)
-    for at, each in reading:
-        first = int(rows["waits"][at])
-        waits["stored"][[first + each.after.index(source) for source in program.sources(each)]] = 1
+    for at in transfers[_reading(program)[mine[transfers]]].tolist():
+        behind = slice(rows["waits"][at], rows["waits_end"][at])
+        made = program.makers[recipes[mine[at]].tensor.name]
+        written = (recipes[each].written for each in mine[waits["step"][behind]].tolist())
+        waits["stored"][behind] = [each is not None and each.name in made for each in written]
 
-    orders = [np.flatnonzero((kinds == VECTOR_STEP) | (rows["array"] == array)) for array in range(queues)]
+    orders = [
+        np.flatnonzero((kinds == VECTOR_STEP) | (rows["array"] == array)) for array in range(hardware.array.queues)
+    ]
     pace_rows, turns = _paces(frames, hardware)
     port_of = np.zeros(8, np.int64)
     for number, clients in enumerate(program.ports(hardware)):
@@ -369,6 +375,16 @@ def columns_of(program: Program, hardware: Hardware) -> Columns:
     )  # fmt: skip
 
 
+def _reading(program: Program) -> NDArray[np.bool_]:
+    """Recipes that read what steps of the Program have brought to their memory. A spill reads nothing there."""
+    made = program.makers
+    reads = (
+        isinstance(each, Transfer) and not isinstance(each, Spill) and each.tensor.name in made
+        for each in program.rows.recipes
+    )  # fmt: skip
+    return np.fromiter(reads, np.bool_)
+
+
 _BRINGS_DATA = np.array([kind in (FILL, PREFETCH, BANK_FILL) for kind in range(8)], np.int64)
 
 
@@ -381,21 +397,21 @@ def _table(rows: Iterable[Sequence[int]], record: np.dtype[Any]) -> Records:
     return np.array([*rows], np.int64).reshape(-1, len(record.names or ())).view(record).ravel()
 
 
-Key = TypeVar("Key", bound=Hashable)
+Fields: TypeAlias = tuple[int, ...]
 
 
-def _each_once(rows: Iterable[Key]) -> tuple[list[int], list[Key]]:
+def _each_once(rows: Iterable[Fields]) -> tuple[list[int], list[Fields]]:
     """The number of each row among the different ones, and these."""
-    known: dict[Key, int] = {}
+    known: dict[Fields, int] = {}
     return [known.setdefault(row, len(known)) for row in rows], [*known]
 
 
-def _work(step: Vector, fill: int, hardware: Hardware) -> tuple[int, ...]:
-    """The recipe of a vector step with `fill` elements of a word in use."""
+def _work(step: Vector, delay: int, fill: int, hardware: Hardware) -> Fields:
+    """The recipe of a vector step that begins late, with `fill` elements of a word in use."""
     beat = step.beat(fill, hardware)
     rest = step.words % beat.together
     return (
-        step.words, step.delay, step.scalars.words, beat.together, beat.period, beat.result_delay,
+        step.words, delay, step.scalars.words, beat.together, beat.period, beat.result_delay,
         beat.last(step.words), beat.reads(beat.together), beat.reads(rest), beat.writes(beat.together),
         beat.writes(rest), beat.turns(step.words) * beat.work,
     )  # fmt: skip

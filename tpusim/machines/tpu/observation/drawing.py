@@ -110,7 +110,7 @@ class TimelineDrawing(Drawing):
     def arguments(self, layers: Sequence[str]) -> Sequence[Mapping[str, int | str]]:
         """Facts of each step; passes are numbered from 0, and steps of several layers name their layer."""
         program = self.program
-        numbers = {index: {"pass": number} for index, number in program.passes.items()}
+        numbers = {index: {"pass": number} for index, number in program.numbers_of_passes.items()}
         whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
         told = enumerate(zip(program.steps, whose, strict=True))
         return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]

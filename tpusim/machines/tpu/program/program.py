@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import mul
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -29,7 +30,8 @@ from tpusim.machines.tpu.definition import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
-from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
+from tpusim.machines.tpu.program.rows import Rows
+from tpusim.machines.tpu.program.steps import Step, Stream, Use, Vector
 from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
@@ -161,22 +163,24 @@ class Program:
         return max((buffer.base + buffer.words for buffer in self.banked), default=0)
 
     @cached_property
+    def rows(self) -> Rows:
+        """The steps as a table."""
+        return Rows.of(self.steps)
+
+    @cached_property
     def streams(self) -> tuple[Stream, ...]:
         """Streams, in the order in which the array takes them."""
         return tuple(step for step in self.steps if isinstance(step, Stream))
 
     @cached_property
+    def passes(self) -> int:
+        """The number of streams."""
+        return sum(count for _, count in self.rows.done(Stream))
+
+    @cached_property
     def arrays(self) -> list[int]:
         """Array of each preload and stream, -1 for other steps: a stream goes where its weights were loaded."""
-        found: list[int] = []
-        for step in self.steps:
-            array = -1
-            if isinstance(step, Preload):
-                array = step.array
-            elif isinstance(step, Stream):
-                # Weights stand in one array, and only there can a pass use them.
-                array = found[step.preload]
-            found.append(array)
+        found: list[int] = self.rows.table["array"].tolist()
         return found
 
     @cached_property
@@ -185,14 +189,19 @@ class Program:
         return tuple(step for step in self.steps if isinstance(step, Vector))
 
     @cached_property
+    def works(self) -> bool:
+        """Whether the vector unit has steps of its own."""
+        return any(True for _ in self.rows.done(Vector))
+
+    @cached_property
     def accumulates(self) -> bool:
         """Whether any pass adds to partial sums; if so, the layer owns a partial-sum slot throughout."""
-        return any(step.accumulate for step in self.streams)
+        return any(step.accumulate for step, _ in self.rows.done(Stream))
 
     @cached_property
     def tables(self) -> frozenset[PointerTable]:
         """Tables of pointers that passes read through."""
-        return frozenset(step.reads.table for step in self.streams if step.reads.table)
+        return frozenset(step.reads.table for step, _ in self.rows.done(Stream) if step.reads.table)
 
     @cached_property
     def clients(self) -> Clients:
@@ -203,7 +212,7 @@ class Program:
 
     def ports(self, hardware: Hardware) -> Ports:
         """Ports of a lane, each with the clients that share it; pointers and vector unit are left out if unused."""
-        absent = {client for client, used in ((POINTER, self.tables), (VECTOR, self.vectors)) if not used}
+        absent = {client for client, used in ((POINTER, self.tables), (VECTOR, self.works)) if not used}
         ports = (tuple(each for each in port if each not in absent) for port in ports_of(hardware))
         return tuple(clients for clients in ports if clients)
 
@@ -242,12 +251,14 @@ class Program:
         """Different paces, and the number of each step's."""
         of_layers = self.paces or (self.pace,)
         known = {pace: number for number, pace in enumerate(dict.fromkeys(of_layers))}
-        numbers = [known[of_layers[layer]] for layer in self.layers] if self.paces else [0] * len(self.steps)
-        for index, step in enumerate(self.steps):
-            if isinstance(step, Stream) and step.fill:
-                own = of_layers[self.layers[index] if self.paces else 0]
-                numbers[index] = numbers[step.preload] = known.setdefault(replace(own, word_fill=step.fill), len(known))
-        return (*known,), numbers
+        rows = self.rows
+        own = np.array(self.layers, np.int64) if self.paces else np.zeros(len(rows), np.int64)
+        numbers = np.array([known[each] for each in of_layers], np.int64)[own]
+        fills = np.array([isinstance(each, Stream) and each.fill for each in rows.recipes], np.int64)
+        for at in np.flatnonzero(fills[rows.table["recipe"]]).tolist() if fills.any() else ():
+            pace = replace(of_layers[own[at]], word_fill=int(fills[rows.table["recipe"][at]]))
+            numbers[at] = numbers[rows.table["preload"][at]] = known.setdefault(pace, len(known))
+        return (*known,), numbers.tolist()
 
     @cached_property
     def queues(self) -> int:
@@ -257,7 +268,7 @@ class Program:
     @cached_property
     def finishing(self) -> int:
         """The most ALU operations that finish an element."""
-        return max((sum(step.finishing) for step in self.streams if step.finish), default=0)
+        return max((sum(step.finishing) for step, _ in self.rows.done(Stream) if step.finish), default=0)
 
     def given(self, operands: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Tensors in HBM before the first step: the layer's operands, constants and derived tensors."""
@@ -266,24 +277,26 @@ class Program:
 
     def widest_word(self, elements: int) -> int:
         """The most numbers that a word holds: `elements`, or more where a tensor has smaller numbers."""
-        own = (step for step in self.steps if isinstance(step, Transfer) and step.tensor.number_bytes)
+        own = (step for step, _ in self.rows.done(Transfer) if step.tensor.number_bytes)
         return max([elements, *(part.per_word for step in own for part in step.parts)])
 
     @cached_property
-    def passes(self) -> dict[int, int]:
+    def numbers_of_passes(self) -> dict[int, int]:
         """Number of the pass, from 0, that a preload or a stream belongs to."""
-        numbered = enumerate((index, step) for index, step in enumerate(self.steps) if isinstance(step, Stream))
-        return {place: number for number, (index, step) in numbered for place in (step.preload, index)}
+        preloads = self.rows.table["preload"]
+        streams = np.flatnonzero(preloads >= 0)
+        numbered = enumerate(zip(streams.tolist(), preloads[streams].tolist(), strict=True))
+        return {place: number for number, (stream, preload) in numbered for place in (preload, stream)}
 
     @cached_property
     def written(self) -> frozenset[str]:
         """Names of the tensors that spills write or Keeps hold."""
-        return frozenset(step.tensor.name for step in self.steps if isinstance(step, Spill | Keep))
+        return frozenset(step.tensor.name for kind in (Spill, Keep) for step, _ in self.rows.done(kind))
 
     @cached_property
     def prefetched(self) -> frozenset[str]:
         """Names of the tensors that prefetches bring to the scratch memory."""
-        return frozenset(step.to.name for step in self.steps if isinstance(step, Prefetch))
+        return frozenset(step.to.name for step, _ in self.rows.done(Prefetch))
 
     @cached_property
     def checked(self) -> frozenset[str]:
@@ -293,7 +306,7 @@ class Program:
     @cached_property
     def intermediates(self) -> frozenset[str]:
         """Names of the tensors that are written and read again: neither operands nor the outcome."""
-        return self.written & {step.tensor.name for step in self.steps if isinstance(step, Inbound)}
+        return self.written & {step.tensor.name for step, _ in self.rows.done(Inbound)}
 
     @cached_property
     def makers(self) -> dict[str, tuple[str, ...]]:
@@ -357,29 +370,33 @@ class Program:
     @cached_property
     def use(self) -> Use:
         """Use of the machine by all steps together; padding and lanes without a part make no access."""
-        return _together(self.steps)
+        return _together(self._uses_of_recipes, self.rows.counts)
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
         """Use of the machine by each layer's steps, for a Program of several layers."""
-        return tuple(
-            _together([step for step, layer in zip(self.steps, self.layers, strict=True) if layer == number])
+        layers, recipes = np.array(self.layers, np.int64), self.rows.table["recipe"]
+        counts = (
+            np.bincount(recipes[layers == number], minlength=len(self.rows.recipes))
             for number in range(max(self.layers, default=-1) + 1)
         )
+        return tuple(_together(self._uses_of_recipes, each) for each in counts)
+
+    @cached_property
+    def _uses_of_recipes(self) -> list[Use]:
+        return [each.use for each in self.rows.recipes]
 
     @cached_property
     def last_passes(self) -> tuple[int, ...]:
         """Number of the last pass or vector step of each layer, for a Program of several layers."""
-        last = {
-            layer: index
-            for index, (step, layer) in enumerate(zip(self.steps, self.layers, strict=bool(self.layers)))
-            if isinstance(step, Stream | Vector)
-        }
+        steps = np.array([isinstance(each, Stream | Vector) for each in self.rows.recipes])[self.rows.table["recipe"]]
+        last = {layer: index for index, layer in enumerate(self.layers) if steps[index]}
         return tuple(last.values())
 
 
-def _together(steps: Sequence[Step]) -> Use:
-    return Use(*map(sum, zip(*(step.use for step in steps), strict=True)))
+def _together(uses: Sequence[Use], counts: NDArray[np.int64]) -> Use:
+    """Use by recipes that are done so often each. Python's numbers have no end, which bytes of a giant layer need."""
+    return Use(*(sum(map(mul, each, counts.tolist())) for each in zip(*uses, strict=True))) if uses else Use()
 
 
 @dataclass(frozen=True)

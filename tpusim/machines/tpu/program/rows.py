@@ -1,8 +1,8 @@
 """The steps of a Program as a table: a row says what is done, by number, where, and behind which steps.
 
 What is done is a *recipe*: a step without waits, whose addresses are relative to slots, said once however often it is
-done. Where is a row's slots: the first word of each area that the recipe touches. A step with its waits and addresses is
-made of its row only when somebody asks.
+done. Where it is done is the slots of the row: the first word of each area that the recipe touches. A step with its
+waits and addresses is made of its row only when somebody asks.
 """
 
 from __future__ import annotations
@@ -90,8 +90,7 @@ class Rows(Sequence[Step]):
     def _step(self, at: int) -> Step:
         """The step of a row."""
         number, array, preload, delay, slots, waits = self.table[at].tolist()
-        recipe = self.recipes[number]
-        step = recipe.at(Slots(self.slots, slots))
+        step: Step = self.recipes[number].at(Slots(self.slots, slots))
         after = tuple(self.waits[waits : self.ends[at]].tolist())
         match step:
             case Preload():
@@ -101,6 +100,14 @@ class Rows(Sequence[Step]):
             case Vector():
                 return replace(step, after=after, delay=delay)
         return replace(step, after=after)
+
+    def waited(self, recipe: int) -> list[int]:
+        """Recipes of the steps that steps of a recipe wait for."""
+        found = set[int]()
+        recipes = self.table["recipe"]
+        for at in np.flatnonzero(recipes == recipe).tolist():
+            found |= {*recipes[self.waits[self.table["waits"][at] : self.ends[at]]].tolist()}
+        return sorted(found)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -136,11 +143,12 @@ class RowWriter:
         self._recipes.append(step)
         return len(self._recipes) - 1
 
-    def recipe(self, key: Hashable, made: Callable[[], Step]) -> int:
-        """The number of the recipe with a key, made if there is none yet."""
+    def recipe(self, kind: Callable[..., Step], *fields: Hashable, **more: Hashable) -> int:
+        """The number of the recipe of a kind with these fields, without waits; a new one if there is none yet."""
+        key = kind, fields, *more.values()
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self.alone(made())
+            found = self._known[key] = self.alone(kind((), *fields, **more))
         return found
 
     def write(
@@ -153,5 +161,5 @@ class RowWriter:
 
     def rows(self) -> Rows:
         """The rows as a table."""
-        table = np.array(self._rows, np.int32).reshape(-1, len(ROW)).view(ROW).ravel()
+        table = np.array(self._rows, np.int32).reshape(-1, len(ROW.fields or ())).view(ROW).ravel()
         return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32))

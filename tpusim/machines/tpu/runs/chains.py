@@ -180,7 +180,7 @@ def chains_of(
         held.append((layer, ready))
         joints.append(joint)
         alone.append(own.timing.cycles)
-        if machine is None and ready.program.streams:
+        if machine is None and ready.program.passes:
             machine = ready.running
     yield ended()
 
@@ -244,7 +244,7 @@ class _Arrangements:
         None if the layer is better alone: in the arrangement of the chain it takes longer by more than a launch.
         """
         whole = ready.running.lanes == self._hardware.lanes
-        if not ready.program.streams:
+        if not ready.program.passes:
             return ready if machine is None or machine.lanes == ready.running.lanes else None
         if ready.running == machine or (whole and machine is None):
             return ready

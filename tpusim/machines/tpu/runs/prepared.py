@@ -25,6 +25,7 @@ from tpusim.machines.tpu.lowering.registry import drafts_of
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
+from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Inbound, Spill, Transfer
 from tpusim.machines.tpu.search.search import CLOSE, TRUSTED, Standing
 from tpusim.memory.timing import Clocks
@@ -109,8 +110,8 @@ class Prepared(ReadyLayer):
     def wanted_bytes(self) -> int:
         """Bytes of the elements that all transfers move."""
         moves = TransferRuns(self.program, self.hardware)
-        steps = (step for step in self.program.steps if isinstance(step, Transfer) and step.bus == HBM.bus)
-        return sum(map(moves.wanted, steps))
+        steps = self.program.rows.done(Transfer)
+        return sum(moves.wanted(step) * count for step, count in steps if step.bus == HBM.bus)
 
     def program_for(self, number: np.dtype[Any]) -> Program:
         """The Program for values that are added in numbers of this type."""
@@ -132,7 +133,7 @@ class Prepared(ReadyLayer):
         array, word = self.hardware.array, self.hardware.vector_memory.word_elements
         channels, height, width, images = layer.shapes(batch)[OFMAP]
         words = height * width * ceil(images / word) * ceil(channels / array.cols)
-        streamed = sum(stream.words for stream in self.program.streams)
+        streamed = sum(stream.words * count for stream, count in self.program.rows.done(Stream))
         split = self.draft.arrangement.split if self.draft and self.draft.arrangement else 1
         return WordPasses(streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
 
@@ -146,7 +147,8 @@ class Prepared(ReadyLayer):
     def _account(self, layer: Op, batch: int, timing: Timing) -> Account:
         program, explanation, hardware = self.program, self.explanation, self.running
         element_bytes = hardware.vector_memory.element_bytes
-        occupied = sum(stream.rows * stream.cols for stream in program.streams) * hardware.array.count
+        streams = program.rows.done(Stream)
+        occupied = sum(stream.rows * stream.cols * count for stream, count in streams) * hardware.array.count
         lane_ports = len(program.ports(hardware)) - hardware.banked
         ports = hardware.lanes * lane_ports + hardware.banks * (hardware.vector_memory.bank_ports + 1)
         # Bytes of the scratch memory's bus, and of prefetches.
@@ -158,9 +160,9 @@ class Prepared(ReadyLayer):
             read, written = hbm.asked_reads * burst, hbm.asked_writes * burst
         return Account(
             lowering=self.lowering,
-            passes=len(program.streams),
+            passes=program.passes,
             multi_tile=explanation.multi_tile,
-            mapping_efficiency=occupied / (self.hardware.pes * max(1, len(program.streams))),
+            mapping_efficiency=occupied / (self.hardware.pes * max(1, program.passes)),
             stall_cycles={cause: timing.units["systolic_array"].get(cause, 0) for cause in STALL_CAUSES},
             hbm_read_bytes=read,
             hbm_write_bytes=written,
@@ -249,11 +251,13 @@ class Prepared(ReadyLayer):
 
 def transformation_cycles(program: Program, timing: Timing) -> int:
     """Cycles of the bus for intermediates: their spills, and the fills that these wait for."""
-    checked = program.intermediates & program.checked
-    spills = [step for step in program.steps if isinstance(step, Spill) and step.tensor.name in checked]
-    sources = (program.steps[each] for spill in spills for each in spill.after)
-    steps = (*spills, *(step for step in sources if isinstance(step, Inbound)))
-    return sum(timing.bus.get(label, 0) for label in {step.label for step in steps})
+    checked, rows, labels = program.intermediates & program.checked, program.rows, set[str]()
+    for at, step in enumerate(rows.recipes if checked else ()):
+        if isinstance(step, Spill) and step.tensor.name in checked:
+            labels.add(step.label)
+            sources = (rows.recipes[each] for each in rows.waited(at))
+            labels |= {each.label for each in sources if isinstance(each, Inbound)}
+    return sum(timing.bus.get(label, 0) for label in labels)
 
 
 def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:

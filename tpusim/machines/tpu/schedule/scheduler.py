@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -333,11 +332,9 @@ class Schedule:
             for atom in piece.atoms if not number or piece.chained else (-number,):
                 there[atom] = len(rows)
             if isinstance(each, Moves):
-                fill = tenancy.area.fill
-                recipe = rows.recipe((fill, each), lambda: fill((), *each[:3], **each.more))
-                rows.write(recipe, waits, slots)
+                rows.write(rows.recipe(tenancy.area.fill, *each[:3], **each.more), waits, slots)
             else:
-                rows.write(rows.recipe(each, lambda: Vector((), *each)), waits, slots, delay=delay)
+                rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay)
                 delay = 0
         queue = "dma" if isinstance(brought[-1], Moves) else "vector"
         for other in held:
@@ -416,8 +413,8 @@ class Schedule:
         waits = (*loaded.made(weights[1]), *drained)
         if bias:
             waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
-        load = base, weight_words, rows, cols, 0, word
-        writer.write(writer.recipe(load, lambda: Preload((), *load)), waits, slots, array, delay=delay)
+        load = writer.recipe(Preload, base, weight_words, rows, cols, 0, word)
+        writer.write(load, waits, slots, array, delay=delay)
         loaded.used["weights", array] = at
         waits = (*into.freed(), *others) if begins else others
         if data:
@@ -426,8 +423,8 @@ class Schedule:
         if begins and into.there:
             # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
-        what = reads, result, words, rows, cols, not begins, finish, fill
-        writer.write(writer.recipe(what, lambda: Stream((), -1, *what)), waits, slots, array, at)
+        stream = writer.recipe(Stream, -1, reads, result, words, rows, cols, not begins, finish, fill)
+        writer.write(stream, waits, slots, array, at)
         into.written = self._computed[array] = at + 1
 
     def _vector(self, act: VectorWork, mine: list[Tenancy], slots: int, delay: int) -> None:
@@ -439,7 +436,7 @@ class Schedule:
             waits = (*waits, *self._computed.values())
         rows = self.rows
         for each in act.steps:
-            rows.write(rows.recipe(each, partial(Vector, (), *each)), waits, slots, delay=delay)
+            rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay)
             delay = 0
         last = self._computed[0] = len(rows) - 1
         for need, _ in act.reads:
