@@ -7,7 +7,7 @@ A piece of a stage is a unit, and so is the end of a stage, which follows withou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from operator import attrgetter
@@ -517,6 +517,10 @@ class RowUnits(Units):
         return (Box(range(self.shares), range(1), range(1), self._there(rows)),)
 
     # ---- work and results
+
+    def alike(self, unit: Unit) -> Hashable:
+        of = unit.about
+        return of._replace(rows=len(self.blocks[of.rows])), tuple([need.area for need in unit.needs])
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
         place = {need.area: at for at, need in enumerate(unit.needs)}

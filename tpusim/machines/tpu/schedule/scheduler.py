@@ -8,7 +8,7 @@ first writer of a slot waits for the users of the key before. Nothing here knows
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile
 from operator import itemgetter
@@ -18,7 +18,7 @@ from tpusim.machines.tpu.program.addresses import in_slot
 from tpusim.machines.tpu.program.program import Buffer, Program, StepCounts
 from tpusim.machines.tpu.program.rows import Rows, RowWriter
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
+from tpusim.machines.tpu.schedule.units import Act, Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
 """First word of the first slot of each area, by name."""
@@ -208,6 +208,7 @@ class Schedule:
         self._next = 0
         self._ended: deque[int] = deque()
         self._body: Key = None
+        self._known: dict[Hashable, Sequence[Act]] = {}
         self._computed: dict[int, int] = {}
         """The last step that computed, by array; vector steps count as the first array's."""
         self._fill = 0
@@ -369,10 +370,9 @@ class Schedule:
         serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
         slots, names = self._slots(mine)
-        acts = self.of.acts(unit, names)
+        acts = self._acts(unit, names)
         array = max(unit.array, 0)
         if policy.arrays > 1 and unit.array < 0:
-            acts = [*acts]
             array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
             if each.area.ready and (begins if policy.pipelined else each.first == gap):
@@ -402,6 +402,16 @@ class Schedule:
             else:
                 self._vector(act, mine, slots, delay)
             delay = 0
+
+    def _acts(self, unit: Unit, names: Sequence[int]) -> Sequence[Act]:
+        """The acts of a unit, those of the first unit that is like it."""
+        key = self.of.alike(unit)
+        if key is None:
+            return [*self.of.acts(unit, names)]
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = [*self.of.acts(unit, names)]
+        return found
 
     def _pass(
         self, act: Pass, mine: list[Tenancy], slots: int, array: int, fill: int, delay: int, drained: tuple[int, ...],

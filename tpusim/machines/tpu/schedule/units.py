@@ -10,7 +10,7 @@ one turn of the loop. *Gap* u of the DMA queue lies ahead of unit u. There are n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -276,6 +276,10 @@ class Units(ABC):
     @abstractmethod
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterable[Act]:
         """Acts of a unit; `bases` are the first words of its needs."""
+
+    def alike(self, unit: Unit) -> Hashable:
+        """A key that units share whose acts are equal, but for where their slots are; None where nobody knows."""
+        return None
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         """Output channel of each lane in the words that a unit leaves; empty where words differ in that."""
