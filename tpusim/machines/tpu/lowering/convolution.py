@@ -13,7 +13,7 @@ convolutions is a way to cut:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
@@ -32,6 +32,7 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
+from tpusim.machines.tpu.program.addresses import Feed, in_slot
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import (
     Area,
@@ -80,6 +81,12 @@ class Convolution(Units):
         # read of it, as it comes again for other column folds; and the results of columns, which blocks have in common.
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
+        self._walks = dict[tuple[Feed, ...], int]()
+        self._kind_of_walks = cache(
+            lambda block, chunk: self._walks.setdefault(
+                tuple(self._reads(block, chunk, in_slot(IFMAP))), len(self._walks)
+            )
+        )
         # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
@@ -214,6 +221,13 @@ class Convolution(Units):
         return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)
 
     # ---- what is done with it, and what goes
+
+    def alike(self, unit: Unit) -> Hashable:
+        """Units of a section are alike whose passes walk alike over as many words, and have as many columns."""
+        plan, stage = self.plan, unit.about
+        walks = self._kind_of_walks(stage.block, plan.sections[stage.section].chunk)
+        words = plan.results(plan.blocks[stage.block])
+        return stage.section, walks, words, plan.width(plan.columns[stage.fold]), unit.fill
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Pass]:
         plan, stage, (ifmap, weights, sums) = self.plan, unit.about, bases

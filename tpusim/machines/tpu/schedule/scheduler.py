@@ -63,6 +63,8 @@ def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, 
 
 LAST = 1 << 62
 """A unit number behind all units."""
+_Recipes: TypeAlias = dict[bool, tuple[int, ...]]
+"""Numbers of the recipes of an act, by whether it begins sums in place of adding to them."""
 SLOTS = [*map(in_slot, range(256))]
 """Addresses of the first words of slots, for acts that are relative to them."""
 
@@ -208,7 +210,7 @@ class Schedule:
         self._next = 0
         self._ended: deque[int] = deque()
         self._body: Key = None
-        self._known: dict[Hashable, Sequence[Act]] = {}
+        self._known: dict[Hashable, Sequence[tuple[Act, _Recipes]]] = {}
         self._computed: dict[int, int] = {}
         """The last step that computed, by array; vector steps count as the first array's."""
         self._fill = 0
@@ -333,7 +335,8 @@ class Schedule:
             for atom in piece.atoms if not number or piece.chained else (-number,):
                 there[atom] = len(rows)
             if isinstance(each, Moves):
-                rows.write(rows.recipe(tenancy.area.fill, *each[:3], **each.more), waits, slots)
+                # Few transfers move the same elements, so that to look for equal ones would take longer than it saves.
+                rows.write(rows.alone(tenancy.area.fill((), *each[:3], **each.more)), waits, slots)
             else:
                 rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay)
                 delay = 0
@@ -373,7 +376,7 @@ class Schedule:
         acts = self._acts(unit, names)
         array = max(unit.array, 0)
         if policy.arrays > 1 and unit.array < 0:
-            array = next((mine[act.sums].number for act in acts if isinstance(act, Pass)), 0) % policy.arrays
+            array = next((mine[act.sums].number for act, _ in acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
             if each.area.ready and (begins if policy.pipelined else each.first == gap):
                 wait = each.area.ready(each.key)
@@ -395,37 +398,34 @@ class Schedule:
         if unit.passes and array not in self._started:
             drained = (*drained, *self._held)
             self._started.add(array)
-        for act in acts:
+        for act, recipes in acts:
             if isinstance(act, Pass):
-                self._pass(act, mine, slots, array, unit.fill, delay, drained, (*whole, *serial))
+                self._pass(act, recipes, mine, slots, array, unit.fill, delay, drained, (*whole, *serial))
                 drained = whole = ()
             else:
-                self._vector(act, mine, slots, delay)
+                self._vector(act, recipes, mine, slots, delay)
             delay = 0
 
-    def _acts(self, unit: Unit, names: Sequence[int]) -> Sequence[Act]:
-        """The acts of a unit, those of the first unit that is like it."""
+    def _acts(self, unit: Unit, names: Sequence[int]) -> Sequence[tuple[Act, _Recipes]]:
+        """The acts of a unit, with the numbers of their recipes: those of the first unit that is like it."""
         key = self.of.alike(unit)
-        if key is None:
-            return [*self.of.acts(unit, names)]
-        found = self._known.get(key)
+        found = self._known.get(key) if key is not None else None
         if found is None:
-            found = self._known[key] = [*self.of.acts(unit, names)]
+            found = [(act, {}) for act in self.of.acts(unit, names)]
+            if key is not None:
+                self._known[key] = found
         return found
 
     def _pass(
-        self, act: Pass, mine: list[Tenancy], slots: int, array: int, fill: int, delay: int, drained: tuple[int, ...],
-        others: tuple[int, ...],
+        self, act: Pass, recipes: _Recipes, mine: list[Tenancy], slots: int, array: int, fill: int, delay: int,
+        drained: tuple[int, ...], others: tuple[int, ...],
     ) -> None:  # fmt: skip
-        weights, data, sums, begins, base, weight_words, rows, cols, reads, result, words, finish, bias = act
-        writer, loaded, into = self.rows, mine[weights[0]], mine[sums]
-        at, word = len(writer), bias.word if bias else None
-        waits = (*loaded.made(weights[1]), *drained)
+        weights, data, sums, begins, bias = act.weights, act.data, act.sums, act.begins, act.bias
+        rows, loaded, into = self.rows, mine[weights[0]], mine[sums]
+        at = len(rows)
+        to_load = (*loaded.made(weights[1]), *drained)
         if bias:
-            waits = (*waits, *mine[bias.read.need].made(bias.read.atoms))
-        load = writer.recipe(Preload, base, weight_words, rows, cols, 0, word)
-        writer.write(load, waits, slots, array, delay=delay)
-        loaded.used["weights", array] = at
+            to_load = (*to_load, *mine[bias.read.need].made(bias.read.atoms))
         waits = (*into.freed(), *others) if begins else others
         if data:
             waits = (*mine[data[0]].made(data[1]), *waits)
@@ -433,11 +433,20 @@ class Schedule:
         if begins and into.there:
             # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
-        stream = writer.recipe(Stream, -1, reads, result, words, rows, cols, not begins, finish, fill)
-        writer.write(stream, waits, slots, array, at)
+        if begins not in recipes:
+            load = rows.recipe(
+                Preload, act.base, act.weight_words, act.rows, act.cols, 0, bias.word if bias else None
+            )  # fmt: skip
+            recipes[begins] = load, rows.recipe(
+                Stream, -1, act.reads, act.result, act.words, act.rows, act.cols, not begins, act.finish, fill
+            )  # fmt: skip
+        load, stream = recipes[begins]
+        rows.write(load, to_load, slots, array, delay=delay)
+        rows.write(stream, waits, slots, array, at)
+        loaded.used["weights", array] = at
         into.written = self._computed[array] = at + 1
 
-    def _vector(self, act: VectorWork, mine: list[Tenancy], slots: int, delay: int) -> None:
+    def _vector(self, act: VectorWork, recipes: _Recipes, mine: list[Tenancy], slots: int, delay: int) -> None:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))
         if act.begins:
             waits = (*waits, *mine[act.writes].freed())
@@ -445,8 +454,10 @@ class Schedule:
         if self.policy.serial:
             waits = (*waits, *self._computed.values())
         rows = self.rows
-        for each in act.steps:
-            rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay)
+        if not recipes:
+            recipes[act.begins] = tuple([rows.recipe(Vector, *each) for each in act.steps])
+        for recipe in recipes[act.begins]:
+            rows.write(recipe, waits, slots, delay=delay)
             delay = 0
         last = self._computed[0] = len(rows) - 1
         for need, _ in act.reads:
