@@ -162,6 +162,9 @@ class Program:
         """Addresses that the Program needs in the banks."""
         return max((buffer.base + buffer.words for buffer in self.banked), default=0)
 
+    def __str__(self) -> str:
+        return str(self.rows)
+
     @cached_property
     def rows(self) -> Rows:
         """The steps as a table."""

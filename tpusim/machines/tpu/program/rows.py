@@ -7,6 +7,7 @@ waits and addresses is made of its row only when somebody asks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -81,6 +82,24 @@ class Rows(Sequence[Step]):
         if found is None:
             found = self._made[at] = self._step(at % len(self))
         return found
+
+    def __str__(self) -> str:
+        """A line a step: its number, its unit, what it does, and the steps that it waits for, counted unit by unit."""
+        units = [each.queue for each in self.recipes]
+        mine, counts, numbers = self.table["recipe"].tolist(), Counter[str](), list[str]()
+        for each in mine:
+            counts[units[each]] += 1
+            numbers.append(f"{units[each]} {counts[units[each]]}")
+        said = [
+            ", ".join([each.label, *(f"{fact} {name}" for name, fact in each.facts.items())]) for each in self.recipes
+        ]
+        lines = []
+        for at, (recipe, first, end) in enumerate(
+            zip(mine, self.table["waits"].tolist(), self.ends.tolist(), strict=True)
+        ):
+            waits = ", ".join(numbers[each] for each in sorted({*self.waits[first:end].tolist()}))
+            lines.append(f"{at:6} {numbers[at]:12} {said[recipe]:60} {f'behind {waits}' if waits else ''}".rstrip())
+        return "\n".join(lines)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
