@@ -57,15 +57,16 @@ class Traffic:
     def _in_strips(self, box: Box, tensor: Tensor, apart: tuple[int, int]) -> MovedBoxes:
         """Bytes and rectangles of one box in all strips; cached, because a chunk comes many times."""
         key = tensor.name, box
-        if key not in self._known:
+        found = self._known.get(key)
+        if found is None:
             strips: tuple[Box, ...] = (box,)
             if self.strips != (1, 1):
                 strips = tuple([
                     box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
                     for down, across in product(*map(range, self.strips))
                 ])  # fmt: skip
-            self._known[key] = self.moved(tensor, strips)
-        return self._known[key]
+            found = self._known[key] = self.moved(tensor, strips)
+        return found
 
     def moved(self, tensor: Tensor, regions: tuple[Region, ...]) -> MovedBoxes:
         """Bytes moved for rectangles of a tensor; a tensor that is no map is stored in the order of its axes."""

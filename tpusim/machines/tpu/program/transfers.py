@@ -445,7 +445,12 @@ class LaneTransfer(InLanes, Transfer):
     work: Work | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
+        words = lane_words = 0
+        for part in self.parts:
+            own = part.words
+            words += own
+            lane_words += own * part.lanes * len(part.first_lanes) if part.feed is None else part.feed.accesses
+        self._moves(words, lane_words)
 
     def at(self, slots: Slots) -> Self:
         found = TensorStep.at(self, slots)
