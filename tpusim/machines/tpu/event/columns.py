@@ -313,6 +313,13 @@ class Columns(NamedTuple):
         return np.flatnonzero(self.rows["kind"] == kind)
 
 
+RECORDS = {
+    "rows": ROW, "waits": WAIT, "loads": LOAD, "passes": PASS, "works": WORK, "moves": MOVE, "parts": PART,
+    "paces": PACE, "conflicts": LOST, "tables": POINTERS, "machine": MACHINE,
+}  # fmt: skip
+"""Records of those columns that are tables; all others are int64."""
+
+
 def columns_of(program: Program, hardware: Hardware) -> Columns:
     """The columns of a Program on a machine."""
     steps, frames, queues = program.steps, program.frames(hardware), hardware.array.queues

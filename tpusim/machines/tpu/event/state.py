@@ -134,6 +134,12 @@ class State(NamedTuple):
     cells: NDArray[np.uint8]
 
 
+RECORDS = {"units": UNIT, "clock": CLOCK, "loads": LOADED, "passes": PASSED, "works": WORKED, "moves": MOVED}
+"""Records of the tables; `cells` are uint8, and all others int64."""
+
+AXES = {"reads": 2, "cells": 2}
+"""Axes of what is not a single column."""
+
 _WIDTH = 1 << 16
 """Cycles of a port that are held at first."""
 
