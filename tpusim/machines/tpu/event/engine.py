@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tpusim.base.errors import DeadlockError
@@ -27,6 +29,26 @@ from tpusim.machines.tpu.observation.timeline import who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Transfer
 
+_SHORT = 2000
+"""Steps that Python takes in the time in which machine code is loaded."""
+
+_steps = 0
+"""Steps that this process has timed as Python, or was asked to."""
+
+
+def _fast_enough(columns: Columns) -> Callable[[Columns, State], int]:
+    """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
+
+    A command that times little neither compiles nor loads anything.
+    """
+    global _steps
+    if _steps < _SHORT:
+        # A step takes Python as long as sixteen words of a transfer.
+        moved = columns.moves["accesses"][columns.rows["recipe"][columns.transfers]].sum()
+        _steps += len(columns.rows) + int(moved) // 16
+    compiled = native.loaded() if _steps >= _SHORT else None
+    return compiled.run if compiled else plain.run
+
 
 def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
     """The log of a Program, step by step.
@@ -37,9 +59,9 @@ def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int 
     columns, ports, device = columns_of(program, hardware), program.ports(hardware), hardware.hbm.dram
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     times = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
-    run = (native.loaded() if native.pays(columns) else None) or plain
+    run = _fast_enough(columns)
     hbm = BankedHbm(program, hardware, device, keep) if device else None
-    while (status := run.run(columns, times)) != FINISHED:
+    while (status := run(columns, times)) != FINISHED:
         if status == MORE_ROOM:
             times = roomier(times)
         elif status in (SERVE, STORE):

@@ -70,11 +70,6 @@ _AXES_READ = [1] * len(Columns._fields)
 _AXES_WRITTEN = [state.AXES.get(name, 1) for name in State._fields]
 
 
-def pays(program: Columns) -> bool:
-    """Whether machine code pays for a Program."""
-    return True
-
-
 @cache
 def loaded() -> Native | None:
     """The loop as machine code, compiled now if no object file has it; None where nothing can compile it."""
