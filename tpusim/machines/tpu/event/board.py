@@ -15,7 +15,8 @@ import simpy
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import NEVER, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.calendar import Conflicts, Cycles
+from tpusim.machines.tpu.event.conflicts import Conflicts
+from tpusim.machines.tpu.event.memories import ChannelSpan
 from tpusim.machines.tpu.observation.timeline import STARVED, HbmUse, Held, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, Keep
@@ -202,14 +203,6 @@ class DmaTransfer(NamedTuple):
     def held(self) -> Held:
         """Times at which the causes that hold this transfer end."""
         return Held(self.freed, self.come, self.converted)
-
-
-class ChannelSpan(NamedTuple):
-    """A transfer in the channels that it uses: from the first burst accepted to the last one done, in cycles."""
-
-    channels: Cycles
-    first: Cycles
-    last: Cycles
 
 
 @dataclass(frozen=True)

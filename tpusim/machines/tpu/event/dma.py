@@ -7,143 +7,17 @@ banks, which works out each transfer at once, burst by burst.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
 
-from tpusim.machines.tpu.definition import DMA, NEVER
+from tpusim.machines.tpu.definition import DMA
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import Board, ChannelSpan, DmaTransfer, Process
+from tpusim.machines.tpu.event.board import Board, DmaTransfer, Process
 from tpusim.machines.tpu.event.calendar import Cycles, Ports
-from tpusim.machines.tpu.observation.timeline import HbmUse
-from tpusim.machines.tpu.program.moves import TransferRuns
+from tpusim.machines.tpu.event.memories import BankedHbm, PipedMemory
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, BankFill, LaneTransfer, Prefetch, Spill, Transfer
-from tpusim.memory.dram.device import Device
-from tpusim.memory.timing import Clocks, Pipe, last_shares
-
-if TYPE_CHECKING:
-    from tpusim.memory.dram.rules import Served
-
-
-class PipedMemory:
-    """A memory with a latency, and then the full bandwidth.
-
-    Transfers begin in order, none before the bus is free; the times of a transfer never depend on a later one. `spans`
-    has the channels of a DRAM that each transfer so far has used.
-    """
-
-    def __init__(self, hardware: Hardware, pipe: Pipe) -> None:
-        self._hardware, self._pipe, self.spans = hardware, pipe, list[ChannelSpan]()
-
-    @property
-    def use(self) -> HbmUse | None:
-        """The work of the DRAM so far; None where HBM is a pipe."""
-        return None
-
-    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
-        """A fill that has the bus from cycle `start` on.
-
-        Returns the cycles in which each of its words may cross the port, the cycle of the last word without its
-        conversion, and the cycle in which the bus is free again.
-        """
-        busy, moving = self._busy(step), self._pipe.cycles(step.hbm_bytes)
-        return self._pipe.arrivals(start, busy, step.words), start + self._pipe.latency + moving, start + busy
-
-    def demands(self, step: Transfer, start: int) -> tuple[Cycles, int]:
-        """Cycles in which the words of a spill are wanted that has the bus from `start` on, and the last without
-        conversion."""
-        last = start + (step.words - 1) * self._pipe.cycles(step.hbm_bytes) // step.words
-        return self._pipe.demands(start, self._busy(step), step.words), last
-
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
-        """A spill whose words crossed the port in the cycles `taken`; the last word must still cross the bus and be
-        stored.
-
-        Returns the cycles that the spill kept the bus busy, the cycle from which the port held it up, the cycle in
-        which the bus is free again, and the cycle in which all of it is in the memory.
-        """
-        busy = self._busy(step)
-        ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
-        return busy, start + busy, ended, ended + self._pipe.latency
-
-    def least(self, step: Transfer) -> int:
-        """Least cycles for which a transfer keeps the next one from the bus."""
-        return self._busy(step)
-
-    def _busy(self, step: Transfer) -> int:
-        """Cycles of a transfer if only the pipe, or its conversion, holds it up."""
-        return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
-
-
-class BankedHbm(PipedMemory):
-    """A DRAM with channels, banks and rows, to which the addresses of every transfer go (docs/timing.md, section 5)."""
-
-    def __init__(self, program: Program, hardware: Hardware, device: Device, keep: bool) -> None:
-        # Imported here: the loops are compiled, and importing the compiler takes longer than many a layer.
-        from tpusim.memory.dram.one_pass import OnePass
-
-        # Words of spills are wanted at the peak bandwidth of all channels, whatever still waits to be stored.
-        super().__init__(hardware, hardware.pipes[HBM.bus])
-        self._keep, self._cycles, self._until = keep, 0, 0
-        self._mapping = device.addresses()
-        self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
-        self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
-
-    def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
-        """A fill: a word has come with the last burst that holds a part of it; words are converted in turn."""
-        conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
-        accepted, done = self._served(bursts, write=False, start=start)
-        words = np.arange(1, step.words + 1, dtype=np.int64)
-        # With nothing but padding there is no burst, and the words are there at once.
-        first, come = start, np.full(step.words, start)
-        if done.size:
-            latest = np.maximum.accumulate(done)[last_shares(step.words, len(done))]
-            first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
-        arrivals = np.maximum(come, first - (-words * conversion // step.words))
-        return arrivals, int(come[-1]), max(start + max(1, conversion), self._after(accepted))
-
-    def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
-        """A spill: a burst is offered once its last word has been taken and converted."""
-        bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
-        ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
-        times = self._clocks.to_memory(ready)[last_shares(len(bursts), step.words)]
-        accepted, done = self._served(bursts, write=True, start=start, times=times)
-        asked = start + self._busy(step)
-        ended = max(asked, int(ready[-1]), self._after(accepted))
-        stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
-        return ended - start - max(0, last - asked), min(asked, ended), ended, stored
-
-    def least(self, step: Transfer) -> int:
-        # Bursts of a fill may be accepted long before they are done.
-        return self._busy(step) if isinstance(step, Spill) else max(1, step.conversion_cycles(self._hardware))
-
-    @property
-    def use(self) -> HbmUse:
-        """The work of the DRAM so far."""
-        return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
-
-    def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> Served:
-        """Serve a transfer in the DRAM; `times` are in cycles of the memory."""
-        served = self._dram.serve(bursts, write, self._clocks.to_memory(start), times)
-        if bursts.size:
-            first, last = int(served.accepted.min()), int(served.done.max())
-            self._cycles += max(0, last - max(first, self._until))
-            self._until = max(self._until, last)
-        if self._keep:
-            from tpusim.memory.dram.rules import places
-
-            channels, at = np.unique(places(self._mapping, bursts).channel, return_inverse=True)
-            begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
-            np.minimum.at(begun, at, served.accepted)
-            np.maximum.at(over, at, served.done)
-            self.spans.append(ChannelSpan(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
-        return served
-
-    def _after(self, accepted: Cycles) -> int:
-        """The first cycle after that of the last acceptance."""
-        return self._clocks.to_machine(int(accepted.max(initial=-1)) + 1)
 
 
 class Dma:

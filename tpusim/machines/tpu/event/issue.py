@@ -24,7 +24,8 @@ from tpusim.machines.tpu.definition import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.board import Board, Loads, Passes, Process, StandBy
-from tpusim.machines.tpu.event.calendar import ConflictCounter, Conflicts, Ports
+from tpusim.machines.tpu.event.calendar import Ports
+from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Finish, Preload, Step, Stream, Vector
