@@ -117,7 +117,7 @@ class ProgramChain:
     def recorded(self) -> tuple[Recording, tuple[int, ...]]:
         """A recording of all units; and the first cycle of each layer, with the cycle after the last."""
         found = event.record(self.program, self.hardware)
-        cuts = cuts_of(found.log, found.program) if len(self.members) > 1 else (0, found.cycles)
+        cuts = cuts_of(found.log, found.program, found.hardware) if len(self.members) > 1 else (0, found.cycles)
         return found, tuple(cuts)
 
     @property
