@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.accounts import Recording, shares, timing_of
+from tpusim.machines.tpu.event.accounts import Recording, timing_of
 from tpusim.machines.tpu.event.log import Log
 from tpusim.machines.tpu.event.processes import timed
 from tpusim.machines.tpu.observation.timeline import Timing
@@ -27,10 +25,14 @@ def run(program: Program, hardware: Hardware) -> Timing:
 def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | None:
     """Time one Program; None as soon as it is known to take `limit` cycles or more. Raises DeadlockError."""
     log = timed(program, hardware)
-    if log.cycles >= limit:
-        return None
-    whole = timing_of(log, program, hardware)
-    return replace(whole, layers=shares(log, program, hardware, whole)) if program.layers else whole
+    return timing_of(log, program, hardware) if log.cycles < limit else None
+
+
+def by_simpy(program: Program, hardware: Hardware) -> Timing:
+    """Time one Program by processes of SimPy. Raises DeadlockError."""
+    from tpusim.machines.tpu.event import processes
+
+    return timing_of(processes.timed(program, hardware), program, hardware)
 
 
 def record(program: Program, hardware: Hardware) -> Recording:

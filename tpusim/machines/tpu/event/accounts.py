@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
 
@@ -37,7 +37,7 @@ from tpusim.machines.tpu.program.transfers import HBM
 
 
 def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
-    """Close the accounts of a run."""
+    """Close the accounts of a run, and those of each layer in a run of several."""
     uses: dict[str, Mapping[str, int]] = {}
     held = Track.of(holding(log.queue))
     for array in arrays_of(log, hardware, held):
@@ -46,19 +46,22 @@ def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
         uses[array.name("vector_unit")] = array.vector_unit_use()
     uses |= {name: _booked(bus(log.on_bus(name))) for name in log.buses}
     units = accounts(uses, log.owned, log.cycles, program.ports(hardware))
-    moves, use = log.on_bus(HBM.bus), program.use
-    return Timing(log.cycles, units, bus_use(log.columns, moves, program), use.port_reads, use.port_writes, log.hbm)
+    held_bus, use = bus_use(log.columns, log.on_bus(HBM.bus), program), program.use
+    whole = Timing(log.cycles, units, held_bus, use.port_reads, use.port_writes, log.hbm)
+    return replace(whole, layers=shares(log, program, hardware, whole)) if program.layers else whole
 
 
 def first_fill(log: Log) -> Counter[str]:
-    """Cycles that the array waits, by cause, until the fills of its first pass or vector step are done.
+    """Cycles that the first array with passes waits, by cause, until the fills of its first pass or vector step are
+    done.
 
     The wait for the next frame is included if the last fill caused it.
     """
-    held, passes, works = Track.of(holding(log.queue)), log.passes[:1], log.works[:1]
+    held, works, columns = Track.of(holding(log.queue)), log.works[:1], log.columns
+    passes = log.passes[np.argsort(columns.rows["array"][log.passes["step"]], kind="stable")[:1]]
     if not len(passes) or (len(works) and works["ended"][0] < passes["ended"][0]):
         return _booked(waiting(held, works, "ended"))
-    use, first, columns = _booked(waiting(held, passes, "ended")), passes[0], log.columns
+    use, first = _booked(waiting(held, passes, "ended")), passes[0]
     table = columns.passes["table"][columns.rows["recipe"][first["step"]]]
     if first["cleared"] == first["filled"] and table < 0:
         use[CAUSES[first["cause"]]] += int(first["start"] - 1 - first["filled"])
@@ -148,7 +151,7 @@ class ArrayLog:
     def where(self, steps: NDArray[np.bool_]) -> ArrayLog:
         """Of passes and vector steps only those for which `steps` has True, by their number."""
         passes, works = (each[steps[each["step"]]] for each in (self.passes, self.works))
-        return ArrayLog(self.log, self.hardware, self.held, self.array, self.loads[:0], passes, works, self.reads[:0])
+        return replace(self, passes=passes, works=works)
 
     @cached_property
     def recipes(self) -> Records:
@@ -426,9 +429,9 @@ class Recording:
         }
         for array in arrays_of(log, hardware, Track.of(holding(log.queue))):
             tracks |= {array.name(unit): pieces for unit, pieces in array.tracks(program, span)}
-        if len(log.works):
-            # From the first operand of each step to its last result.
-            tracks["vector"] = _between(log.works[:: log.columns.arrays], ("vector", "start", "done"))
+            if len(log.works):
+                # From the first operand of each step to its last result.
+                tracks["vector"] = _between(array.works, ("vector", "start", "done"))
         tracks |= dict(_channels(log, program))
         drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in log.owners.items()}

@@ -87,6 +87,10 @@ class Prepared(ReadyLayer):
         """Time by the event engine."""
         return self.known or event.run(self.program, self.running)
 
+    def by_simpy(self) -> Timing:
+        """Time by processes of SimPy."""
+        return event.by_simpy(self.program, self.running)
+
     @cached_property
     def _counted(self) -> list[Any]:
         """The timing of the last account, and the account."""
