@@ -50,7 +50,7 @@ def _fast_enough(columns: Columns) -> Callable[[Columns, State], int]:
     return compiled.run if compiled else plain.run
 
 
-def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
+def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
     """The log of a Program, step by step.
 
     With `keep`, it tells of every cycle of the ports, every read of weights, and each channel of the DRAM. Raises
@@ -76,6 +76,7 @@ def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int 
         cycles=int(times.clock["end"][0]) + hardware.skew,
         columns=columns,
         frames=program.frames(hardware),
+        buses=tuple(hardware.pipes),
         loads=times.loads,
         passes=times.passes,
         works=times.works,

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import CLIENTS, NEVER
 from tpusim.machines.tpu.event.columns import (
-    BUSES,
     KEEP,
     PRELOAD,
     SPILL,
@@ -104,7 +103,7 @@ class State(NamedTuple):
         done: int64, cycle from which each step is done; UNKNOWN before its time is known.
         units: of UNIT, a row for each array.
         clock: of CLOCK, one row.
-        bus_free: int64[2], cycle from which each bus is free.
+        bus_free: int64[buses], cycle from which each bus is free.
         ends: int64[ports], cycle after the last one owned.
         owned: int64, cycles owned by each client.
         loads, passes, works, moves: tables of the log.
@@ -161,7 +160,7 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
         done=np.full(len(kind), UNKNOWN),
         units=units,
         clock=clock,
-        bus_free=np.full(len(BUSES), machine["launch"]),
+        bus_free=np.full(len(columns.latency), machine["launch"]),
         ends=np.zeros(ports, np.int64),
         owned=np.zeros(len(CLIENTS), np.int64),
         loads=loads,
@@ -200,7 +199,7 @@ def bounds_of(columns: Columns) -> tuple[Numbers, Numbers]:
     for first, end in zip(columns.orders[:-1], columns.orders[1:], strict=True):
         of_passes[first:end] = of_passes[first:end][::-1].cumsum()[::-1]
     of_moves, mine = np.full(len(columns.transfers), -1), rows[columns.transfers]
-    for bus in range(len(BUSES)):
+    for bus in range(len(columns.latency)):
         at = np.flatnonzero(columns.moves["bus"][mine["recipe"]] == bus)
         spills = np.flatnonzero(mine["kind"][at] == SPILL)
         at = at[: spills[-1] + 1] if len(spills) else at[:0]
