@@ -73,17 +73,22 @@ _AXES_WRITTEN = [state.AXES.get(name, 1) for name in State._fields]
 @cache
 def loaded() -> Native | None:
     """The loop as machine code, compiled now if no object file has it; None where nothing can compile it."""
-    kept = next(_kept(), None)
-    if kept is not None:
-        return Native(kept)
-    if (numba := numba_if_there()) is None:
-        return None
-    code = object_code(numba)
-    _keep(code)
-    return Native(code)
+    found = code()
+    return None if found is None else Native(found)
 
 
 # ---- the object file
+
+
+def code() -> bytes | None:
+    """The object file of the loop, compiled and kept where there is none; None without a compiler."""
+    if (kept := next(_kept(), None)) is not None:
+        return kept
+    if (numba := numba_if_there()) is None:
+        return None
+    made = object_code(numba)
+    _keep(made)
+    return made
 
 
 def _name() -> str:
