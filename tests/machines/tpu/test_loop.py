@@ -29,7 +29,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, loop, native, plain, processes
 from tpusim.machines.tpu.event.columns import Columns
 from tpusim.machines.tpu.event.log import Overdue
-from tpusim.machines.tpu.event.state import State
+from tpusim.machines.tpu.event.state import LoopState
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
@@ -38,7 +38,7 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
-Loop = Callable[[Columns, State], int]
+Loop = Callable[[Columns, LoopState], int]
 relaxed = settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 MOST_STEPS = 1500
 """Of a case: few have more, and they take most of the time."""
@@ -107,7 +107,7 @@ def test_no_index_is_out_of_bounds(layer: Op, hardware: Hardware, how: str, own:
     if not checked:
         checked["run"] = native.compiled(njit(_nrt=False, boundscheck=True))
 
-    def run(columns: Columns, state: State) -> int:
+    def run(columns: Columns, state: LoopState) -> int:
         status = checked["run"](columns, state)
         # Ranges of cells are not looked at: whatever is beyond their end would be left out.
         assert state.ends.max(initial=0) <= state.clock["base"][0] + state.cells.shape[1]
@@ -173,9 +173,9 @@ def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware:
 )
 def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: dict[str, str], share: float) -> None:
     hardware = load_hardware("tpu_v2", changes)
-    program, last = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[State]()
+    program, last = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopState]()
 
-    def run(columns: Columns, state: State) -> int:
+    def run(columns: Columns, state: LoopState) -> int:
         last.append(state)
         return plain.run(columns, state)
 

@@ -96,7 +96,7 @@ class DmaClock:
 UNIT, CLOCK = record_of(ArrayUnit), record_of(DmaClock)
 
 
-class State(NamedTuple):
+class LoopState(NamedTuple):
     """All that the loop writes, and the bounds by which it knows that a run is overdue.
 
     Attributes:
@@ -143,7 +143,7 @@ _WIDTH = 1 << 16
 """Cycles of a port that are held at first."""
 
 
-def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False) -> State:
+def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False) -> LoopState:
     """The state before the first step; `keeps` keeps the owners of all cycles and the reads of all weights."""
     kind, machine = columns.rows["kind"], columns.machine[0]
     count, most = np.bincount(kind, minlength=KEEP + 1).tolist(), int(columns.moves["words"].max(initial=1))
@@ -156,7 +156,7 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     works["step"] = columns.steps(VECTOR_STEP).repeat(columns.arrays)
     works["array"] = np.arange(len(works)) % columns.arrays
     bounds = bounds_of(columns) if limit < NEVER else (np.zeros(0, np.int64),) * 2
-    return State(
+    return LoopState(
         done=np.full(len(kind), UNKNOWN),
         units=units,
         clock=clock,
@@ -176,7 +176,7 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     )
 
 
-def roomier(state: State) -> State:
+def roomier(state: LoopState) -> LoopState:
     """A state whose cells reach as far as the loop asks; what is settled is forgotten, unless all is kept."""
     clock, cells = state.clock, state.cells
     base, until = int(clock["base"][0]), int(clock["room"][0])
