@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from tpusim.machines.tpu.event import columns as read
 from tpusim.machines.tpu.event import log, loop, state
 from tpusim.machines.tpu.event.columns import Columns
 from tpusim.machines.tpu.event.state import LoopState
-
-Tables = TypeVar("Tables", bound=NamedTuple)
 
 _ROWS = (
     read.Row, read.Wait, read.LoadRecipe, read.PassRecipe, read.WorkRecipe, read.MoveRecipe, read.MovedPart,
@@ -27,12 +25,12 @@ _ROWS = (
 _OF_RECORD = {tuple(each.name for each in fields(row)): row for row in _ROWS}
 
 
-def run(program: Columns, times: LoopState) -> int:
+def run(program: Columns, state: LoopState) -> int:
     """Run the loop; see `loop.run`."""
-    listed = LoopState(*map(_listed, times))
+    listed = LoopState(*map(_listed, state))
     status = loop.run(Columns(*map(_listed, program)), listed)
-    for table, rows in zip(times, listed, strict=True):
-        if rows is not table and len(table):
+    for table, rows in zip(state, listed, strict=True):
+        if rows is not table:
             _write(table, rows)
     return status
 
@@ -48,11 +46,9 @@ def _listed(table: Any) -> Any:
 
 
 def _write(table: Any, rows: Any) -> None:
-    names = table.dtype.names
-    # One field would make a number of what is a tuple of several.
-    table[:] = (
-        np.array(rows if names is None else [*map(attrgetter(*names), rows)], np.int64)
-        .reshape(len(rows), -1)
-        .view(table.dtype)
-        .ravel()
-    )
+    """Write back what `_listed` has made of a table."""
+    if table.dtype.names is None:
+        table[:] = rows
+    elif rows:
+        values = np.array([*map(attrgetter(*table.dtype.names), rows)], np.int64)
+        table[:] = values.view(table.dtype).ravel()
