@@ -29,7 +29,7 @@ from tpusim.machines.lowered import unheard
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.event.calendar import reading_cycles
+from tpusim.machines.tpu.event.conflicts import reading_cycles
 from tpusim.machines.tpu.lowering import banked
 from tpusim.machines.tpu.lowering.banked import MAPS, BankMap, PatchExtents, Spacing
 from tpusim.machines.tpu.lowering.registry import lowered

@@ -90,7 +90,7 @@ def test_a_word_takes_a_read_an_element_and_corner() -> None:
     # 7 operations for each of 4 elements in 8 lanes by 16 ALUs.
     assert (beat.work, beat.period) == (14, 23)
     (work,) = event.logged(program, SMALL).works
-    assert work.done - work.start == 15 * 23 + beat.result_delay + 1
+    assert work["done"] - work["start"] == 15 * 23 + beat.result_delay + 1
     assert event.run(program, SMALL).units["port"]["vector"] == 16 * 23
     stored = sum(each.accesses for each in step.operands[::2])
     assert step.use.port_reads == 16 * 2 + stored + 16 * 4 * 8

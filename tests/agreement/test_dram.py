@@ -17,7 +17,7 @@ from tests.strategies import cases, conv, dram, drams, machine, machines, small_
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
-from tpusim.machines.tpu.event.dma import BankedHbm
+from tpusim.machines.tpu.event.memories import BankedHbm
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Transfer

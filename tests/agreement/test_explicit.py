@@ -304,10 +304,10 @@ def test_time_and_size_of_the_transformation() -> None:
     assert transformed.lowered_bytes == 4 * 54 * 7 * 7 * 3
     program = EXPLICIT.lower(layer, 3, hardware)[0]
     moves = event.record(program, hardware).log.moves
-    last = max(at for at, move in enumerate(moves) if program.steps[move.step].label == "lowered spill")
+    last = max(at for at, move in enumerate(moves) if program.steps[move["step"]].label == "lowered spill")
     assert (
         transformed.transformation_cycles
-        == moves[last].ended - 17
+        == moves[last]["ended"] - 17
         == transformation_cycles(program, event.run(program, hardware))
     )
     assert transformed.transformation_share == transformed.transformation_cycles / transformed.cycles

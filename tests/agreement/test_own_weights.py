@@ -242,7 +242,7 @@ def at_work(hardware: Hardware) -> int:
     values, products = agreed(program, hardware)
     np.testing.assert_array_equal(values, products)
     log = event.record(program, hardware).log
-    return log.moves[-1].ready - min(each.start for each in log.loads)
+    return int(log.moves["ready"][-1] - log.loads["start"].min())
 
 
 @pytest.mark.parametrize(("ports", "cycles"), [("shared", [170, 164, 132, 88]), ("separate", [170, 163, 131, 85])])
@@ -285,8 +285,8 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])
     np.testing.assert_array_equal(values[:, 3], products[:, 0])
     log = event.record(program, hardware).log
-    assert log.works[0].issued >= 200 + 2 * ROWS
-    assert min(each.start for each in log.passes if each.steps == (8,)) > log.works[0].done
+    assert log.works["issued"][0] >= 200 + 2 * ROWS
+    assert log.passes["start"][log.passes["step"] == 8] > log.works["done"][0]
 
 
 def test_lowerings_deal_sums_out() -> None:

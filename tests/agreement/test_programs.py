@@ -333,7 +333,7 @@ def test_what_was_spilled_is_read_again() -> None:
     for values in (registers, datapath.run(made, HARDWARE, OPERANDS)):
         np.testing.assert_array_equal(values["out"][:, 0, 0], expected)
     moves = event.record(made, HARDWARE).log.moves
-    assert moves[3].ready == moves[2].ended + HARDWARE.latency_cycles + HARDWARE.lanes - 1
+    assert moves[3]["ready"] == moves[2]["ended"] + HARDWARE.latency_cycles + HARDWARE.lanes - 1
     assert made.intermediates == {"ofmap"}
     assert transformation_cycles(made, timing) == timing.bus["ofmap spill"]
 

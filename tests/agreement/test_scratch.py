@@ -192,8 +192,8 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
     log = event.logged(moved, SMALL_ONE)
-    found = {moved.steps[each.step].label: each for each in sum(log.buses.values(), ())}
-    assert [(each.start, each.ended, each.done) for each in found.values()] == [
+    found = {moved.steps[each["step"]].label: each for bus in log.buses for each in log.on_bus(bus)}
+    assert [(each["start"], each["ended"], each["done"]) for each in found.values()] == [
         (0, 1, 6),  # The prefetch: 5 of latency and one of the bus.
         (6, 7, 15),  # The fill of the ifmap begins with the one ahead of it, and its words go behind that one's.
         (6, 8, 10),  # The fill of the filter: words there at 6 + 1 + 1 and a cycle later, each written the cycle after.

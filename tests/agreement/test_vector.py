@@ -250,10 +250,10 @@ def test_the_beat(alus: int, reads: int, period: int, delay: int) -> None:
     made = program(step)
     outcome(made, hardware)
     (work,) = event.logged(made, hardware).works
-    assert work.start == work.issued + 1 + step.scalars.words
-    assert work.done == work.start + (WORDS - 1) * period + delay + 1
+    assert work["start"] == work["issued"] + 1 + step.scalars.words
+    assert work["done"] == work["start"] + (WORDS - 1) * period + delay + 1
     units = event.run(made, hardware).units
-    assert units["systolic_array"]["vector_work"] == work.done - work.issued
+    assert units["systolic_array"]["vector_work"] == work["done"] - work["issued"]
     assert units["vector_unit"]["busy"] == WORDS * beat.work
     assert units["port"]["vector"] == step.scalars.words + WORDS * (reads + 1)
 

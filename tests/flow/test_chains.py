@@ -170,7 +170,7 @@ def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dt
     assert f"Outputs of {stay} of {len(together.layers)} layers stay on chip: " in overlap_notice(together)
 
 
-@pytest.mark.parametrize("engine", ["event", "both"])
+@pytest.mark.parametrize("engine", ["event", "simpy", "both"])
 def test_one_that_reads_an_outcome_twice_is_right(engine: str) -> None:
     """Its operands are drawn for each of its tensors."""
     twice = replace(BLOCK, edges={**dict(BLOCK.edges), "add": ["second", "second"]})

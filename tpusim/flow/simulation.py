@@ -64,7 +64,7 @@ def simulate(
             proven. None: the family's first, of a TPU channel_first, and of layers of several groups what their
             estimate prefers. A layer of `workload` that has one of its own is lowered by that. Layers may be given
             others by patterns of their names, which go before that: "auto,conv*=fft,conv1=explicit".
-        engine: event, register or both, where the machine's family has them.
+        engine: event, simpy, register or both, which is all of them, where the machine's family has them.
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
         dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
@@ -81,7 +81,7 @@ def simulate(
             that is no whole number from 0 on, a layer that cannot fit (CapacityError, names the layer), a layer for
             which this computer has too little memory, a lowering for which no bound is proven, or, with the register
             engine, Numba is not installed.
-        CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
+        CheckFailed: a Program addressed words that do not exist, or, with engine "both", two engines disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
 

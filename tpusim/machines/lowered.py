@@ -166,6 +166,9 @@ class Chain(Protocol):
         layers.
         """
 
+    def by_simpy(self) -> Any:
+        """The same by the family's rules as processes of SimPy; None where it has no such engine."""
+
     def alone(self, at: int) -> ReadyLayer:
         """A layer by itself, with its addresses in the chain."""
 
@@ -315,6 +318,10 @@ class ReadyLayer(Protocol):
     @cached_property
     def timing(self) -> Any:
         """Time by the event engine: a `Timed`. Raises DeadlockError."""
+
+    def by_simpy(self) -> Timed | None:
+        """Time by the family's rules as processes of SimPy; None where it has no such engine. Raises DeadlockError."""
+        return None
 
     @property
     def to_step(self) -> int | None:

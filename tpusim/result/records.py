@@ -337,7 +337,7 @@ class Result:
         workload: name of the network.
         batch: images at a time.
         lowering: lowering that the run asked for.
-        engine: interpreter that kept time: event, register or both.
+        engine: interpreter that kept time: event, simpy, register or both.
         seed: seed of the random operands.
         total: all layers together.
         layers: each layer, in network order.

@@ -320,7 +320,7 @@ def inputs(result: Result) -> list[tuple[str, str]]:
         ("workload", result.workload),
         ("batch", FIELDS["batch"].shown(result.batch)),
         ("lowering", result.lowering),
-        ("engine", "both, in agreement" if result.engine == "both" else result.engine),
+        ("engine", "all, in agreement" if result.engine == "both" else result.engine),
         *([("dtype", result.dtype), ("sums", result.sums)] if runs.numbers_asked(result) else []),
         ("seed", f"{result.seed}"),
         ("tpusim", result.tpusim),

@@ -220,6 +220,11 @@ class Program:
         """The port's period at each pace, that of the first layer first."""
         return tuple(pace.frame(hardware) for pace in self._paced[0])
 
+    @property
+    def numbers_of_paces(self) -> Sequence[int]:
+        """Number of each step's pace among those of `frames`: a preload has that of its passes."""
+        return self._paced[1]
+
     def number_of_pace(self, index: int) -> int:
         """Number of the pace of a step among those of `frames`: a preload has that of its passes."""
         return self._paced[1][index]

@@ -114,10 +114,15 @@ class ProgramChain:
         with failures_named(self):
             return event.run(self.program, self.hardware)
 
+    def by_simpy(self) -> Timing:
+        """Time by processes of SimPy; see `timing`."""
+        with failures_named(self):
+            return event.by_simpy(self.program, self.hardware)
+
     def recorded(self) -> tuple[Recording, tuple[int, ...]]:
         """A recording of all units; and the first cycle of each layer, with the cycle after the last."""
         found = event.record(self.program, self.hardware)
-        cuts = cuts_of(found.log, found.program) if len(self.members) > 1 else (0, found.cycles)
+        cuts = cuts_of(found.log, found.program, found.hardware) if len(self.members) > 1 else (0, found.cycles)
         return found, tuple(cuts)
 
     @property

@@ -1,0 +1,513 @@
+"""A Program as columns of whole numbers: everything that its time depends on, and nothing else.
+
+A row tells of a step what it is, whose it is, and what it waits for. What many steps do alike is said once, in a
+*recipe*. Engines read these tables; what they find out about each step, they write into the tables of a `Log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.machines.tpu.definition import Frame, last_weight
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event.conflicts import ConflictCounter
+from tpusim.machines.tpu.program.addresses import PointerTable
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.transfers import (
+    HBM,
+    BankFill,
+    Fill,
+    Keep,
+    LaneTransfer,
+    Prefetch,
+    Spill,
+    Transfer,
+)
+
+Numbers: TypeAlias = NDArray[np.int64]
+Records: TypeAlias = NDArray[Any]
+"""A table: an array of records, whose fields are columns, table["words"]."""
+
+PRELOAD, STREAM, VECTOR_STEP, FILL, SPILL, PREFETCH, BANK_FILL, KEEP = range(8)
+"""Kinds of steps."""
+
+KINDS = {
+    Preload: PRELOAD, Stream: STREAM, Vector: VECTOR_STEP, Fill: FILL, Spill: SPILL, Prefetch: PREFETCH,
+    BankFill: BANK_FILL, Keep: KEEP,
+}  # fmt: skip
+"""Kind of each class of steps."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A step.
+
+    Attributes:
+        kind: kind of the step.
+        array: array that takes the step; -1 for steps that are not preloads or streams.
+        pace: number of its frame among those of the Program.
+        recipe: number in the table of recipes of its kind.
+        preload: for a stream, the step that loads its weights.
+        waits, waits_end: range in the table of waits.
+        number: number among the steps of its kind, where all transfers are of one kind.
+    """
+
+    kind: int
+    array: int
+    pace: int
+    recipe: int
+    preload: int
+    waits: int
+    waits_end: int
+    number: int
+
+
+@dataclass(slots=True)
+class Wait:
+    """A step that another step waits for.
+
+    Attributes:
+        step: number of the step.
+        data: whether it brings data, so that the wait for it is a wait for what holds the fill.
+        stored: whether all of it must be in the memory behind the lanes, not only taken from the lanes.
+    """
+
+    step: int
+    data: int
+    stored: int
+
+
+@dataclass(slots=True)
+class LoadRecipe:
+    """What a preload does: it begins `delay` cycles late, and loads a word of biases if `bias` is 1."""
+
+    delay: int
+    bias: int
+
+
+@dataclass(slots=True)
+class PassRecipe:
+    """What a stream does.
+
+    Attributes:
+        words: words that a lane streams.
+        accumulate, finish: whether it adds to partial sums, and whether it finishes its results.
+        conflicts: number of its conflicts of banks, -1 for none.
+        table: number of its pointers, -1 for none.
+    """
+
+    words: int
+    accumulate: int
+    finish: int
+    conflicts: int
+    table: int
+
+
+@dataclass(slots=True)
+class WorkRecipe:
+    """What a vector step does, in cycles and words of lane 0.
+
+    Attributes:
+        words: words that it makes.
+        delay: cycles by which it begins late.
+        scalars: words of scalars that it reads first.
+        together, period: words that a turn makes, and cycles from a turn to the next.
+        result_delay: cycles from the first read of a turn to its first write.
+        last: cycles from the first read of an operand to the last write.
+        reads, writes: cycles in which a whole turn reads, and writes.
+        reads_rest, writes_rest: cycles in which the last turn reads and writes, if it is not whole.
+        busy: cycles of the vector unit in all.
+    """
+
+    words: int
+    delay: int
+    scalars: int
+    together: int
+    period: int
+    result_delay: int
+    last: int
+    reads: int
+    reads_rest: int
+    writes: int
+    writes_rest: int
+    busy: int
+
+
+@dataclass(slots=True)
+class MoveRecipe:
+    """What a transfer does.
+
+    Attributes:
+        bus: number of its bus among `Hardware.pipes`.
+        words: words that lane 0, or the fullest bank, moves.
+        moving: cycles of the bus to move the bytes.
+        busy: cycles of the bus, if nothing but the bus or the conversion of words holds it up.
+        parts, parts_end: range in the table of parts.
+        accesses: cycles of the port: words, and what the work on them reads and writes beside.
+        served: whether a DRAM with banks serves it.
+        least: least cycles for which it keeps the next transfer from the bus.
+    """
+
+    bus: int
+    words: int
+    moving: int
+    busy: int
+    parts: int
+    parts_end: int
+    accesses: int
+    served: int
+    least: int
+
+
+@dataclass(slots=True)
+class MovedPart:
+    """A part of a transfer: its words, and the accesses of the work on them.
+
+    Before the first word lane 0 reads `ahead` words, before each word `beside`, and behind the last word it writes
+    `behind` words.
+    """
+
+    words: int
+    ahead: int
+    beside: int
+    behind: int
+
+
+@dataclass(slots=True)
+class ArrayPace:
+    """A frame, as one array sees it: a row for each frame and array.
+
+    Attributes:
+        period: cycles of the frame.
+        psum_delay, result_delay: cycles from the read of an ifmap word to that of its partial sum, and to the write of
+            its result.
+        together: arrays that take the words of a stream in turn.
+        turns: the first of `period` entries in the table of turns; -1 where weights may take every free cycle.
+        pointer_slot: first slot of pointers.
+    """
+
+    period: int
+    psum_delay: int
+    result_delay: int
+    together: int
+    turns: int
+    pointer_slot: int
+
+
+@dataclass(slots=True)
+class LostFrames:
+    """Conflicts of banks in a pass: frames lost, and ranges of the cycles in which banks are read and words delivered,
+    both counted from the pass's first slot on.
+    """
+
+    frames: int
+    reads: int
+    reads_end: int
+    words: int
+    words_end: int
+
+
+@dataclass(slots=True)
+class PointerReads:
+    """The range of the pointer words that a pass reads."""
+
+    words: int
+    words_end: int
+
+
+@dataclass(slots=True)
+class MachineRow:
+    """What every step of a kind shares.
+
+    Attributes:
+        preload_words: words that a preload reads.
+        weight_word_cycles: least cycles between two of them.
+        last_weight: cycles from the read of the last one until its last weight is in the array.
+        weight_buffers: 1, or 2 where a preload may begin while the pass before streams.
+        skew: cycles by which the last lane runs behind lane 0.
+        launch: cycle in which the first transfer may begin.
+    """
+
+    preload_words: int
+    weight_word_cycles: int
+    last_weight: int
+    weight_buffers: int
+    skew: int
+    launch: int
+
+
+def record_of(row: type[Any]) -> np.dtype[Any]:
+    """Type of a record with the fields of a row."""
+    return np.dtype([(each.name, np.int64) for each in fields(row)])
+
+
+ROW, WAIT = record_of(Row), record_of(Wait)
+LOAD, PASS, WORK, MOVE = map(record_of, (LoadRecipe, PassRecipe, WorkRecipe, MoveRecipe))
+PART, PACE, LOST, POINTERS, MACHINE = map(record_of, (MovedPart, ArrayPace, LostFrames, PointerReads, MachineRow))
+
+
+class Columns(NamedTuple):
+    """What engines read of a Program on a machine.
+
+    Attributes:
+        rows: of ROW, a row a step.
+        waits: of WAIT, the waits of each row side by side.
+        order: int64, numbers of the steps that each array takes, in their order; vector steps are in all of them.
+        orders: int64[arrays + 1], where the order of each array begins in `order`.
+        transfers, keeps: int64, numbers of transfers, and of Keeps.
+        loads, passes, works, moves: recipes, of LOAD, PASS, WORK and MOVE.
+        parts: of PART.
+        paces: of PACE, row `pace * arrays + array`.
+        turns: int64, cycles that a preload must leave to others from each cycle of a frame on.
+        conflicts: of LOST.
+        bank_reads, delivered: int64, cycles of LOST.
+        tables: of POINTERS.
+        pointer_frames, pointer_places: int64, of each pointer word the frame of the pass that first needs it, and its
+            place in the slots of the frame before.
+        machine: of MACHINE, one row.
+        latency: int64[buses], latency of each bus in cycles.
+        port_of: int64, port of each client of `definition.CLIENTS`.
+    """
+
+    rows: Records
+    waits: Records
+    order: Numbers
+    orders: Numbers
+    transfers: Numbers
+    keeps: Numbers
+    loads: Records
+    passes: Records
+    works: Records
+    moves: Records
+    parts: Records
+    paces: Records
+    turns: Numbers
+    conflicts: Records
+    bank_reads: Numbers
+    delivered: Numbers
+    tables: Records
+    pointer_frames: Numbers
+    pointer_places: Numbers
+    machine: Records
+    latency: Numbers
+    port_of: Numbers
+
+    @property
+    def arrays(self) -> int:
+        """The number of arrays with weights of their own."""
+        return len(self.orders) - 1
+
+    def steps(self, kind: int) -> Numbers:
+        """Numbers of the steps of a kind."""
+        return np.flatnonzero(self.rows["kind"] == kind)
+
+
+RECORDS = {
+    "rows": ROW, "waits": WAIT, "loads": LOAD, "passes": PASS, "works": WORK, "moves": MOVE, "parts": PART,
+    "paces": PACE, "conflicts": LOST, "tables": POINTERS, "machine": MACHINE,
+}  # fmt: skip
+"""Records of those columns that are tables; all others are int64."""
+
+
+def columns_of(program: Program, hardware: Hardware) -> Columns:
+    """The columns of a Program on a machine."""
+    steps, frames, queues = program.steps, program.frames(hardware), hardware.array.queues
+    kinds = np.array([KINDS[type(step)] for step in steps], np.int64)
+    transfers, keeps = np.flatnonzero((kinds >= FILL) & (kinds <= BANK_FILL)), np.flatnonzero(kinds == KEEP)
+    preloads, streams, vectors = (np.flatnonzero(kinds == kind) for kind in (PRELOAD, STREAM, VECTOR_STEP))
+    rows = np.zeros(len(steps), ROW)
+    rows["kind"], rows["array"], rows["pace"] = kinds, program.arrays, program.numbers_of_paces
+    for numbers in (preloads, streams, vectors, transfers, keeps):
+        rows["number"][numbers] = np.arange(len(numbers))
+    after = [step.after for step in steps]
+    rows["waits_end"] = np.cumsum([*map(len, after)])
+    rows["waits"][1:] = rows["waits_end"][:-1]
+    rows["preload"][streams] = [step.preload for step in program.streams]
+
+    loading = ((step.delay, step.bias is not None) for step in steps if isinstance(step, Preload))
+    rows["recipe"][preloads], loads = _each_once(loading)
+    conflicts, tables = _Conflicts(hardware, frames), _Tables(frames)
+    numbered = zip(program.streams, rows["pace"][streams].tolist(), strict=True)
+    streaming = (
+        (step.words, step.accumulate, bool(step.finish), conflicts.of(step, pace), tables.of(step.reads.table, pace))
+        for step, pace in numbered
+    )
+    rows["recipe"][streams], passes = _each_once(streaming)
+    fills = ((step, program.fill_of(at)) for step, at in zip(program.vectors, vectors.tolist(), strict=True))
+    rows["recipe"][vectors], works = _each_once(_work(step, fill, hardware) for step, fill in fills)
+    moves = _Moves(hardware)
+    moving = [step for step in steps if isinstance(step, Transfer)]
+    rows["recipe"][transfers] = [moves.of(step) for step in moving]
+
+    waits = np.zeros(int(rows["waits_end"][-1]) if steps else 0, WAIT)
+    waits["step"] = [*chain.from_iterable(after)]
+    waits["data"] = _BRINGS_DATA[kinds[waits["step"]]]
+    made = program.makers
+    reading = ((at, each) for at, each in zip(transfers.tolist(), moving, strict=True) if each.tensor.name in made)
+    for at, each in reading:
+        first = int(rows["waits"][at])
+        waits["stored"][[first + each.after.index(source) for source in program.sources(each)]] = 1
+
+    orders = [np.flatnonzero((kinds == VECTOR_STEP) | (rows["array"] == array)) for array in range(queues)]
+    pace_rows, turns = _paces(frames, hardware)
+    port_of = np.zeros(8, np.int64)
+    for number, clients in enumerate(program.ports(hardware)):
+        port_of[list(clients)] = number
+    machine = (
+        hardware.preload_words, hardware.weight_word_cycles, last_weight(0, hardware), hardware.array.weight_buffers,
+        hardware.skew, hardware.sequencer.launch_cycles,
+    )  # fmt: skip
+    return Columns(
+        rows, waits, np.concatenate(orders), _numbers([0, *np.cumsum([*map(len, orders)])]), transfers, keeps,
+        _table(loads, LOAD), _table(passes, PASS), _table(works, WORK), _table(moves.rows, MOVE),
+        _table(moves.parts, PART), pace_rows, turns, *conflicts.columns, *tables.columns, _table([machine], MACHINE),
+        _numbers([pipe.latency for pipe in moves.pipes.values()]), port_of,
+    )  # fmt: skip
+
+
+_BRINGS_DATA = np.array([kind in (FILL, PREFETCH, BANK_FILL) for kind in range(8)], np.int64)
+
+
+def _numbers(numbers: Iterable[int]) -> Numbers:
+    return np.array([*numbers], np.int64)
+
+
+def _table(rows: Iterable[Sequence[int]], record: np.dtype[Any]) -> Records:
+    """A table of rows, each with the fields of a record."""
+    return np.array([*rows], np.int64).reshape(-1, len(record.names or ())).view(record).ravel()
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def _each_once(rows: Iterable[Key]) -> tuple[list[int], list[Key]]:
+    """The number of each row among the different ones, and these."""
+    known: dict[Key, int] = {}
+    return [known.setdefault(row, len(known)) for row in rows], [*known]
+
+
+def _work(step: Vector, fill: int, hardware: Hardware) -> tuple[int, ...]:
+    """The recipe of a vector step with `fill` elements of a word in use."""
+    beat = step.beat(fill, hardware)
+    rest = step.words % beat.together
+    return (
+        step.words, step.delay, step.scalars.words, beat.together, beat.period, beat.result_delay,
+        beat.last(step.words), beat.reads(beat.together), beat.reads(rest), beat.writes(beat.together),
+        beat.writes(rest), beat.turns(step.words) * beat.work,
+    )  # fmt: skip
+
+
+class _Moves:
+    """Recipes of transfers, each once, and their parts."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self._hardware, self._known = hardware, dict[tuple[int, ...], int]()
+        self.rows, self.parts = list[tuple[int, ...]](), list[tuple[int, ...]]()
+        self.pipes = hardware.pipes
+
+    def of(self, step: Transfer) -> int:
+        """The number of the recipe of a transfer."""
+        # Tensors and work are shared by the steps of a layer, and live as long as the Program does.
+        key: tuple[int, ...] = KINDS[type(step)], step.words, step.hbm_bytes, id(step.tensor)
+        if isinstance(step, LaneTransfer) and step.work:
+            key = *key, id(step.work), *(part.words for part in step.parts)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.rows)
+            self.rows.append(self._recipe(step))
+        return found
+
+    def _recipe(self, step: Transfer) -> tuple[int, ...]:
+        hardware, bus, first = self._hardware, [*self.pipes].index(step.bus), len(self.parts)
+        moving, conversion = self.pipes[step.bus].cycles(step.hbm_bytes), step.conversion_cycles(hardware)
+        self.parts += _parts(step)
+        accesses = sum(ahead + words * (1 + beside) + behind for words, ahead, beside, behind in self.parts[first:])
+        busy, served = max(moving, conversion), bool(hardware.hbm.dram) and step.bus == HBM.bus
+        # Bursts of a fill may be accepted long before they are done.
+        least = max(1, conversion) if served and not isinstance(step, Spill) else busy
+        return bus, step.words, moving, busy, first, len(self.parts), accesses, served, least
+
+
+def _parts(step: Transfer) -> Iterator[tuple[int, int, int, int]]:
+    """Parts of a transfer, in the fields of MovedPart; without work one will do."""
+    if not isinstance(step, LaneTransfer) or step.work is None:
+        yield step.words, 0, 0, 0
+        return
+    for number, part in enumerate(step.parts):
+        maps, kept, tallies = map(len, step.beside(number))
+        yield part.words, kept + (0 if step.work.begins[number] else tallies), maps, tallies
+
+
+def _paces(frames: Sequence[Frame], hardware: Hardware) -> tuple[Records, Numbers]:
+    """The frame of each pace on each array, and the cycles that its preloads leave to others."""
+    rows, turns = list[tuple[int, ...]](), list[int]()
+    for frame in frames:
+        for array in range(hardware.array.queues):
+            first = -1
+            if frame.pointer_slots or hardware.array.queues > 1:
+                first = len(turns)
+                turns += frame.weight_waits(array)
+            delays = frame.psum_delay, frame.result_delay
+            rows.append((frame.period, *delays, frame.together, first, frame.pointer_slots.start))
+    return _table(rows, PACE), _numbers(turns)
+
+
+class _Conflicts:
+    """Costs of conflicts of banks, each once."""
+
+    def __init__(self, hardware: Hardware, frames: Sequence[Frame]) -> None:
+        self._counters = [ConflictCounter(hardware, frame.period) for frame in frames]
+        self._known, self._rows = dict[int, int](), list[tuple[int, ...]]()
+        self._reads, self._delivered = [_numbers([])], [_numbers([])]
+
+    def of(self, step: Stream, pace: int) -> int:
+        """The number of the conflicts of a pass; -1 where no bank is read."""
+        found = self._counters[pace].of(step)
+        if found is None:
+            return -1
+        if id(found) not in self._known:
+            self._known[id(found)] = len(self._rows)
+            reads, words = (sum(map(len, each)) for each in (self._reads, self._delivered))
+            self._reads.append(found.reads)
+            self._delivered.append(found.delivered)
+            self._rows.append((found.frames, reads, reads + len(found.reads), words, words + len(found.delivered)))
+        return self._known[id(found)]
+
+    @property
+    def columns(self) -> tuple[Records, Numbers, Numbers]:
+        """The columns `conflicts`, `bank_reads` and `delivered`."""
+        return _table(self._rows, LOST), np.concatenate(self._reads), np.concatenate(self._delivered)
+
+
+class _Tables:
+    """Tables of pointers, each once; their base address does not affect time."""
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        self._frames, self._known = frames, dict[tuple[PointerTable, int], int]()
+        self._rows, self._at, self._places = list[tuple[int, int]](), [_numbers([])], [_numbers([])]
+
+    def of(self, table: PointerTable | None, pace: int) -> int:
+        """The number of a table of pointers; -1 for none."""
+        if table is None:
+            return -1
+        key = table._replace(base=0), self._frames[pace].together
+        if key not in self._known:
+            self._known[key] = len(self._rows)
+            at, places = table.reads(key[1])
+            first = sum(map(len, self._at))
+            self._rows.append((first, first + len(at)))
+            self._at.append(at)
+            self._places.append(places)
+        return self._known[key]
+
+    @property
+    def columns(self) -> tuple[Records, Numbers, Numbers]:
+        """The columns `tables`, `pointer_frames` and `pointer_places`."""
+        return _table(self._rows, POINTERS), np.concatenate(self._at), np.concatenate(self._places)
