@@ -1,12 +1,17 @@
-"""The event engine: how long a Program takes, step by step."""
+"""The event engine: how long a Program takes, step by step.
+
+`loop` has the rules of docs/timing.md, over the columns of a Program (`columns`), and `engine` runs it; `processes` has
+the same rules as processes of SimPy. Both leave a `Log`, from which accounts and timelines are drawn (`accounts`).
+"""
 
 from __future__ import annotations
 
+from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, timing_of
-from tpusim.machines.tpu.event.log import Log
-from tpusim.machines.tpu.event.processes import timed
+from tpusim.machines.tpu.event.engine import timed
+from tpusim.machines.tpu.event.log import Log, Overdue
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 
@@ -24,8 +29,12 @@ def run(program: Program, hardware: Hardware) -> Timing:
 
 def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | None:
     """Time one Program; None as soon as it is known to take `limit` cycles or more. Raises DeadlockError."""
-    log = timed(program, hardware)
-    return timing_of(log, program, hardware) if log.cycles < limit else None
+    with at_rest():
+        try:
+            log = timed(program, hardware, keep=bool(program.layers), limit=limit)
+        except Overdue:
+            return None
+        return timing_of(log, program, hardware)
 
 
 def by_simpy(program: Program, hardware: Hardware) -> Timing:
@@ -35,10 +44,11 @@ def by_simpy(program: Program, hardware: Hardware) -> Timing:
     return timing_of(processes.timed(program, hardware), program, hardware)
 
 
+def logged(program: Program, hardware: Hardware) -> Log:
+    """The log of a Program, step by step. Raises DeadlockError."""
+    return timed(program, hardware)
+
+
 def record(program: Program, hardware: Hardware) -> Recording:
     """Time one Program, and keep all that a timeline needs. Raises DeadlockError."""
     return Recording(timed(program, hardware, keep=True), program, hardware)
-
-
-def logged(program: Program, hardware: Hardware, keep: bool = False) -> Log:
-    return timed(program, hardware, keep)

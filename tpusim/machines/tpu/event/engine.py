@@ -21,7 +21,7 @@ from tpusim.machines.tpu.event.state import (
     STORE,
     STORED,
     WANTED,
-    State,
+    LoopState,
     fresh,
     roomier,
 )
@@ -36,7 +36,7 @@ _steps = 0
 """Steps that this process has timed as Python, or was asked to."""
 
 
-def _fast_enough(columns: Columns) -> Callable[[Columns, State], int]:
+def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], int]:
     """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
 
     A command that times little neither compiles nor loads anything.
@@ -50,7 +50,7 @@ def _fast_enough(columns: Columns) -> Callable[[Columns, State], int]:
     return compiled.run if compiled else plain.run
 
 
-def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
+def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
     """The log of a Program, step by step.
 
     With `keep`, it tells of every cycle of the ports, every read of weights, and each channel of the DRAM. Raises
@@ -76,6 +76,7 @@ def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int 
         cycles=int(times.clock["end"][0]) + hardware.skew,
         columns=columns,
         frames=program.frames(hardware),
+        buses=tuple(hardware.pipes),
         loads=times.loads,
         passes=times.passes,
         works=times.works,
@@ -88,7 +89,7 @@ def logged(program: Program, hardware: Hardware, keep: bool = False, limit: int 
     )
 
 
-def serve(program: Program, columns: Columns, times: State, hbm: BankedHbm, status: int) -> None:
+def serve(program: Program, columns: Columns, times: LoopState, hbm: BankedHbm, status: int) -> None:
     """Have a DRAM with banks serve the next transfer, or store it."""
     at = times.clock["transfer"][0]
     number, log = int(columns.transfers[at]), times.moves[at : at + 1]

@@ -49,13 +49,13 @@ from tpusim.machines.tpu.event.state import (
     WAITS,
     WANTED,
     ArrayUnit,
-    State,
+    LoopState,
 )
 
 # ---- what a step waits for
 
 
-def known(program: Columns, state: State, row: Row) -> tuple[bool, int, int, int, int]:
+def known(program: Columns, state: LoopState, row: Row) -> tuple[bool, int, int, int, int]:
     """Whether the times of all that a step waits for are known; when the last that brings data is done, and which that
     is; when the last of the others is done; and when all that it reads behind the lanes is stored there."""
     data = others = stored = 0
@@ -74,7 +74,7 @@ def known(program: Columns, state: State, row: Row) -> tuple[bool, int, int, int
     return True, data, by, others, stored
 
 
-def finish(state: State, step: int, done: int) -> int:
+def finish(state: LoopState, step: int, done: int) -> int:
     """A step is done from cycle `done` on, which may lie ahead."""
     state.done[step] = done
     state.clock[0].end = max(state.clock[0].end, done)
@@ -91,7 +91,7 @@ def next_free(cells: Any, end: int, base: int, at: int) -> int:
     return at
 
 
-def room(state: State, until: int) -> bool:
+def room(state: LoopState, until: int) -> bool:
     """Whether the cells reach to cycle `until`; if not, the state says how far they must."""
     if until - state.clock[0].base <= state.cells.shape[1]:
         return True
@@ -99,7 +99,7 @@ def room(state: State, until: int) -> bool:
     return False
 
 
-def reserve(program: Columns, state: State, client: int, start: int, words: int, period: int) -> None:
+def reserve(program: Columns, state: LoopState, client: int, start: int, words: int, period: int) -> None:
     """Own every `period`-th cycle from `start` on, `words` times."""
     if words <= 0:
         return
@@ -111,7 +111,7 @@ def reserve(program: Columns, state: State, client: int, start: int, words: int,
 
 
 def claim(
-    program: Columns, state: State, load: int, word: int, start: int, words: int, spacing: int, pace: ArrayPace
+    program: Columns, state: LoopState, load: int, word: int, start: int, words: int, spacing: int, pace: ArrayPace
 ) -> int:
     """Own the first free cycles from `start` on for weights, `words` times at least `spacing` apart; return the last.
 
@@ -137,7 +137,7 @@ def claim(
 
 
 def preload(
-    program: Columns, state: State, step: int, row: Row, unit: ArrayUnit, pace: ArrayPace, data: int, by: int,
+    program: Columns, state: LoopState, step: int, row: Row, unit: ArrayUnit, pace: ArrayPace, data: int, by: int,
     others: int,
 ) -> int:  # fmt: skip
     """Weight words are read once the delay is over, in the first free cycles, one every W; then the biases' word."""
@@ -163,7 +163,7 @@ def preload(
 
 
 def stream(
-    program: Columns, state: State, step: int, row: Row, unit: ArrayUnit, pace: ArrayPace, array: int, anew: bool,
+    program: Columns, state: LoopState, step: int, row: Row, unit: ArrayUnit, pace: ArrayPace, array: int, anew: bool,
     data: int, by: int, others: int,
 ) -> int:  # fmt: skip
     """A pass: when it starts, on the frame's grid, and all its slots of the port."""
@@ -221,7 +221,7 @@ def next_frame(cycle: int, array: int, pace: ArrayPace) -> int:
     return cycle + (array - cycle) % pace.period
 
 
-def own_slots(program: Columns, state: State, start: int, its: PassRecipe, pace: ArrayPace) -> None:
+def own_slots(program: Columns, state: LoopState, start: int, its: PassRecipe, pace: ArrayPace) -> None:
     """Partial sums and results follow ifmap reads after a fixed delay; arrays take words in turn."""
     for array in range(min(pace.together, its.words)):
         read, words = start + array, -(-(its.words - array) // pace.together)
@@ -231,7 +231,7 @@ def own_slots(program: Columns, state: State, start: int, its: PassRecipe, pace:
         reserve(program, state, RESULT, read + pace.result_delay, words, pace.period)
 
 
-def own_slots_behind_banks(program: Columns, state: State, start: int, its: PassRecipe, pace: ArrayPace) -> None:
+def own_slots_behind_banks(program: Columns, state: LoopState, start: int, its: PassRecipe, pace: ArrayPace) -> None:
     """Banks are owned while they are read; partial sums and results follow delivered words after a fixed delay."""
     lost = program.conflicts[its.conflicts]
     for at in range(lost.reads, lost.reads_end):
@@ -243,7 +243,9 @@ def own_slots_behind_banks(program: Columns, state: State, start: int, its: Pass
         reserve(program, state, RESULT, delivered + pace.result_delay, 1, 1)
 
 
-def own_pointers(program: Columns, state: State, start: int, told: int, table: PointerReads, pace: ArrayPace) -> None:
+def own_pointers(
+    program: Columns, state: LoopState, start: int, told: int, table: PointerReads, pace: ArrayPace
+) -> None:
     """Pointers are read a frame ahead, the first as soon as the pass is known, in the frame that begins at `told`."""
     for word in range(table.words, table.words_end):
         frame = program.pointer_frames[word]
@@ -254,7 +256,7 @@ def own_pointers(program: Columns, state: State, start: int, told: int, table: P
 # ---- vector steps (section 4)
 
 
-def vector_step(program: Columns, state: State, step: int, row: Row, data: int, others: int) -> int:
+def vector_step(program: Columns, state: LoopState, step: int, row: Row, data: int, others: int) -> int:
     """The vector unit by itself: every array has reached the step, and stands by until it is done."""
     work, loaded, ended = program.works[row.recipe], 0, 0
     for array in range(len(state.units)):
@@ -293,7 +295,7 @@ def vector_step(program: Columns, state: State, step: int, row: Row, data: int, 
 # ---- steps in order
 
 
-def issue(program: Columns, state: State, array: int) -> int:
+def issue(program: Columns, state: LoopState, array: int) -> int:
     """Issue the next step of an array, if all that it waits for is known."""
     unit = state.units[array]
     if unit.place == program.orders[array + 1]:
@@ -324,7 +326,7 @@ def issue(program: Columns, state: State, array: int) -> int:
     return status
 
 
-def keep(program: Columns, state: State) -> int:
+def keep(program: Columns, state: LoopState) -> int:
     """Keeps end in their order: each with the last step that it waits for."""
     clock = state.clock[0]
     if clock.keep == len(program.keeps):
@@ -341,7 +343,7 @@ def keep(program: Columns, state: State) -> int:
 # ---- transfers (section 5)
 
 
-def begin(program: Columns, state: State, row: Row, move: MoveRecipe, log: Moved) -> int:
+def begin(program: Columns, state: LoopState, row: Row, move: MoveRecipe, log: Moved) -> int:
     """Give the next transfer the bus, if all that it waits for is known."""
     clock = state.clock[0]
     ready, data, _, others, stored = known(program, state, row)
@@ -355,7 +357,7 @@ def begin(program: Columns, state: State, row: Row, move: MoveRecipe, log: Moved
     return GOES_ON
 
 
-def bring(program: Columns, state: State, move: MoveRecipe, log: Moved) -> None:
+def bring(program: Columns, state: LoopState, move: MoveRecipe, log: Moved) -> None:
     """Words of a fill come evenly from the pipe, the first after the latency."""
     first = log.start + program.latency[move.bus]
     for word in range(move.words):
@@ -363,7 +365,7 @@ def bring(program: Columns, state: State, move: MoveRecipe, log: Moved) -> None:
     log.come, log.ended = first + move.moving + 1, log.start + move.busy
 
 
-def demand(state: State, move: MoveRecipe, log: Moved) -> None:
+def demand(state: LoopState, move: MoveRecipe, log: Moved) -> None:
     """The pipe can take the words of a spill evenly, the first at once."""
     for word in range(move.words):
         state.wanted[word] = log.start + word * move.busy // move.words
@@ -377,7 +379,7 @@ def store(program: Columns, move: MoveRecipe, log: Moved) -> None:
     log.stored = log.ended + program.latency[move.bus]
 
 
-def take(program: Columns, state: State, kind: int, move: MoveRecipe, log: Moved) -> int:
+def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: Moved) -> int:
     """Take the first free cycle of the port for every word that is wanted, and for every access beside it, in order."""
     clock, port = state.clock[0], program.port_of[DMA]
     cells, base, end, wanted = state.cells[port], clock.base, state.ends[port], state.wanted
@@ -411,7 +413,7 @@ def take(program: Columns, state: State, kind: int, move: MoveRecipe, log: Moved
     return GOES_ON
 
 
-def settle(program: Columns, state: State, step: int, row: Row, log: Moved) -> int:
+def settle(program: Columns, state: LoopState, step: int, row: Row, log: Moved) -> int:
     """A transfer is over: the bus is free again, and the transfer after the next may begin."""
     clock = state.clock[0]
     clock.begun, clock.freed = log.start, log.freed
@@ -440,7 +442,7 @@ def held_in(cycle: int, log: Moved) -> int:
     return CONVERSION if cycle < log.converted else PORT_STALL
 
 
-def transfer(program: Columns, state: State) -> int:
+def transfer(program: Columns, state: LoopState) -> int:
     """The next transfer from its begin to its end; a DRAM with banks serves it between calls of `run`."""
     clock = state.clock[0]
     if clock.transfer == len(program.transfers):
@@ -468,7 +470,7 @@ def transfer(program: Columns, state: State) -> int:
     return settle(program, state, step, row, log)
 
 
-def run(program: Columns, state: State) -> int:
+def run(program: Columns, state: LoopState) -> int:
     """Go on from where the state stands, until all steps are done, or the loop must stop."""
     while True:
         going = True

@@ -25,7 +25,7 @@ from tpusim.base.imports import numba_if_there
 from tpusim.machines.tpu import definition
 from tpusim.machines.tpu.event import columns, log, loop, state
 from tpusim.machines.tpu.event.columns import Columns
-from tpusim.machines.tpu.event.state import State
+from tpusim.machines.tpu.event.state import LoopState
 
 _SOURCES = (loop, state, log, columns, definition, sys.modules[__name__])
 """Modules from which the loop takes functions, constants and tables, and the one that compiles it."""
@@ -50,8 +50,8 @@ class Native:
         call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * numbers)
         self._run = call(self._engine.get_function_address(loop.run.__name__))
 
-    def run(self, program: Columns, times: State) -> int:
-        """As `loop.run`."""
+    def run(self, program: Columns, times: LoopState) -> int:
+        """Run the loop; see `loop.run`."""
         status, error = ctypes.c_int64(), ctypes.c_void_p()
         given = (number for table in (*program, *times) for number in _described(table))
         if self._run(ctypes.addressof(status), ctypes.addressof(error), *given):
@@ -67,23 +67,28 @@ def _described(table: NDArray[Any]) -> tuple[int, ...]:
 
 
 _AXES_READ = [1] * len(Columns._fields)
-_AXES_WRITTEN = [state.AXES.get(name, 1) for name in State._fields]
+_AXES_WRITTEN = [state.AXES.get(name, 1) for name in LoopState._fields]
 
 
 @cache
 def loaded() -> Native | None:
     """The loop as machine code, compiled now if no object file has it; None where nothing can compile it."""
-    kept = next(_kept(), None)
-    if kept is not None:
-        return Native(kept)
-    if (numba := numba_if_there()) is None:
-        return None
-    code = object_code(numba)
-    _keep(code)
-    return Native(code)
+    found = code()
+    return None if found is None else Native(found)
 
 
 # ---- the object file
+
+
+def code() -> bytes | None:
+    """The object file of the loop, compiled and kept where there is none; None without a compiler."""
+    if (kept := next(_kept(), None)) is not None:
+        return kept
+    if (numba := numba_if_there()) is None:
+        return None
+    made = object_code(numba)
+    _keep(made)
+    return made
 
 
 def _name() -> str:
@@ -180,5 +185,5 @@ def _types(numba: Any) -> tuple[Any, Any]:
 
     read = [table(columns.RECORDS.get(name, np.int64), 1) for name in Columns._fields]
     numbers = {**state.RECORDS, "cells": np.uint8}
-    written = [table(numbers.get(name, np.int64), state.AXES.get(name, 1)) for name in State._fields]
-    return numba.types.NamedTuple(read, Columns), numba.types.NamedTuple(written, State)
+    written = [table(numbers.get(name, np.int64), state.AXES.get(name, 1)) for name in LoopState._fields]
+    return numba.types.NamedTuple(read, Columns), numba.types.NamedTuple(written, LoopState)

@@ -15,7 +15,7 @@ import numpy as np
 from tpusim.machines.tpu.event import columns as read
 from tpusim.machines.tpu.event import log, loop, state
 from tpusim.machines.tpu.event.columns import Columns
-from tpusim.machines.tpu.event.state import State
+from tpusim.machines.tpu.event.state import LoopState
 
 Tables = TypeVar("Tables", bound=NamedTuple)
 
@@ -27,9 +27,9 @@ _ROWS = (
 _OF_RECORD = {tuple(each.name for each in fields(row)): row for row in _ROWS}
 
 
-def run(program: Columns, times: State) -> int:
-    """As `loop.run`."""
-    listed = State(*map(_listed, times))
+def run(program: Columns, times: LoopState) -> int:
+    """Run the loop; see `loop.run`."""
+    listed = LoopState(*map(_listed, times))
     status = loop.run(Columns(*map(_listed, program)), listed)
     for table, rows in zip(times, listed, strict=True):
         if rows is not table and len(table):

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import CLIENTS, NEVER
 from tpusim.machines.tpu.event.columns import (
-    BUSES,
     KEEP,
     PRELOAD,
     SPILL,
@@ -97,14 +96,14 @@ class DmaClock:
 UNIT, CLOCK = record_of(ArrayUnit), record_of(DmaClock)
 
 
-class State(NamedTuple):
+class LoopState(NamedTuple):
     """All that the loop writes, and the bounds by which it knows that a run is overdue.
 
     Attributes:
         done: int64, cycle from which each step is done; UNKNOWN before its time is known.
         units: of UNIT, a row for each array.
         clock: of CLOCK, one row.
-        bus_free: int64[2], cycle from which each bus is free.
+        bus_free: int64[buses], cycle from which each bus is free.
         ends: int64[ports], cycle after the last one owned.
         owned: int64, cycles owned by each client.
         loads, passes, works, moves: tables of the log.
@@ -144,7 +143,7 @@ _WIDTH = 1 << 16
 """Cycles of a port that are held at first."""
 
 
-def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False) -> State:
+def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False) -> LoopState:
     """The state before the first step; `keeps` keeps the owners of all cycles and the reads of all weights."""
     kind, machine = columns.rows["kind"], columns.machine[0]
     count, most = np.bincount(kind, minlength=KEEP + 1).tolist(), int(columns.moves["words"].max(initial=1))
@@ -157,11 +156,11 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     works["step"] = columns.steps(VECTOR_STEP).repeat(columns.arrays)
     works["array"] = np.arange(len(works)) % columns.arrays
     bounds = bounds_of(columns) if limit < NEVER else (np.zeros(0, np.int64),) * 2
-    return State(
+    return LoopState(
         done=np.full(len(kind), UNKNOWN),
         units=units,
         clock=clock,
-        bus_free=np.full(len(BUSES), machine["launch"]),
+        bus_free=np.full(len(columns.latency), machine["launch"]),
         ends=np.zeros(ports, np.int64),
         owned=np.zeros(len(CLIENTS), np.int64),
         loads=loads,
@@ -177,7 +176,7 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     )
 
 
-def roomier(state: State) -> State:
+def roomier(state: LoopState) -> LoopState:
     """A state whose cells reach as far as the loop asks; what is settled is forgotten, unless all is kept."""
     clock, cells = state.clock, state.cells
     base, until = int(clock["base"][0]), int(clock["room"][0])
@@ -200,7 +199,7 @@ def bounds_of(columns: Columns) -> tuple[Numbers, Numbers]:
     for first, end in zip(columns.orders[:-1], columns.orders[1:], strict=True):
         of_passes[first:end] = of_passes[first:end][::-1].cumsum()[::-1]
     of_moves, mine = np.full(len(columns.transfers), -1), rows[columns.transfers]
-    for bus in range(len(BUSES)):
+    for bus in range(len(columns.latency)):
         at = np.flatnonzero(columns.moves["bus"][mine["recipe"]] == bus)
         spills = np.flatnonzero(mine["kind"][at] == SPILL)
         at = at[: spills[-1] + 1] if len(spills) else at[:0]
