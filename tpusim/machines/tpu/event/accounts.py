@@ -6,18 +6,28 @@ When several layers run as one Program, the accounts are cut where one layer end
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, last_weight
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.columns import Columns, Records
-from tpusim.machines.tpu.event.log import CAUSES, UNKNOWN, Log, Owners
+from tpusim.machines.tpu.event.columns import Records
+from tpusim.machines.tpu.event.log import (
+    BLOCKED,
+    CAUSES,
+    PORT_STALL,
+    UNKNOWN,
+    VECTOR_WORK,
+    WAITING_WEIGHTS,
+    Log,
+    Owners,
+)
 from tpusim.machines.tpu.observation.drawing import MOST_CHANNELS, TimelineDrawing
 from tpusim.machines.tpu.observation.timeline import (
     HOLDERS,
@@ -35,19 +45,26 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import HBM
 
+STATES = *CAUSES, "busy", "bank_conflict"
+"""States of units, by their number in slices."""
+BUSY, BANK_CONFLICT = range(len(CAUSES), len(STATES))
+
+Slices: TypeAlias = NDArray[np.int64]
+"""Slices of a unit's time, which never overlap: int64[4, slices], their states, first cycles, cycles and steps."""
+
 
 def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
     """Close the accounts of a run, and those of each layer in a run of several."""
     uses: dict[str, Mapping[str, int]] = {}
-    held = Track.of(holding(log.queue))
-    for array in arrays_of(log, hardware, held):
-        uses[array.name("systolic_array")] = _booked(array.waits()) + array.streaming_use()
-        uses[array.name("preload")] = array.preload_use()
+    held = holding(log.queue)
+    for array in arrays_of(log, hardware):
+        uses[array.name("systolic_array")] = _use(array.waits(held)) + array.streaming_use()
+        uses[array.name("preload")] = array.preload_use(held)
         uses[array.name("vector_unit")] = array.vector_unit_use()
-    uses |= {name: _booked(bus(log.on_bus(name))) for name in log.buses}
+    uses |= {name: _use(bus(log.on_bus(name))) for name in log.buses}
     units = accounts(uses, log.owned, log.cycles, program.ports(hardware))
-    held_bus, use = bus_use(log.columns, log.on_bus(HBM.bus), program), program.use
-    whole = Timing(log.cycles, units, held_bus, use.port_reads, use.port_writes, log.hbm)
+    moved, use = bus_use(log, log.on_bus(HBM.bus), program), program.use
+    whole = Timing(log.cycles, units, moved, use.port_reads, use.port_writes, log.hbm)
     return replace(whole, layers=shares(log, program, hardware, whole)) if program.layers else whole
 
 
@@ -57,11 +74,11 @@ def first_fill(log: Log) -> Counter[str]:
 
     The wait for the next frame is included if the last fill caused it.
     """
-    held, works, columns = Track.of(holding(log.queue)), log.works[:1], log.columns
+    held, works, columns = holding(log.queue), log.works[:1], log.columns
     passes = log.passes[np.argsort(columns.rows["array"][log.passes["step"]], kind="stable")[:1]]
     if not len(passes) or (len(works) and works["ended"][0] < passes["ended"][0]):
-        return _booked(waiting(held, works, "ended"))
-    use, first = _booked(waiting(held, passes, "ended")), passes[0]
+        return _use(waiting(held, works, "ended"))
+    use, first = _use(waiting(held, passes, "ended")), passes[0]
     table = columns.passes["table"][columns.rows["recipe"][first["step"]]]
     if first["cleared"] == first["filled"] and table < 0:
         use[CAUSES[first["cause"]]] += int(first["start"] - 1 - first["filled"])
@@ -75,8 +92,9 @@ def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
     layers = np.array(program.layers)
     ends = np.zeros(layers.max() + 1, np.int64)
     np.maximum.at(ends, layers[log.works["step"]], log.works["done"])
-    for array in arrays_of(log, hardware, Track.of(())):
-        np.maximum.at(ends, layers[array.passes["step"]], array.over)
+    for array in arrays_of(log, hardware):
+        over = array.passes["start"] - 1 + array.frames * array.frame["period"] + array.lost
+        np.maximum.at(ends, layers[array.passes["step"]], over)
     return [0, *np.maximum.accumulate(ends)[:-1].tolist(), log.cycles]
 
 
@@ -87,48 +105,133 @@ def shares(log: Log, program: Program, hardware: Hardware, whole: Timing) -> tup
     time, where one layer ends and the next begins.
     """
     cuts, layers = cuts_of(log, program, hardware), np.array(program.layers)
-    arrays = [*arrays_of(log, hardware, Track.of(holding(log.queue)))]
-    waits = [_counts(array.waits(), cuts) for array in arrays]
+    arrays, held, moves = [*arrays_of(log, hardware)], holding(log.queue), log.on_bus(HBM.bus)
     shared = {
-        **{array.name("preload"): _counts(array.preloading(), cuts) for array in arrays},
-        **{name: _counts(bus(log.on_bus(name)), cuts) for name in log.buses},
+        **{array.name("systolic_array"): _cut(array.waits(held), cuts) for array in arrays},
+        **{array.name("preload"): _cut(array.preloading(held), cuts) for array in arrays},
+        **{array.name("vector_unit"): [Counter[str]()] * len(program.uses) for array in arrays},
+        **{name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses},
         **{port: _owned(owners, cuts) for port, owners in log.owners.items()},
     }
-    moves, found = log.on_bus(HBM.bus), []
-    for number, use in enumerate(program.uses):
-        cycles, counts = cuts[number + 1] - cuts[number], {unit: each[number] for unit, each in shared.items()}
-        for array, waited in zip(arrays, waits, strict=True):
+    found = []
+    for number, (use, cycles) in enumerate(zip(program.uses, np.diff(cuts).tolist(), strict=True)):
+        its = {unit: each[number] for unit, each in shared.items()}
+        for array in arrays:
             mine = array.where(layers == number)
-            counts[array.name("systolic_array")] = waited[number] + mine.streaming_use()
-            counts[array.name("vector_unit")] = mine.vector_unit_use()
-        units = {unit: split(counts[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
-        held = bus_use(log.columns, moves[layers[moves["step"]] == number], program)
-        found.append(Timing(cycles, units, held, use.port_reads, use.port_writes))
+            its[array.name("systolic_array")] += mine.streaming_use()
+            its[array.name("vector_unit")] = mine.vector_unit_use()
+        units = {unit: split(its[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
+        moved = bus_use(log, moves[layers[moves["step"]] == number], program)
+        found.append(Timing(cycles, units, moved, use.port_reads, use.port_writes))
     return tuple(found)
+
+
+# ---- slices
+
+
+def holding(queue: Records) -> Track:
+    """A track that names, at any time, what holds the oldest transfer to or from lanes or banks."""
+    # Transfers end in order, so each of them is the oldest from the end of the one before.
+    begun, ends = np.append(0, queue["done"])[: len(queue)], ("freed", "come", "converted", "done")
+    cycles = np.maximum.accumulate(np.stack([begun, *(queue[each] for each in ends)]), axis=0).T
+    starts, stops = cycles[:, :-1].ravel(), cycles[:, 1:].ravel()
+    kinds, steps = np.tile(np.arange(len(HOLDERS)), len(queue)), np.repeat(queue["step"], len(HOLDERS))
+    seen = starts < stops
+    return Track(HOLDERS, starts[seen], stops[seen], kinds[seen], steps[seen])
+
+
+def waiting(held: Track, rows: Records, since: str) -> Slices:
+    """Waits of steps for fills, from the cycle in a column of their log on until they are `filled`, cut up by what
+    holds the transfers meanwhile.
+    """
+    rows = rows[rows["filled"] > rows[since]]
+    begun, filled = rows[since], rows["filled"]
+    # Only slices of `held` that overlap a wait are visited; two binary searches find the first and the last of them.
+    first = held.ends.searchsorted(begun, "right")
+    counts = np.maximum(held.starts.searchsorted(filled, "left") - first, 0)
+    each = np.repeat(np.arange(len(rows)), counts)
+    at = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    starts, ends = np.maximum(held.starts[at], begun[each]), np.minimum(held.ends[at], filled[each])
+    return _slices(held.kinds[at], starts, ends - starts, rows["step"][each])
+
+
+def bus(moves: Records) -> Slices:
+    """Slices of a bus, transfer by transfer."""
+    waits = moves["ended"] - moves["start"] - moves["busy"]
+    moving, step = moves["stalled"] + waits, moves["step"]
+    return _joined(
+        _between(BLOCKED, moves, "free", "ready"),
+        _between(PORT_STALL, moves, "ready", "start"),
+        _between(BUSY, moves, "start", "stalled"),
+        _slices(PORT_STALL, moves["stalled"], waits, step),
+        _slices(BUSY, moving, moves["ended"] - moving, step),
+    )
+
+
+def _slices(state: int | Cycles, starts: Cycles, cycles: Cycles, steps: Cycles) -> Slices:
+    found = np.empty((4, len(starts)), np.int64)
+    found[0], found[1], found[2], found[3] = state, starts, cycles, steps
+    return found
+
+
+def _between(state: int, rows: Records, since: str, until: str) -> Slices:
+    """Slices from the cycle in one column of a log to that in another."""
+    return _slices(state, rows[since], rows[until] - rows[since], rows["step"])
+
+
+def _joined(*slices: Slices) -> Slices:
+    joined: Slices = np.concatenate(slices, axis=1)
+    return joined
+
+
+def _use(slices: Slices) -> Counter[str]:
+    """Cycles by state."""
+    sums = np.bincount(slices[0], slices[2], minlength=len(STATES)).tolist()
+    return Counter({name: int(each) for name, each in zip(STATES, sums, strict=True)})
+
+
+def _cut(slices: Slices, cuts: Sequence[int]) -> list[Counter[str]]:
+    """Cycles between each cut and the next, by state."""
+    found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
+    slices = slices[:, slices[2] > 0]
+    slices = slices[:, np.argsort(slices[1])]
+    for state, name in enumerate(STATES):
+        _, starts, cycles, _ = slices[:, slices[0] == state]
+        begun = starts.searchsorted(cuts)
+        # Prefix sums over all slices; what the last begun slice has beyond a cut is taken off again.
+        sums, ends = np.append(0, cycles.cumsum()), np.append(0, starts + cycles)
+        until = sums[begun] - np.maximum(ends[begun] - cuts, 0)
+        for count, more in zip(found, np.diff(until).tolist(), strict=True):
+            count[name] = more
+    return found
+
+
+def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
+    """Cycles that each client owns between each cut and the next."""
+    counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
+    return [Counter(dict(zip(CLIENTS[1:], each[1:], strict=True))) for each in counts]
 
 
 # ---- arrays
 
 
-def arrays_of(log: Log, hardware: Hardware, held: Track) -> Iterator[ArrayLog]:
-    """The log of each array with weights of its own, or of all arrays that share weights; `held` tells what holds
-    transfers when.
-    """
-    rows, arrays = log.columns.rows["array"], log.columns.arrays
-    for array in range(arrays):
-        loads = rows[log.loads["step"]] == array
-        passes = log.passes[rows[log.passes["step"]] == array]
-        reads = log.reads[loads] if len(log.reads) else log.reads
-        yield ArrayLog(log, hardware, held, array, log.loads[loads], passes, log.works[array::arrays], reads)
+def arrays_of(log: Log, hardware: Hardware) -> Iterator[ArrayLog]:
+    """The log of each array with weights of its own, or of all arrays that share weights."""
+    if log.columns.arrays == 1:
+        yield ArrayLog(log, hardware, 0, log.loads, log.passes, log.works, log.reads)
+        return
+    rows = log.columns.rows["array"]
+    for array in range(log.columns.arrays):
+        mine = rows[log.loads["step"]] == array
+        passes, works = log.passes[rows[log.passes["step"]] == array], log.works[array :: log.columns.arrays]
+        yield ArrayLog(log, hardware, array, log.loads[mine], passes, works, log.reads[mine[: len(log.reads)]])
 
 
-_IN_FRAMES = {"busy": "issue_cycles", "port_stall": "port_stall", "blocked": "blocked"}
-"""What an array does in a frame, in order, and the attribute of a frame with the cycles of it."""
-_FRAME = (
-    *_IN_FRAMES.values(), "period", "psum_delay", "finish_delay", "result_delay", "add_cycles", "finish_cycles",
-    "together",
-)  # fmt: skip
-"""Attributes of frames that accounts need."""
+_IN_FRAMES = {BUSY: "issue_cycles", PORT_STALL: "port_stall", BLOCKED: "blocked"}
+"""States of an array in a frame, in order, and the attribute of a frame with the cycles of each."""
+_ADDING = {"accumulate": ("psum_delay", "add_cycles"), "finish": ("finish_delay", "finish_cycles")}
+"""What the vector unit does with words of a pass, when after the read of an ifmap word, and for how long."""
+_FRAME = *_IN_FRAMES.values(), *sum(_ADDING.values(), ()), "period", "result_delay", "together"
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +240,6 @@ class ArrayLog:
 
     log: Log
     hardware: Hardware
-    held: Track
     array: int
     loads: Records
     passes: Records
@@ -163,124 +265,117 @@ class ArrayLog:
     @cached_property
     def frame(self) -> Records:
         """Return the frame of each pass."""
-        each = [tuple(getattr(frame, name) for name in _FRAME) for frame in self.log.frames]
-        table = np.array(each, [(name, np.int64) for name in _FRAME])
+        rows = [tuple(getattr(frame, name) for name in _FRAME) for frame in self.log.frames]
+        table = np.array(rows, [(name, np.int64) for name in _FRAME])
         frames: Records = table[self.log.columns.rows["pace"][self.passes["step"]]]
         return frames
 
     @cached_property
     def frames(self) -> Cycles:
-        """The number of frames of each pass, without those that it loses to conflicts."""
+        """The number of frames of each pass, without those that it loses to conflicts of banks."""
         frames: Cycles = -(-self.recipes["words"] // self.frame["together"])
         return frames
 
-    @cached_property
-    def lost(self) -> Records:
-        """Return the frames that each pass loses to conflicts of banks, and where its words are delivered."""
-        conflicts = self.log.columns.conflicts
-        lost: Records = np.append(conflicts, np.zeros(1, conflicts.dtype))[self.recipes["conflicts"]]
-        return lost
-
     @property
-    def over(self) -> Cycles:
-        """The cycle after the last frame of each pass."""
-        over: Cycles = self.passes["start"] - 1 + (self.frames + self.lost["frames"]) * self.frame["period"]
-        return over
+    def lost(self) -> Cycles:
+        """The cycles that each pass loses to conflicts of banks."""
+        frames = np.append(self.log.columns.conflicts["frames"], 0)[self.recipes["conflicts"]]
+        lost: Cycles = frames * self.frame["period"]
+        return lost
 
     # ---- accounts
 
-    def waits(self) -> Iterator[Pieces]:
-        """Pieces of an array that waits, or stands by while the vector unit works."""
-        yield from waiting(self.held, self.passes, "ended")
-        yield from _between(self.passes, ("waiting_weights", "filled", "loaded"), ("blocked", "loaded", "cleared"))
-        step, cause, cleared = (self.passes[each] for each in ("step", "cause", "cleared"))
-        for number, name in enumerate(CAUSES):
-            yield Pieces(name, cleared, np.where(cause == number, self.passes["start"] - 1 - cleared, 0), step)
-        yield from waiting(self.held, self.works, "ended")
-        yield from _between(self.works, ("waiting_weights", "filled", "loaded"), ("blocked", "loaded", "issued"))
-        yield from _between(self.works, ("vector_work", "issued", "done"))
+    def waits(self, held: Track) -> Slices:
+        """Slices of an array that waits, or stands by while the vector unit works; `held` tells what holds transfers
+        when.
+        """
+        passes, works, cleared = self.passes, self.works, self.passes["cleared"]
+        return _joined(
+            waiting(held, passes, "ended"),
+            _between(WAITING_WEIGHTS, passes, "filled", "loaded"),
+            _between(BLOCKED, passes, "loaded", "cleared"),
+            _slices(passes["cause"], cleared, passes["start"] - 1 - cleared, passes["step"]),
+            waiting(held, works, "ended"),
+            _between(WAITING_WEIGHTS, works, "filled", "loaded"),
+            _between(BLOCKED, works, "loaded", "issued"),
+            _between(VECTOR_WORK, works, "issued", "done"),
+        )
 
     def streaming_use(self) -> Counter[str]:
         """Cycles of the array in the frames of its passes."""
-        use = Counter({name: int(self.frames @ self.frame[of]) for name, of in _IN_FRAMES.items()})
-        use["bank_conflict"] = int(self.lost["frames"] @ self.frame["period"])
+        use = Counter({STATES[state]: int(self.frames @ self.frame[of]) for state, of in _IN_FRAMES.items()})
+        use["bank_conflict"] = int(self.lost.sum())
         return use
 
     def vector_unit_use(self) -> Counter[str]:
         """Busy cycles of the vector unit, with partial sums and in steps of its own."""
-        adding = self.recipes["accumulate"] * self.frame["add_cycles"]
-        each = adding + self.recipes["finish"] * self.frame["finish_cycles"]
+        adding = sum(int(self.frames @ (self.recipes[does] * self.frame[of])) for does, (_, of) in _ADDING.items())
         columns = self.log.columns
         alone = columns.works["busy"][columns.rows["recipe"][self.works["step"]]]
-        return Counter(busy=int(self.frames @ each + alone.sum()))
+        return Counter(busy=adding + int(alone.sum()))
 
-    def preload_use(self) -> Counter[str]:
+    def preload_use(self, held: Track) -> Counter[str]:
         """Cycles of the weight path."""
-        columns, loads = self.log.columns, self.loads
+        columns, loads, use = self.log.columns, self.loads, _use(self._ahead_of_preloads(held))
         biases = columns.loads["bias"][columns.rows["recipe"][loads["step"]]]
-        busy = self.hardware.preload_cycles + BIAS_CYCLES * biases
-        use = _booked(self._ahead_of_preloads())
-        use["busy"] += int(busy.sum())
-        use["port_stall"] += int((loads["last"] - loads["start"] - busy).sum())
+        busy = len(loads) * self.hardware.preload_cycles + BIAS_CYCLES * int(biases.sum())
+        use["busy"] += busy
+        use["port_stall"] += int((loads["last"] - loads["start"]).sum()) - busy
         return use
 
-    def _ahead_of_preloads(self) -> Iterator[Pieces]:
-        """Pieces of the weight path until the port is asked for weights."""
-        yield from _between(self.loads, ("blocked", "free", "ready"))
-        yield from waiting(self.held, self.loads, "ready")
-        filled = np.maximum(self.loads["ready"], self.loads["filled"])
-        yield Pieces("blocked", filled, self.loads["start"] - filled, self.loads["step"])
+    def _ahead_of_preloads(self, held: Track) -> Slices:
+        """Slices of the weight path until the port is asked for weights."""
+        loads, filled = self.loads, np.maximum(self.loads["ready"], self.loads["filled"])
+        return _joined(
+            _between(BLOCKED, loads, "free", "ready"),
+            waiting(held, loads, "ready"),
+            _slices(BLOCKED, filled, loads["start"] - filled, loads["step"]),
+        )
 
     # ---- tracks
 
-    def preloading(self) -> Iterator[Pieces]:
-        """Pieces of the weight path: a word keeps it busy from its read until its weights or its bias have entered."""
-        yield from self._ahead_of_preloads()
+    def preloading(self, held: Track) -> Slices:
+        """Slices of the weight path: a word keeps it busy from its read until its weights or its bias have entered."""
         entered = self.reads + self.hardware.weight_word_cycles
         # The last word of weights may be short; behind it comes that of the biases, if there is one.
         entered[:, -2] = last_weight(0, self.hardware) + self.reads[:, -2]
         entered[:, -1] = self.loads["last"]
-        before = np.column_stack((self.loads["start"], entered[:, :-1]))
-        read = self.reads != UNKNOWN
-        steps = np.broadcast_to(self.loads["step"][:, None], read.shape)[read]
-        before, reads, entered = before[read], self.reads[read], entered[read]
-        yield Pieces("port_stall", before, reads - before, steps)
-        yield Pieces("busy", reads, entered - reads, steps)
+        before, there = np.column_stack((self.loads["start"], entered[:, :-1])), self.reads != UNKNOWN
+        step = np.broadcast_to(self.loads["step"][:, None], there.shape)[there]
+        before, read, entered = before[there], self.reads[there], entered[there]
+        return _joined(
+            self._ahead_of_preloads(held),
+            _slices(PORT_STALL, before, read - before, step),
+            _slices(BUSY, read, entered - read, step),
+        )
 
-    def tracks(self, program: Program, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
-        """The tracks of the array; pieces of a frame or a cycle are made in `span` only."""
-        yield "preload", self.preloading()
-        yield "stream", [self._words("stream", 0)]
-        yield "systolic_array", chain(self.waits(), self._busy(span))
-        yield "drain", [self._words("drain", self.frame["result_delay"])]
-        yield "vector_unit", [*self._adding(span), *self._working(program, span)]
+    def tracks(self, program: Program, held: Track, span: range) -> Iterator[tuple[str, Track]]:
+        """The tracks of the array; slices of a frame or a cycle are made in `span` only."""
+        yield "preload", Track.in_order(STATES, *self.preloading(held))
+        yield "stream", Track.of([self._words("stream", 0)])
+        yield "systolic_array", Track.in_order(STATES, *_joined(self.waits(held), self._busy(span)))
+        yield "drain", Track.of([self._words("drain", self.frame["result_delay"])])
+        yield "vector_unit", Track.of([*self._adding(span), *self._working(program, span)])
 
     def _words(self, name: str, delay: Cycles | int) -> Pieces:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
-        first = self._delivered(self.lost["words"])
-        lost = self.lost["frames"] * self.frame["period"]
-        together = self.frame["together"]
+        together, first = self.frame["together"], self._late(np.arange(len(self.passes)), np.zeros_like(self.frames))
         last = (self.frames - 1) * self.frame["period"] + (self.recipes["words"] - 1) % together + 1
-        return Pieces(name, self.passes["start"] + first + delay, last + lost - first, self.passes["step"])
+        return Pieces(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
 
-    def _delivered(self, words: Cycles) -> Cycles:
-        """When these words of `delivered` are; 0 for passes without conflicts."""
-        delivered: Cycles = np.append(self.log.columns.delivered, 0)[np.where(self.recipes["conflicts"] < 0, -1, words)]
-        return delivered
-
-    def _busy(self, span: range) -> Iterator[Pieces]:
+    def _busy(self, span: range) -> Slices:
         """A frame for every word (of each array)."""
         at, begins, lost = self._frames(span, -1, self.frames)
         frame, steps = self.frame[at], self.passes["step"][at]
-        yield Pieces("bank_conflict", begins - lost, lost, steps)
-        for name, of in _IN_FRAMES.items():
-            yield Pieces(name, begins, frame[of], steps)
+        found = [_slices(BANK_CONFLICT, begins - lost, lost, steps)]
+        for state, of in _IN_FRAMES.items():
+            found.append(_slices(state, begins, frame[of], steps))
             begins = begins + frame[of]
+        return _joined(*found)
 
     def _adding(self, span: range) -> Iterator[Pieces]:
-        """Work of the vector unit on each frame of passes that add to sums, and of those that finish results."""
-        kinds = ("accumulate", "psum_delay", "add_cycles"), ("finish", "finish_delay", "finish_cycles")
-        for does, delay, cycles in kinds:
+        """Work of the vector unit on each frame of passes that add to sums, or finish results."""
+        for does, (delay, cycles) in _ADDING.items():
             at, begins, _ = self._frames(span, self.frame[delay], self.frames * self.recipes[does])
             yield Pieces("busy", begins, self.frame[cycles][at], self.passes["step"][at])
 
@@ -299,106 +394,40 @@ class ArrayLog:
         span, `delay` after its ifmap slot.
         """
         begins, period = self.passes["start"] + delay, self.frame["period"]
-        inside = (begins < span.stop) & (begins + (counts + self.lost["frames"]) * period > span.start)
+        inside = (begins < span.stop) & (begins + counts * period + self.lost > span.start)
         counts = np.where(inside, counts, 0)
         at = np.repeat(np.arange(len(counts)), counts)
         number = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-        banked = self.recipes["conflicts"][at] >= 0
-        delivered = np.append(self.log.columns.delivered, 0)[np.where(banked, self.lost["words"][at] + number, -1)]
-        frames = number * period[at]
-        late = np.where(banked, delivered - frames, 0)
+        late = self._late(at, number)
         lost = np.where(number > 0, np.diff(late, prepend=0), late)
-        return at, begins[at] + frames + late, lost
+        return at, begins[at] + number * period[at] + late, lost
+
+    def _late(self, at: Cycles, number: Cycles) -> Cycles:
+        """The cycles by which conflicts make words late, given the places of passes, and numbers of words in them."""
+        columns, conflicts = self.log.columns, self.recipes["conflicts"][at]
+        first = np.append(columns.conflicts["words"], len(columns.delivered))[conflicts]
+        delivered = np.append(columns.delivered, 0)[np.where(conflicts < 0, -1, first + number)]
+        late: Cycles = np.where(conflicts < 0, 0, delivered - number * self.frame["period"][at])
+        return late
 
 
-# ---- pieces
+# ---- transfers, and timelines
 
 
-def holding(queue: Records) -> Iterator[Pieces]:
-    """Pieces that name, at any time, what holds the oldest transfer to or from lanes or banks."""
-    since = np.append(0, queue["done"])[: len(queue)]
-    for name, held in zip(HOLDERS, ("freed", "come", "converted", "done"), strict=True):
-        until = np.maximum(since, queue[held])
-        yield Pieces(name, since, until - since, queue["step"])
-        since = until
-
-
-def waiting(held: Track, rows: Records, column: str) -> Iterator[Pieces]:
-    """Waits for fills, from the cycle in a column on until `filled`, cut up by what holds the transfers meanwhile."""
-    rows = rows[rows["filled"] > rows[column]]
-    step, since, until = rows["step"], rows[column], rows["filled"]
-    # Only pieces of `held` that overlap a wait are visited; two binary searches find the first and the last of them.
-    first = held.ends.searchsorted(since, "right")
-    counts = np.maximum(held.starts.searchsorted(until, "left") - first, 0)
-    each = np.repeat(np.arange(len(step)), counts)
-    at = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    starts, ends = np.maximum(held.starts[at], since[each]), np.minimum(held.ends[at], until[each])
-    for kind, name in enumerate(held.names):
-        yield Pieces(name, starts, np.where(held.kinds[at] == kind, ends - starts, 0), step[each])
-
-
-def bus(moves: Records) -> Iterator[Pieces]:
-    """Pieces of a bus, transfer by transfer."""
-    step, stalled, ended = moves["step"], moves["stalled"], moves["ended"]
-    waits = ended - moves["start"] - moves["busy"]
-    yield from _between(moves, ("blocked", "free", "ready"), ("port_stall", "ready", "start"))
-    yield from _between(moves, ("busy", "start", "stalled"))
-    yield Pieces("port_stall", stalled, waits, step)
-    yield Pieces("busy", stalled + waits, ended - stalled - waits, step)
-
-
-def _between(rows: Records, *pieces: tuple[str, str, str]) -> Iterator[Pieces]:
-    """Pieces of these names, each from the cycle in one column to that in another."""
-    for name, since, until in pieces:
-        yield Pieces(name, rows[since], rows[until] - rows[since], rows["step"])
-
-
-def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
-    """Cycles by name, summed over the pieces."""
-    use: Counter[str] = Counter()
-    for each in pieces:
-        use[each.name] += int(np.sum(each.cycles))
-    return use
-
-
-def labels_of(columns: Columns, moves: Records, program: Program) -> tuple[list[str], Cycles]:
+def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cycles]:
     """Different labels of transfers, in order, and the number of each transfer's; those of a recipe have one label."""
-    recipes, first, at = np.unique(columns.rows["recipe"][moves["step"]], return_index=True, return_inverse=True)
+    recipes, first, at = np.unique(log.columns.rows["recipe"][moves["step"]], return_index=True, return_inverse=True)
     numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
     for recipe in np.argsort(first).tolist():
         numbers[recipe] = known.setdefault(program.steps[moves["step"][first[recipe]]].label, len(known))
     return [*known], numbers[at]
 
 
-def bus_use(columns: Columns, moves: Records, program: Program) -> dict[str, int]:
+def bus_use(log: Log, moves: Records, program: Program) -> dict[str, int]:
     """Cycles of the HBM bus by the label of the transfer that has them."""
-    labels, numbers = labels_of(columns, moves, program)
-    sums = np.zeros(len(labels), np.int64)
-    np.add.at(sums, numbers, moves["ended"] - moves["free"])
-    return dict(zip(labels, sums.tolist(), strict=True))
-
-
-def _counts(pieces: Iterable[Pieces], cuts: Sequence[int]) -> list[Counter[str]]:
-    """Cycles of pieces between each cut and the next, by name. Pieces of one unit ascend and never overlap."""
-    found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
-    for piece in pieces:
-        starts, cycles = np.broadcast_arrays(np.atleast_1d(piece.starts), piece.cycles)
-        begun = starts.searchsorted(cuts)
-        # Prefix sums over all pieces; what the last begun piece has beyond a cut is taken off again.
-        sums, ends = np.append(0, cycles.cumsum()), np.append(0, starts + cycles)
-        until = sums[begun] - np.maximum(ends[begun] - cuts, 0)
-        for count, more in zip(found, np.diff(until).tolist(), strict=True):
-            count[piece.name] += more
-    return found
-
-
-def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
-    """Cycles that each client owns between each cut and the next."""
-    counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
-    return [Counter({name: n for name, n in zip(CLIENTS[1:], each[1:], strict=True) if n}) for each in counts]
-
-
-# ---- timelines
+    labels, numbers = labels_of(log, moves, program)
+    sums = np.bincount(numbers, moves["ended"] - moves["free"], minlength=len(labels))
+    return {label: int(each) for label, each in zip(labels, sums.tolist(), strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,52 +446,50 @@ class Recording:
     def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
         """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
 
-        Pieces of a frame or a cycle are made for these cycles only, so that a part of a long run needs little memory.
+        Slices of a frame or a cycle are made for these cycles only, so that a part of a long run needs little memory.
         """
         span = range(first, self.cycles if stop is None else stop)
-        log, program, hardware = self.log, self.program, self.hardware
-        tracks: dict[str, Iterable[Pieces]] = {
-            **{name: bus(log.on_bus(name)) for name in log.buses},
+        log, held = self.log, holding(self.log.queue)
+        tracks = {
+            **{name: Track.in_order(STATES, *bus(log.on_bus(name))) for name in log.buses},
             # Two transfers may be under way at once, but not three.
-            **{f"dma_{turn}": _transfers(log.columns, log.queue[turn::2], program) for turn in (0, 1)},
-            "queue": holding(log.queue),
+            **{f"dma_{turn}": _transfers(log, log.queue[turn::2], self.program) for turn in (0, 1)},
+            "queue": held,
         }
-        for array in arrays_of(log, hardware, Track.of(holding(log.queue))):
-            tracks |= {array.name(unit): pieces for unit, pieces in array.tracks(program, span)}
-            if len(log.works):
+        for array in arrays_of(log, self.hardware):
+            tracks |= {array.name(unit): track for unit, track in array.tracks(self.program, held, span)}
+            if len(works := array.works):
                 # From the first operand of each step to its last result.
-                tracks["vector"] = _between(array.works, ("vector", "start", "done"))
-        tracks |= dict(_channels(log, program))
-        drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
+                lasting = works["done"] - works["start"]
+                tracks["vector"] = Track.of([Pieces("vector", works["start"], lasting, works["step"])])
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in log.owners.items()}
-        return Timeline(self.cycles, drawn | ports)
+        return Timeline(self.cycles, tracks | dict(_channels(log, self.program)) | ports)
 
     def drawn(self, first: int, stop: int) -> TimelineDrawing:
         """The drawing that a trace shows, complete in cycles [first, stop)."""
         return TimelineDrawing(self.cycles, self.program, self.timeline(first, stop), self.hardware)
 
 
-def _transfers(columns: Columns, moves: Records, program: Program) -> Iterator[Pieces]:
-    """Pieces of transfers."""
-    labels, numbers = labels_of(columns, moves, program)
-    for number, label in enumerate(labels):
-        yield from _between(moves[numbers == number], (label, "start", "done"))
+def _transfers(log: Log, moves: Records, program: Program) -> Track:
+    """The track of transfers by their labels."""
+    labels, numbers = labels_of(log, moves, program)
+    return Track.in_order((*labels,), numbers, moves["start"], moves["done"] - moves["start"], moves["step"])
 
 
-def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces]]]:
+def _channels(log: Log, program: Program) -> Iterator[tuple[str, Track]]:
     """A track for each channel of the DRAM, up to MOST_CHANNELS; its slices are transfers and never overlap."""
     if not log.spans:
         return
     moves = log.on_bus(HBM.bus)
-    labels, numbers = labels_of(log.columns, moves, program)
+    labels, numbers = labels_of(log, moves, program)
     at = np.repeat(np.arange(len(moves)), [len(span.channels) for span in log.spans])
     channels, first, last = (np.concatenate(columns) for columns in zip(*log.spans, strict=True))
     for channel in range(min(int(channels.max(initial=-1)) + 1, MOST_CHANNELS)):
         here = channels == channel
         ends, its = np.maximum.accumulate(last[here]), at[here]
         starts = np.minimum(np.maximum(first[here], np.append(0, ends[:-1])), ends)
-        lasting = ((name, np.where(numbers[its] == number, ends - starts, 0)) for number, name in enumerate(labels))
-        yield f"hbm_channel_{channel}", [Pieces(name, starts, each, moves["step"][its]) for name, each in lasting]
+        track = Track.in_order((*labels,), numbers[its], starts, ends - starts, moves["step"][its])
+        yield f"hbm_channel_{channel}", track
 
 
 def _port(owners: Owners, first: int) -> Track:
