@@ -12,7 +12,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -34,6 +34,19 @@ Place: TypeAlias = tuple[str, int]
 """A place in words and as a line: ("file.yaml:12: array.rows", 12)."""
 
 
+class EntryBlock(NamedTuple):
+    """Entries of a file's list of layers that come several times in a row: `count` copies of `entries`."""
+
+    first: int
+    entries: int
+    count: int
+
+    @property
+    def copies(self) -> range:
+        """Numbers of all entries but those of the first copy."""
+        return range(self.first + self.entries, self.first + self.entries * self.count)
+
+
 @dataclass(frozen=True)
 class Document:
     """A YAML mapping as plain dicts, lists and scalars, with the place of every path in it.
@@ -41,7 +54,7 @@ class Document:
     `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from elsewhere
     to that place; `problems` were found while reading; `notes` are sentences about how a file
     of another tool was read; `images` is the number of images that it is for, if it is for one alone, and `multiple`
-    that of which any batch is a multiple; `copies` are paths of entries that repeat others of the file.
+    that of which any batch is a multiple; `blocks` are entries of its list that come several times.
     """
 
     label: str
@@ -52,7 +65,7 @@ class Document:
     notes: tuple[str, ...] = ()
     images: int | None = None
     multiple: int = 1
-    copies: frozenset[str] = frozenset()
+    blocks: tuple[EntryBlock, ...] = ()
 
     @property
     def least_batch(self) -> int:
@@ -79,7 +92,8 @@ class Document:
         """Return problems without those of a block's copies, which repeat what is wrong with its first block; the first
         problem where only copies have any.
         """
-        apart = [each for each in problems if _entry_of(each.where or "") not in self.copies]
+        copies = {f"layers[{at}]" for block in self.blocks for at in block.copies}
+        apart = [each for each in problems if _entry_of(each.where or "") not in copies]
         return apart or problems[:1]
 
     def problem(self, path: str, message: str) -> Problem:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import Field, dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -15,7 +16,7 @@ from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.form import Reader, names_of, pair, size, whole
-from tpusim.input.scalars import integer, show, worked_out
+from tpusim.input.scalars import integer, name_text, show, worked_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,6 +88,12 @@ class Op(ABC):
         """Equal for layers that differ in nothing but their name."""
         sizes = (getattr(self, field.name) for field in fields(self) if field.name != "name")
         return (self.op, *sizes)
+
+    def called(self, name: str) -> Self:
+        """Return the layer by another name. Raises InputError where that is no name."""
+        made = copy(self)
+        object.__setattr__(made, "name", name_text(name))
+        return made
 
     @property
     def core(self) -> Op:
