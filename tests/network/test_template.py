@@ -113,7 +113,7 @@ def test_copies_are_what_reading_each_of_them_makes(folder: Path, text: str) -> 
     work = workload_of(file, 2)
     assert replace(work, blocks=()) == workload_of(replace(file, blocks=()), 2)
     for block, said in zip(work.blocks, file.blocks, strict=True):
-        assert len(block.copies) == said.count
+        assert len(block.copies) == said.times
         assert {len(names) for names in block.copies} == {len(block.copies[0])}
     names = [name for block in work.blocks for copy in block.copies for name in copy]
     assert names == [layer.name for layer in work.layers if layer.name in work.copies]

@@ -35,16 +35,16 @@ Place: TypeAlias = tuple[str, int]
 
 
 class EntryBlock(NamedTuple):
-    """Entries of a file's list of layers that come several times in a row: `count` copies of `entries`."""
+    """Entries of a file's list of layers that come several times in a row: `times` copies of `entries`."""
 
     first: int
     entries: int
-    count: int
+    times: int
 
     @property
     def copies(self) -> range:
         """Numbers of all entries but those of the first copy."""
-        return range(self.first + self.entries, self.first + self.entries * self.count)
+        return range(self.first + self.entries, self.first + self.entries * self.times)
 
 
 @dataclass(frozen=True)

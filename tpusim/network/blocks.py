@@ -180,7 +180,7 @@ class EntryReader:
         self._first = {
             block.first + at: block.first + at % block.entries
             for block in document.blocks
-            for at in range(block.entries * block.count)
+            for at in range(block.entries * block.times)
         }
         """By entry of a block the same one of the block's first copy."""
         self._words: dict[int, tuple[str, ...]] = {}

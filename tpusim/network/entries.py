@@ -532,8 +532,7 @@ def name_of(entry: object) -> object:
 def count_of(entry: object, names: Mapping[str, int]) -> int:
     """Return the count of an entry, or 1 where it is faulty: the fault is reported with the entry."""
     try:
-        several = isinstance(entry, Mapping) and "count" in entry
-        return _around(entry, names, ["count"]).count if several else 1
+        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) and "count" in entry else 1
     except InputError:
         return 1
 

@@ -143,7 +143,9 @@ _FEWEST_BLOCKS = 3
 """Fewest blocks that share rows."""
 
 
-def alike(layers: Sequence[LayerResult], copies: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+def alike(
+    layers: Sequence[LayerResult], copies: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> dict[str, int]:
     """Return the layers that have rows of their own, by name, and how many layers each stands for.
 
     Layers share a row if no figure differs: many in a row, such as those of one `count`, or those of blocks in a row;
