@@ -41,11 +41,6 @@ class EntryBlock(NamedTuple):
     entries: int
     times: int
 
-    @property
-    def copies(self) -> range:
-        """Numbers of all entries but those of the first copy."""
-        return range(self.first + self.entries, self.first + self.entries * self.times)
-
 
 @dataclass(frozen=True)
 class Document:
@@ -87,14 +82,6 @@ class Document:
         for key in path.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
         return found
-
-    def told_once(self, problems: Sequence[Problem]) -> Sequence[Problem]:
-        """Return problems without those of a block's copies, which repeat what is wrong with its first block; the first
-        problem where only copies have any.
-        """
-        copies = {f"layers[{at}]" for block in self.blocks for at in block.copies}
-        apart = [each for each in problems if _entry_of(each.where or "") not in copies]
-        return apart or problems[:1]
 
     def problem(self, path: str, message: str) -> Problem:
         """A Problem placed at `path`."""
@@ -244,11 +231,6 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     begun = error.context_mark
     opened = f" ({error.context}, begun on line {begun.line + 1})" if begun and begun.line + 1 != line else ""
     return line, f"not valid YAML: {said}{opened}; check the indentation, colons, quotes and brackets here"
-
-
-def _entry_of(path: str) -> str:
-    """The entry of a list that a path leads into: "layers[2]" of "layers[2].kernel"."""
-    return path[: path.find("]") + 1]
 
 
 def _place(label: str, line: int, path: str = "") -> Place:

@@ -177,61 +177,56 @@ class EntryReader:
 
     def __init__(self, document: Document) -> None:
         self._entries: Sequence[Any] = document.data.get("layers", ())
-        self._first = {
-            block.first + at: block.first + at % block.entries
+        copies = (
+            (at, at - block.entries)
             for block in document.blocks
-            for at in range(block.entries * block.times)
-        }
-        """By entry of a block the same one of the block's first copy."""
-        self._words: dict[int, tuple[str, ...]] = {}
+            for at in range(block.first + block.entries, block.first + block.entries * block.times)
+        )
+        self._ahead = dict(copies)
+        """By entry of a copy the same one of the copy ahead."""
+        self._words: dict[int, Sequence[str]] = {}
         self._known: dict[int, _Known] = {}
-        self._latest: dict[int, _Known] = {}
-        """By entry of a first copy that of the copy which was read last."""
 
     def read(self, names: Mapping[str, int], wiring: Wiring) -> tuple[Read, ...]:
         """Return the layers of all entries, whose sizes may be worked out from `names`; the `wiring` knows none yet.
 
-        Raises InputError with every problem, placed by the number of its entry: [3].kernel.
+        Raises InputError with every problem, placed by the number of its entry: [3].kernel; where only copies of a
+        block have any, with the first.
         """
-        found, problems = list[Read](), list[Problem]()
+        found, problems, repeated_ones = list[Read](), list[Problem](), list[Problem]()
         for index, entry in enumerate(self._entries):
             try:
                 found.append(self._read(index, names, wiring))
             except InputError as error:
-                name = name_of(entry)
-                wiring.lose(name)
+                wiring.lose(name := name_of(entry))
                 label = f"layer {show(name)}: " if isinstance(name, str) else ""
-                problems += [
+                (repeated_ones if index in self._ahead else problems).extend(
                     Problem(f"{label}{each.message}", path_of((index, each.where or ""))) for each in error.problems
-                ]
-        if problems:
-            raise InputError(problems)
+                )
+        if problems or repeated_ones:
+            raise InputError(problems or repeated_ones[:1])
         return tuple(found)
 
     def _read(self, index: int, names: Mapping[str, int], wiring: Wiring) -> Read:
         """Return the layers of an entry, which the `wiring` knows afterwards. Raises InputError."""
-        entry, first = self._entries[index], self._first.get(index, index)
+        entry, ahead = self._entries[index], self._ahead.get(index, -1)
+        if index not in self._words:
+            self._words[index] = self._words.get(ahead) or [*{*_WORD.findall(repr(entry))}]
+        sizes = [names.get(word) for word in self._words[index]]
         try:
-            sizes, reads = [names.get(word) for word in self._words_of(first)], wiring.read_by(entry)
+            reads = wiring.read_by(entry)
         except (InputError, TypeError):
             # What is wrong comes after what is wrong with the entry itself.
             return read_layers(entry, names, wiring)
-        known, latest = self._known.get(index), self._latest.get(first)
+        known, other = self._known.get(index), self._known.get(ahead)
         if known is None or (known.sizes, known.reads) != (sizes, reads):
-            known = latest.like(entry["name"], reads) if latest and latest.sizes == sizes else None
+            known = other.like(entry["name"], reads) if other and other.sizes == sizes else None
             if known is None:
                 read = read_layers(entry, names, wiring)
                 known = _Known(entry["name"], sizes, reads, read, wiring.known(entry["name"]))
             self._known[index] = known
-        if first in self._first:
-            self._latest[first] = known
         wiring.know(known.name, known.handed)
         return known.read
-
-    def _words_of(self, index: int) -> tuple[str, ...]:
-        if index not in self._words:
-            self._words[index] = tuple(dict.fromkeys(_WORD.findall(repr(self._entries[index]))))
-        return self._words[index]
 
 
 class Parts(NamedTuple):
