@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +32,9 @@ UNCHECKED = Verdict(0, 0, None)
 
 
 class Begun(NamedTuple):
-    """The name of a timed layer, and a function for the rest of its result, on any thread."""
+    """The name of a timed layer, and a function for the rest of its result, on any thread; layers of a kind share one,
+    whoever of them it names.
+    """
 
     layer: str
     rest: Callable[[], LayerResult]
@@ -79,12 +81,23 @@ class Execution:
     watch: LayerWatch
     numbers: Numbers
     journey: Journey | None
+    _known: dict[int, tuple[Timed, Verdict, LayerResult]] = field(default_factory=dict, init=False)
+    """Results of layers by themselves, by the time that layers of a kind share."""
 
     def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
         account = partial(ready.account, layer, self.batch, timing)
-        return Begun(layer.name, partial(self._result, layer, account, timing, verdict))
+        return Begun(layer.name, partial(self._shared, layer, account, timing, verdict))
+
+    def _shared(
+        self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
+    ) -> LayerResult:
+        values, known = verdict(), self._known.get(id(timing))
+        if known is None or known[1] != values:
+            known = timing, values, layer_result(layer, self.batch, self.machine, account(), timing, values)
+            self._known[id(timing)] = known
+        return known[2]
 
     def together(self, chain: Chain) -> Iterator[Begun]:
         """Time the layers of a chain together.

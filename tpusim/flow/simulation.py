@@ -149,7 +149,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
     """
     family, machine, work, journey = jobs.family, jobs.machine, jobs.work, execution.journey
     inputs, riders, phases = work.inputs(), dict(work.riders), dict(work.phases)
-    needs = {job.layer.name: room.needs[job.kind].total for job in jobs.each}
+    needs = {job.layer.name: room.needs[kind].total for job, kind in zip(jobs.each, jobs.kinds, strict=True)}
     bounded = execution.check and execution.numbers.bounded
     failure = journey.ended_by_failure if journey else nullcontext
 
@@ -164,8 +164,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
 
         def rest() -> LayerResult:
             with failure():
-                told = replace(each.rest(), inputs=inputs.get(name, ()), riders=riders.get(name, ()))
-                return replace(told, phase=phases.get(name, ""))
+                return each.rest().called(name, inputs.get(name, ()), riders.get(name, ()), phases.get(name, ""))
 
         return needs[name], rest
 
@@ -186,15 +185,14 @@ def shared(jobs: Jobs, make: Callable[[Job], Made], room: Room) -> Iterator[tupl
 
     A result is dropped after the last such job; a result that there is no room to keep is made again.
     """
-    kinds = [job.kind for job in jobs.each]
-    left = Counter(kinds)
+    left = Counter(jobs.kinds)
     known: dict[Hashable, Made] = {}
 
     def made(job: Job) -> Made:
         with job.placed():
             return make(job)
 
-    for job, kind in zip(jobs.each, kinds, strict=True):
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
         left[kind] -= 1
         if kind in known:
             # The last job of a kind takes the result along, so that its memory is free afterwards.

@@ -330,10 +330,6 @@ class Wiring:
         if isinstance(name, str):
             self.made[name] = self._last
 
-    def anew(self) -> Wiring:
-        """Return the wiring of the same entries, none of which is added yet."""
-        return Wiring(tuple(self._inputs), self.batch, self._names, self._sure, self.stated)
-
     def known(self, name: str) -> dict[str, HandedOn]:
         """Return what an entry has made, if anything, and the inputs of the network as they are settled by then."""
         return {each: self.made[each] for each in (*self._inputs, name) if each in self.made}
@@ -466,11 +462,7 @@ def _read_layer(
         return Read(())
     if wiring and alone and (wiring.stated or follow):
         wiring.check(layer, read, sizes)
-    layers = (
-        (layer,)
-        if around.count == 1
-        else tuple(replace(layer, name=each) for each in numbered(layer.name, around.count))
-    )
+    layers = (layer,) if around.count == 1 else tuple(map(layer.called, numbered(layer.name, around.count)))
     if wiring:
         wiring.add(layer.name, layers, alone)
     # Each of several layers reads a part of the inputs.
@@ -532,10 +524,15 @@ def numbered(name: str, count: int) -> Iterator[str]:
     return (f"{name}_{number}" for number in range(1, count + 1))
 
 
+def name_of(entry: object) -> object:
+    """Return the name of an entry, if it has one."""
+    return entry.get("name") if isinstance(entry, Mapping) else None
+
+
 def count_of(entry: object, names: Mapping[str, int]) -> int:
     """Return the count of an entry, or 1 where it is faulty: the fault is reported with the entry."""
     try:
-        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) else 1
+        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) and "count" in entry else 1
     except InputError:
         return 1
 
