@@ -583,17 +583,13 @@ def test_a_function_of_the_model_is_what_is_in_it(tmp_path: Path) -> None:
     assert (layer.m, layer.n, layer.k) == (4, 10, 64)
 
 
-def test_weights_beside_the_file_are_not_read_but_must_be_there(tmp_path: Path) -> None:
+def test_weights_beside_the_file_are_not_read(tmp_path: Path) -> None:
     model = one("Gemm", ["N", 64], [64, 100])
     (weights,) = model.graph.initializer
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
     weights.external_data.add(key="location", value="w.bin")
     path = saved(tmp_path, model)
-    with pytest.raises(
-        InputError, match=r"files of weights are missing: w.bin \(1 tensor\); put them beside the model"
-    ):
-        load_workload(path)
     (tmp_path / "w.bin").write_bytes(b"")
     assert load_workload(path, 2).layers == (Gemm("gemm_y", 2, 100, 64),)
     for place in ("../w.bin", "/etc/passwd", "", "a\nb"):
@@ -684,7 +680,7 @@ def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
         (one("Conv", [1, 3, 8, 8], [4, 3, 9, 3]), "Conv 1 (Conv conv_y: kernel: the kernel spans 9 in height"),
         (one("ConvTranspose", [1, 4, 6, 6], [4, 3, 3, 3], strides=[2, 2], output_shape=[3, 3]),
          "ConvTranspose 1 (ConvTranspose convtranspose_y: onnx infers no map of its result)"),
-        (one("Conv", [1, 3, 80_000], [4, 3, 9]), "Conv 1 (Conv conv_y: in_length: 80000 is out of range"),
+        (one("Conv", [1, 3, 5_000_000], [4, 3, 9]), "Conv 1 (Conv conv_y: in_length: 5000000 is out of range"),
         (
             model_of([node("Mystery", "x", "a"), node("Conv", "a w")], {"x": ["N", 3, 8, 8]}, {"w": [4, 3, 3, 3]}),
             "Mystery 1, Conv 1 (Conv conv_y: the shape of a is not known)",

@@ -18,11 +18,13 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError
+from tpusim.base.words import counted
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.file import called, opset_of
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
 from tpusim.network.formats.onnx_model.standard import GATES, refuse_forbidden
+from tpusim.numerics.element_types import Values
 
 _IF = "If"
 _CONSTANT = "Constant"
@@ -163,6 +165,8 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 
 MOST_STEPS = 1000
 """Most steps: longer sequences make more layers than anybody reads, or waits for."""
+_LENGTHS, _PEEPHOLES = 4, 7
+"""The operands that hold the lengths of sequences, and an LSTM's weights from its cell to its gates."""
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 """By the name of a direction, whether each of its passes begins with the last input."""
@@ -186,7 +190,13 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
         return Rewritten(model, [], [])
-    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+    lengths = {name for node in cells for name in node.input[_LENGTHS : _LENGTHS + 1] if name}
+
+    def enough(found: Inferred) -> bool:
+        return wanted <= found.shapes.keys() and lengths <= {each.name for each in found.graph.initializer}
+
+    found = inferred(model, batch, images, enough, path)
+    known = {each.name: numpy_helper.to_array(each) for each in found.graph.initializer if each.name in lengths}
     refuse_forbidden(cells, found, opset_of(model), path)
     shapes = [found.shapes]
     if batch.names:
@@ -197,7 +207,8 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
         try:
-            made = _Steps(node, shapes, opset_of(model), taken) if node.op_type in GATES and not node.domain else None
+            unrolls = node.op_type in GATES and not node.domain
+            made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
         except _Unfit as reason:
             left.append(f"{node.op_type} {called(node)}: {reason}")
             made = None
@@ -212,9 +223,13 @@ class _Steps:
     """The steps of a recurrent node, as nodes."""
 
     def __init__(
-        self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str]
-    ) -> None:
-        """Prepare the steps; their values get names outside `taken`. Raises _Unfit."""
+        self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str],
+        known: Mapping[str, Values],
+    ) -> None:  # fmt: skip
+        """Prepare the steps; their values get names outside `taken`. `known` has lengths of sequences, by name.
+
+        Raises _Unfit.
+        """
         self._node, self._opset, self._made = node, opset, list[NodeProto]()
         self._taken, self._label = taken, called(node)
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
@@ -231,10 +246,15 @@ class _Steps:
             raise _Unfit("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
             raise _Unfit(f"it is of an opset before {_OLDEST}")
-        # Operand 4 holds sequence lengths, operand 7 peepholes (of an LSTM).
-        if 4 in self._operands or 7 in self._operands:
-            raise _Unfit("its sequences are of several lengths, or it has peepholes")
+        if _PEEPHOLES in self._operands:
+            raise _Unfit("it has peepholes")
         self.count, self._inputs, self._size = self._sizes(shapes)
+        # Lengths that are all full say nothing new.
+        if name := self._operands.get(_LENGTHS):
+            if name not in known:
+                raise _Unfit(f"how long its sequences are is not known; an array {name} in --input may tell it")
+            if (known[name] != self.count).any():
+                raise _Unfit(f"its sequences are not all of {counted(self.count, 'step')}")
 
     def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
         """Return the number of steps, and the elements of an input and of a state."""
