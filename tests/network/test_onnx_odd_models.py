@@ -1,5 +1,5 @@
-"""Models as people have them: no axis of images, weights that are elsewhere, shapes that the file alone tells, pools and
-transposed convolutions as other tools write them.
+"""Models as people have them: no axis of images, weights that are elsewhere, shapes that the file alone tells, pools
+and transposed convolutions as other tools write them.
 """
 
 from __future__ import annotations
@@ -238,3 +238,41 @@ def test_a_map_may_be_longer_than_two_bytes_count(tmp_path: Path) -> None:
     work = load_workload(written(tmp_path, model), 1)
     assert work.layers == (Conv1d("conv_y", 1, 80_000, 2, 100, 50),)
     assert simulate(work, load_hardware("tpu_v2", ["mapping.search=estimate"])).correct
+
+
+# ---- infinities
+
+SPREAD = np.array([-np.inf, 0.5, np.inf, -2, 3, -np.inf, 1, 0], np.float32).reshape(1, 2, 2, 2)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning:tpusim")
+@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        ([node("Relu", "x")], {}), ([node("Sigmoid", "x")], {}), ([node("Tanh", "x")], {}), ([node("Exp", "x")], {}),
+        ([node("LeakyRelu", "x")], {}), ([node("Transpose", "x", perm=[0, 2, 3, 1])], {}),
+        ([node("MaxPool", "x", kernel_shape=[2, 2])], {}), ([node("Add", "x c")], {"c": reals(2, 1, 1)}),
+        ([node("Clip", "x low high")], {"low": np.float32(-np.inf), "high": np.float32(1)}),
+        ([node("Less", "x c", "l"), node("Where", "l n x", "w"), node("Relu", "w")],
+         {"c": np.float32(0), "n": np.float32(-np.inf)}),
+        ([node("Pad", "x ends n", "p"), node("MaxPool", "p", kernel_shape=[2, 2], strides=[2, 2])],
+         {"ends": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "n": np.float32(-np.inf)}),
+        ([node("Div", "x c")], {"c": np.zeros((2, 1, 1), np.float32)}),
+    ],
+    ids=lambda each: "-".join(one.op_type for one in each) if isinstance(each, list) else "",
+)  # fmt: skip
+def test_infinities_go_where_onnx_has_them(
+    tmp_path: Path, nodes: list[NodeProto], constants: dict[str, Any], engine: str
+) -> None:
+    x = SPREAD if nodes[-1].op_type not in ("Clip", "Div") else reals(1, 2, 2, 2)
+    same_as_evaluator(tmp_path, made_of(nodes, {"x": x}, constants), {"x": x}, engine=engine)
+
+
+@pytest.mark.parametrize(("op", "unit"), [("Gelu", "vector"), ("Conv", "array")])
+def test_infinities_that_leave_nothing_to_compare_are_told(tmp_path: Path, op: str, unit: str) -> None:
+    reads = "x w" if op == "Conv" else "x"
+    path = written(tmp_path, made_of([node(op, reads)], {"x": SPREAD}, {"w": reals(2, 2, 1, 1)}, 20))
+    says = {"vector": "of the infinities in ifmap it makes nan, 2 times", "array": "3 of the 8 numbers of 'ifmap' are"}
+    with pytest.raises(InputError, match=says[unit]):
+        through_a_machine(path, {"x": SPREAD})

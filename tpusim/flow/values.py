@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpusim import reference
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _BESIDE = frozenset({BIAS, OTHER})
 """Tensors that a layer of the array adds to its sums; they are as wide as the sums."""
-_MASKED = frozenset({"add", "exp", "softmax", "sub"})
-"""Ops that may read -inf, which masks add ahead of a softmax, or of what it consists of: the sum with a number is -inf,
-and its power is zero.
-"""
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 """Advice for values beyond float32."""
@@ -354,7 +351,9 @@ def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str,
         raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
     with np.errstate(over="ignore"):
         taken = {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
-    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(_unmasked(taken, inputs))]:
+    # An infinity that is given is one; a number that is none may only have become one.
+    became = {name: np.where(np.isinf(inputs[name]), 0, each) for name, each in taken.items() if not all_finite(each)}
+    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(became)]:
         raise InputError(beyond[:_MOST_TOLD])
     return taken
 
@@ -381,26 +380,31 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
 
 def _unfit(layer: Op, given: Mapping[str, Values]) -> Iterator[str]:
     """Sentences about operands for which no check of the layer's outputs is possible."""
-    # Less -inf is no number, or infinite.
-    masked = {name: each for name, each in given.items() if layer.op != "sub" or name == "ifmap"}
-    yield from not_finite({**given, **_unmasked(masked, given)} if layer.op in _MASKED else given)
-    if layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
-        yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
-
-
-def _unmasked(arrays: Mapping[str, Values], given: Mapping[str, Values]) -> dict[str, Values]:
-    """Arrays with zeros where the `given` arrays are -inf, as masks are."""
-    return {
-        name: each if all_finite(each) else np.where(np.isneginf(given[name]), 0, each) for name, each in arrays.items()
-    }
+    if layer.unit == "array":
+        yield from not_finite(given)
+    elif beyond := [name for name, each in given.items() if not all_finite(each)]:
+        if not_numbers := [*_of_kind(given, np.isnan, "nan")]:
+            yield from not_numbers
+        elif layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
+            yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
+        else:
+            # Infinities are numbers of ONNX's, as masks and largest elements have them, but nan is equal to nothing.
+            with np.errstate(all="ignore"):
+                made = int(np.isnan(reference.compute(layer, given)).sum())
+            if made:
+                yield f"of the infinities in {' and '.join(beyond)} it makes nan, {counted(made, 'time')}"
 
 
 def not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
     """Sentences about arrays with numbers that are infinite or NaN."""
+    return _of_kind(arrays, lambda each: ~np.isfinite(each), "infinite or nan")
+
+
+def _of_kind(arrays: Mapping[str, Values], found: Callable[[Values], Values], kind: str) -> Iterator[str]:
+    """Sentences about arrays with numbers of a kind."""
     for name, each in arrays.items():
-        if not all_finite(each):
-            count = each.size - int(np.count_nonzero(np.isfinite(each)))
-            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are infinite or nan"
+        if not all_finite(each) and (count := int(np.count_nonzero(found(each)))):
+            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are {kind}"
 
 
 def listed(arrays: Mapping[str, Values]) -> str:

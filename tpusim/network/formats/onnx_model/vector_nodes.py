@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from math import prod
+from math import inf, isfinite, prod
 from typing import Any
 
 from tpusim.base.words import counted
@@ -187,8 +187,10 @@ def _clip(node: KnownNode) -> AsLayer:
         name = node.name(at)
         if name and name not in node.facts.numbers:
             raise UnfitNode(f"its {key} is worked out by the model")
-        if name or key in node.attributes:
-            ends[key] = node.facts.numbers[name] if name else node.get(key, 0.0)
+        end = node.facts.numbers[name] if name else node.get(key, -inf)
+        # Beyond infinity nothing is clipped.
+        if isfinite(end):
+            ends[key] = end
     return _map(node, "clip", **ends)
 
 
