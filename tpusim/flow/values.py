@@ -26,7 +26,7 @@ from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, Values, all_finite
+from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, OFFSETS, ElementType, Values, all_finite
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
@@ -63,6 +63,9 @@ class Journey:
             also = "leave --input and --save-outputs out to time the layers alone"
             raise InputError(Problem(f"{says}; {also}", graph.label))
         self._layers = _by_node(graph, work)
+        # Bytes are multiplied as bytes in a run of any type.
+        whole = (self._layers[node.layer] for node in graph.nodes if node.views.whole and node.layer in self._layers)
+        self._whole = {layer.name for layers in whole for layer in layers}
         self._carried = _carried(graph, work, self._layers, numbers)
         # Nodes that the layers of another node compute, or that were computed ahead of their turn.
         self._done = {id(node) for each in self._carried.values() for node in each.nodes}
@@ -103,19 +106,23 @@ class Journey:
             raise InputError(problems)
         self._scale, kind = 1.0, self.numbers_of(layer).kind
         assert kind is not None
-        if kind.exact:
+        if kind.exact and layer.name not in self._whole:
             return self._as_bytes(layer, given, kind)
         return {name: (F32 if name in _BESIDE else kind).rounded(each) for name, each in given.items()}
 
     def numbers_of(self, layer: Op) -> Numbers:
         """The numbers of a layer: the vector unit works with float32, whatever goes into the array."""
+        if layer.name in self._whole:
+            return replace(self._numbers, kind=OFFSETS)
         return replace(self._numbers, kind=F32) if layer.unit == "vector" else self._numbers
 
     def take(self, ofmap: Values) -> None:
         """Take the outputs of the layer, [out_channel, row, col, image]."""
         assert self._current is not None
+        # Sums of bytes may be larger than what float32 holds exactly.
         scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
-        if self._current.took(scaled.astype(np.float32, copy=False)):
+        whole = self._current.node.views.whole
+        if self._current.took(scaled if whole else scaled.astype(np.float32, copy=False)):
             node = self._current.node
             with _failures_of(node):
                 results = self._current.results()

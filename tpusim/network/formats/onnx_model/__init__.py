@@ -174,7 +174,7 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
 
 
 _OF_IMAGES = frozenset({
-    "Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+    "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
 })  # fmt: skip
 """Operators whose first operand has its images along axis 0."""
 

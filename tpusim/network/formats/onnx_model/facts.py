@@ -50,13 +50,13 @@ IN_PLACE = frozenset({
 """Operators whose results are read where their operands lie."""
 
 _CHANNELS_FIRST = frozenset({
-    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
+    "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
 })  # fmt: skip
 _FIXED = ("Constant", "Shape", "Size")
 """Operators whose values are known once shapes are."""
 _WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """Operators whose weights take in a batch normalization behind them."""
-_CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
+_CHANNELS_LAST = frozenset({"Gemm", "MatMul", "MatMulInteger"})
 _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip

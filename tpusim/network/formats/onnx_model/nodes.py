@@ -283,8 +283,18 @@ def _shared(factor: ValueShape, constant: bool) -> bool:
     return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
+def _whole(read: Callable[[KnownNode], AsLayer]) -> Callable[[KnownNode], AsLayer]:
+    """Make the reader of an operator that multiplies bytes, less their zero points."""
+
+    def made(node: KnownNode) -> AsLayer:
+        sizes, views = read(node)
+        return AsLayer(sizes, replace(views, whole=True))
+
+    return made
+
+
 ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
+    "ConvInteger": _whole(_conv), "MatMulInteger": _whole(_matmul), "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
 }  # fmt: skip
 """The operators of ONNX that the array computes."""
 
