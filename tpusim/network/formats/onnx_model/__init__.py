@@ -25,7 +25,7 @@ from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
 from tpusim.network.formats.onnx_model.file import called, load, missing_weights, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
-from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
+from tpusim.network.formats.onnx_model.rewrites import branched, expanded, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
@@ -60,6 +60,7 @@ class Understood:
         untimed: by op that takes no time how often each reason holds.
         same: results of batch normalizations that merged into the layer before them.
         missing: which files of weights are not there, in words.
+        expanded: operators that were written out as others.
     """
 
     model: ModelProto
@@ -77,6 +78,7 @@ class Understood:
     same: list[str] = field(default_factory=list)
     untimed: dict[str, Counter[str]] = field(default_factory=dict)
     missing: str = ""
+    expanded: Counter[str] = field(default_factory=Counter)
 
     def leave_out(self, op: str, why: str) -> None:
         """Count an op that takes no time, and the reason."""
@@ -140,14 +142,18 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
             raise InputError(Problem(advice, str(path)))
         own = 1
     ways = branched(opened.model, batch, own, path)
-    steps = unrolled(ways.model, batch, own, path)
+    whole = expanded(ways.model, batch, own, path)
+    steps = unrolled(whole.model, batch, own, path)
     facts = Facts.of(steps.model, opened.weights)
     ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
     values = _inferred_for(steps.model, batch, own, ops, facts.opset, path)
     if batch.fixed:
         own = _images_of(steps.model, values, own, alone=not wanted.usual and wanted.images == 1)
     run = _run(batch, own, wanted, path)
-    read = Understood(steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *steps.left])
+    read = Understood(
+        steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *whole.left, *steps.left]
+    )
+    read.expanded.update(whole.done)
     read.missing = opened.missing
     for node in read.model.graph.node:
         name = operator(node)
@@ -174,7 +180,8 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
 
 
 _OF_IMAGES = frozenset({
-    "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+    "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool",
+    "GlobalAveragePool",
 })  # fmt: skip
 """Operators whose first operand has its images along axis 0."""
 
@@ -428,6 +435,8 @@ def _notes(read: Understood) -> Iterator[str]:
         each = ", ".join(read.steps[:_MOST_TOLD])
         more = ", ..." if len(read.steps) > _MOST_TOLD else ""
         yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
+    if read.expanded:
+        yield f"written out as the operators that they are made of: {_listed(read.expanded)}"
     if read.same:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:

@@ -50,7 +50,8 @@ IN_PLACE = frozenset({
 """Operators whose results are read where their operands lie."""
 
 _CHANNELS_FIRST = frozenset({
-    "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
+    "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+    "BatchNormalization",
 })  # fmt: skip
 _FIXED = ("Constant", "Shape", "Size")
 """Operators whose values are known once shapes are."""

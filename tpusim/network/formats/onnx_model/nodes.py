@@ -294,7 +294,8 @@ def _whole(read: Callable[[KnownNode], AsLayer]) -> Callable[[KnownNode], AsLaye
 
 
 ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
-    "ConvInteger": _whole(_conv), "MatMulInteger": _whole(_matmul), "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
+    "Conv": _conv, "ConvInteger": _whole(_conv), "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv,
+    "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": _whole(_matmul),
 }  # fmt: skip
 """The operators of ONNX that the array computes."""
 

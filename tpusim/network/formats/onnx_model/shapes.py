@@ -31,7 +31,8 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
-from tpusim.network.formats.onnx_model.file import called, operator
+from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
+from tpusim.network.formats.onnx_model.file import called, operator, opset_of
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -48,6 +49,8 @@ _ALIKE = (
 _OF_SHAPES = ("Shape", "Size")
 _LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
 """Operators with the shape of their first operand, for which the onnx library infers none."""
+_NEW_LIKE_OPERAND = ("Gelu", "LayerNormalization", "RMSNormalization", "Swish")
+"""Operators with that shape that a model of an older opset than theirs may have, written out of another domain's."""
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 """Operators whose results may be of any size: computed only where the size is known to be small."""
@@ -64,12 +67,13 @@ _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPro
 
 class Inferred(NamedTuple):
     """A graph of known sizes, with constants in place of the nodes they follow from; the shapes of its values, by name;
-    and which values are real numbers.
+    which values are real numbers; and the types of elements, as ONNX counts them.
     """
 
     graph: GraphProto
     shapes: Mapping[str, ValueShape]
     reals: frozenset[str]
+    kinds: Mapping[str, int]
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
@@ -99,7 +103,8 @@ def without_weights(model: ModelProto) -> frozenset[str]:
 def _known(node: NodeProto, model: ModelProto) -> bool:
     """Return whether shapes follow from an operator: it is one of ONNX's own, or a function of the model."""
     own = {(each.domain, each.name) for each in model.functions}
-    return (node.domain, node.op_type) in own or onnx.defs.has(node.op_type, node.domain)
+    known = operator(node) in EXPANSIONS or onnx.defs.has(node.op_type, node.domain)
+    return known or (node.domain, node.op_type) in own
 
 
 def _shape_known(value: ValueInfoProto) -> bool:
@@ -174,7 +179,8 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
     for node in asked.graph.node:
         # The library's errors name a node by its name alone.
         node.name = called(node)
-        if operator(node) in _LIKE_OPERAND:
+        later = operator(node) in _NEW_LIKE_OPERAND and not onnx.defs.has(node.op_type, opset_of(model))
+        if later or operator(node) in _LIKE_OPERAND:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
     while True:
@@ -190,8 +196,11 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
         # What stands behind such a pool is wrong by as much, so the pools are put right one behind the other.
         if not any([_without_last_window(node, shapes) for node in asked.graph.node]):
             break
-    reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type in _REAL)
-    return Inferred(model.graph, shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals)
+    kinds = {each.name: each.type.tensor_type.elem_type for each in values}
+    kinds |= {each.name: each.data_type for each in found.initializer}
+    reals = frozenset(each.name for each in values if kinds[each.name] in _REAL)
+    known = shapes | {each.name: tuple(each.dims) for each in found.initializer}
+    return Inferred(model.graph, known, reals, kinds)
 
 
 def _without_last_window(node: NodeProto, shapes: Mapping[str, ValueShape]) -> bool:
