@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
@@ -20,7 +22,9 @@ from tests.network.evaluated import made_of, same_as_evaluator, through_a_machin
 from tests.network.test_onnx_models import node
 from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
+from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
+from tpusim.network.workload_file import open_workload
 
 WITNESS = Path(__file__).parent / "onnx_runtime.npz"
 
@@ -122,6 +126,103 @@ def test_groups_of_channels_are_rows_that_are_normalized(tmp_path: Path, opset: 
     model = made_of([node("GroupNormalization", "x g b", num_groups=3)], {"x": x}, constants, opset)
     work = same_as_evaluator(tmp_path, model, {"x": x})
     assert [layer.text for layer in work.layers[:1]] == ["6x24"]
+
+
+# ---- sums over named axes, and operators that the standard itself defines as others
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_sums_over_named_axes_are_products(tmp_path: Path, data: st.DataObject) -> None:
+    """Of axes that both operands have and the result too, that the result has not, and that one operand has."""
+    outer, inner, rows, cols = (data.draw(st.integers(low, 2)) for low in (0, 1, 0, 0))
+    names = [chr(ord("a") + at) for at in range(outer + inner + rows + cols)]
+    both, summed = names[:outer], names[outer : outer + inner]
+    own = names[outer + inner : outer + inner + rows], names[outer + inner + rows :]
+    sizes = {name: data.draw(st.integers(1, 3)) for name in names}
+    one, other, made = (
+        data.draw(st.permutations(axes))
+        for axes in (both + summed + own[0], both + summed + own[1], both + own[0] + own[1])
+    )
+    equation = f"{''.join(one)},{''.join(other)}->{''.join(made)}"
+    arrays = {"x": reals(*(sizes[name] for name in one)), "k": reals(*(sizes[name] for name in other)) + 1}
+    model = made_of([node("Einsum", "x k", equation=equation)], arrays, {})
+    work = same_as_evaluator(tmp_path, model, arrays, near=1e-4)
+    assert [layer.op for layer in work.layers].count("gemm") == 1
+
+
+def test_other_sums_over_named_axes_take_no_time_and_say_so(tmp_path: Path) -> None:
+    arrays = {"x": reals(3, 4), "k": reals(4, 4)}
+    model = made_of([node("Einsum", "x k k", "s", equation="ij,jk,kl->il"), node("Relu", "s")], arrays, {})
+    assert same_as_evaluator(tmp_path, model, arrays).not_timed == (("Einsum", 1),)
+
+
+QKV = {"q": reals(2, 5, 8), "k": reals(2, 7, 8), "v": reals(2, 7, 8) + 1}
+HEADS = {"q": reals(1, 4, 3, 8), "k": reals(1, 2, 3, 8), "v": reals(1, 2, 3, 8) + 1}
+PAST = {"m": reals(3, 8), "p": reals(1, 2, 5, 8), "o": reals(1, 2, 5, 8) + 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "arrays", "said"),
+    [
+        ("q k v", QKV, {"q_num_heads": 2, "kv_num_heads": 2}),
+        ("q k v", HEADS, {"is_causal": 1}),
+        ("q k v m p o", HEADS | PAST, {"scale": 0.5}),
+    ],
+    ids=["of two heads", "of grouped heads, each of those before it", "of a past"],
+)
+def test_attention_is_its_products(tmp_path: Path, names: str, arrays: dict[str, Any], said: dict[str, Any]) -> None:
+    makes = "y keys values" if "p" in arrays else "y"
+    model = made_of([node("Attention", names, makes, **said)], arrays, {}, 23)
+    work = same_as_evaluator(tmp_path, model, arrays, 1, near=1e-4)
+    assert [layer.op for layer in work.layers].count("gemm") == 2
+    assert [layer.op for layer in work.layers].count("softmax") == 1
+
+
+def test_rotary_embedding_is_what_the_standard_says(tmp_path: Path) -> None:
+    arrays, tables = {"q": reals(1, 4, 5, 8)}, {"c": reals(1, 5, 4), "s": reals(1, 5, 4) + 1}
+    same_as_evaluator(tmp_path, made_of([node("RotaryEmbedding", "q c s")], arrays, tables, 23), arrays)
+
+
+# ---- what no layer computes, and the reference does
+
+BOXES = np.array(
+    [[[0, 0, 2, 2], [0, 0, 2, 1.9], [3, 3, 5, 5], [3, 3, 5.1, 5], [9, 9, 10, 10], [0, 1, 2, 2]]], np.float32
+)
+
+
+@pytest.mark.parametrize(
+    ("behind", "constants", "opset"),
+    [
+        (node("TopK", "p k", "y at"), {"k": np.array([2])}, 17),
+        (node("ScatterElements", "p at new", axis=1), {"at": np.array([[1, 2], [0, 3]]), "new": reals(2, 2)}, 17),
+        (node("ScatterND", "p at new"), {"at": np.array([[1]]), "new": reals(1, 6)}, 17),
+        (node("ReverseSequence", "p long", time_axis=1, batch_axis=0), {"long": np.array([3, 6])}, 17),
+        (node("Hardmax", "p"), {}, 17), (node("NonZero", "p"), {}, 17), (node("Tan", "p"), {}, 17),
+        (node("OneHot", "at depth two"), {"at": np.array([1, 0]), "depth": np.array(3), "two": reals(2)}, 17),
+    ],
+    ids=lambda each: each.op_type if isinstance(each, NodeProto) else "",
+)  # fmt: skip
+def test_what_no_layer_computes_lets_a_model_run_to_its_end(
+    tmp_path: Path, behind: NodeProto, constants: dict[str, Any], opset: int
+) -> None:
+    arrays = {"x": reals(2, 4)}
+    nodes = [node("MatMul", "x w", "p"), behind]
+    model = made_of(nodes, arrays, constants | {"w": reals(4, 6)}, opset, [*behind.output])
+    work = same_as_evaluator(tmp_path, model, arrays, near=1e-4)
+    assert [layer.op for layer in work.layers] == ["gemm"]
+    if "p" in behind.input:
+        assert work.not_timed == ((behind.op_type, 1),)
+
+
+def test_a_detector_runs_to_the_boxes_that_are_left(tmp_path: Path) -> None:
+    scores = np.abs(reals(1, 2, 6))
+    nodes = [node("MatMul", "x same", "b"), node("NonMaxSuppression", "b s most over")]
+    constants = {"same": np.eye(4, dtype=np.float32), "most": np.array([3]), "over": np.array([0.5], np.float32)}
+    arrays = {"x": BOXES, "s": scores}
+    assert same_as_evaluator(tmp_path, made_of(nodes, arrays, constants), arrays).not_timed[0][0] == "NonMaxSuppression"
+    notes = open_workload(tmp_path / "net.onnx", ModelOptions(arrays=arrays)).notes
+    assert any("NonMaxSuppression 1 (boxes are left out one after another" in note for note in notes)
 
 
 # ---- operators of ONNX Runtime
@@ -252,6 +353,7 @@ def test_every_expansion_is_held_here() -> None:
     held = {f"{case.node.domain}.{case.node.op_type}".strip(".") for case in CASES.values()}
     held |= {
         "com.microsoft.QLinearConcat",
+        "Einsum",
         "GroupNormalization",
         "InstanceNormalization",
         "QLinearConv",

@@ -13,12 +13,13 @@ from math import inf
 import numpy as np
 
 from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions
+from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions, standard
 from tpusim.reference.nodes.node import Call, Function
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 
 NODES: dict[str, Function] = {
+    **standard.NODES,
     **elementwise.NODES,
     **moves.NODES,
     **reductions.NODES,

@@ -347,7 +347,13 @@ _NO_LAYER = "no layer here computes it"
 _IN_PLACE = "its result is read where its operand lies"
 _UNLIKE = {
     **dict.fromkeys(("LpPool", "GlobalLpPool"), "pools take the largest element or the mean"),
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), "which elements it takes follows from values"),
+    **dict.fromkeys(
+        ("Compress", "Gather", "GatherElements", "GatherND", "NonZero"), "which elements it takes follows from values"
+    ),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), "where elements go follows from values"),
+    **dict.fromkeys(("TopK", "Unique"), "elements are sorted, and no unit here sorts"),
+    "NonMaxSuppression": "boxes are left out one after another, as those before them say",
+    **dict.fromkeys(("GridSample", "RoiAlign"), "where it samples follows from values"),
 }
 """Reasons of operators that are like those of layers."""
 

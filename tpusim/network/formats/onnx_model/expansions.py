@@ -8,6 +8,7 @@ domain com.microsoft.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -296,6 +297,53 @@ def _group_norm(given: SeveralOps, new: NewNodes) -> None:
     _grouped(given, new, groups, *numbers)
 
 
+# ---- sums over named axes
+
+
+def _einsum(given: SeveralOps, new: NewNodes) -> None:
+    """Write a sum of products of two values over named axes as a product of matrices, many side by side."""
+    text = given.get("equation", b"").decode(errors="replace").replace(" ", "")
+    if len(given.names) != 2 or "." in text:
+        raise UnfitNode("it is of other than two operands, or of axes without names")
+    (first, second), made = _named_axes(text)
+    if any(len({*axes}) < len(axes) for axes in (first, second, made)) or not {*made} <= {*first, *second}:
+        raise UnfitNode("it has an axis twice")
+    sizes = dict(zip(first + second, (*given.shape(0), *given.shape(1)), strict=True))
+    outer = [axis for axis in first if axis in second and axis in made]
+    inner = [axis for axis in first if axis in second and axis not in made]
+    rows, cols = ([axis for axis in axes if axis in made and axis not in outer] for axes in (first, second))
+    if len(outer) + len(inner) + len(rows) < len(first) or len(outer) + len(inner) + len(cols) < len(second):
+        raise UnfitNode("it sums up an axis of one operand alone")
+
+    def matrices(at: int, axes: str, wanted: Sequence[str], sides: Sequence[Sequence[str]]) -> str:
+        order = [axes.index(axis) for axis in wanted]
+        turned = given.names[at]
+        turned = new.add("Transpose", [turned], perm=order) if order != sorted(order) else turned
+        return new.shaped(turned, [prod(sizes[axis] for axis in side) for side in sides])
+
+    many = [outer] if outer else []
+    one = matrices(0, first, [*outer, *rows, *inner], [*many, rows, inner])
+    other = matrices(1, second, [*outer, *inner, *cols], [*many, inner, cols])
+    every = [*outer, *rows, *cols]
+    back = [every.index(axis) for axis in made]
+    turns = back != sorted(back)
+    apart = new.shaped(
+        new.add("MatMul", [one, other]), [sizes[axis] for axis in every], "" if turns else given.output()
+    )
+    if turns:
+        new.add("Transpose", [apart], given.output(), perm=back)
+
+
+def _named_axes(text: str) -> tuple[list[str], str]:
+    """Return the axes of two operands and of the result; unsaid, those that are named once, in their order."""
+    read, _, made = text.partition("->")
+    axes = read.split(",")
+    if len(axes) != 2:
+        raise UnfitNode("its equation names no two operands")
+    once = "".join(sorted(axis for axis in {*read} - {","} if read.count(axis) == 1))
+    return axes, made if "->" in text else once
+
+
 # ---- attention
 
 
@@ -384,8 +432,8 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
 
 
 _OWN: Mapping[str, Expansion] = {
-    "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm, "QLinearConv": _q_conv,
-    "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,
+    "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
+    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,
 }  # fmt: skip
 _OF_MICROSOFT: Mapping[str, Expansion] = {
     "Attention": _attention, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,

@@ -19,6 +19,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, nump
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
 from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS, SeveralOps, UnknownShape
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of
@@ -160,6 +161,7 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     while waiting := [node for node in model.graph.node if _is_several(node)]:
         wanted = {name for node in waiting for name in node.input if name}
         found = inferred(model, batch, images, lambda found, of=wanted: of <= found.shapes.keys(), path)  # type: ignore[misc]
+        refuse_forbidden(waiting, found, opset_of(model), path)
         nodes, written = list[NodeProto](), len(done)
         for node in model.graph.node:
             if not _is_several(node) or called(node) in reasons:
@@ -167,7 +169,10 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
                 continue
             new = NewNodes(called(node), opset_of(model), names)
             try:
-                EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
+                if operator(node) in WITH_BODIES:
+                    new.made = body_of(node, opset_of(model), found.kinds, found.shapes, names)
+                else:
+                    EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
             except UnknownShape:
                 new.made = [node]
             except (UnfitNode, ValueError, IndexError) as error:
@@ -183,7 +188,7 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
 
 
 def _is_several(node: NodeProto) -> bool:
-    return operator(node) in EXPANSIONS
+    return operator(node) in EXPANSIONS or operator(node) in WITH_BODIES
 
 
 # ---- recurrent networks, step by step
