@@ -345,7 +345,7 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     [
         [node("MaxPool", "v", kernel_shape=[2, 2, 2])],
         [node("Pow", "x r")],
-        [node("ReduceMean", "x", axes=[1])],
+        [node("ReduceMean", "x", axes=[0])],
         [node("Clip", "x a"), node("ReduceMax", "x", "a", keepdims=0)][::-1],
         [node("LeakyRelu", "x", alpha=2.0)],
     ],

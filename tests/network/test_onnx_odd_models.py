@@ -20,6 +20,8 @@ from tests.network.test_onnx_models import node
 from tpusim import Conv1d, Gemm, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
+from tpusim.network.formats import ModelOptions
+from tpusim.network.workload_file import open_workload
 
 WITHOUT_WAITING = settings(
     deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -238,6 +240,90 @@ def test_a_map_may_be_longer_than_two_bytes_count(tmp_path: Path) -> None:
     work = load_workload(written(tmp_path, model), 1)
     assert work.layers == (Conv1d("conv_y", 1, 80_000, 2, 100, 50),)
     assert simulate(work, load_hardware("tpu_v2", ["mapping.search=estimate"])).correct
+
+
+# ---- layers of the vector unit
+
+
+@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize("op", ["Max", "Min", "PRelu"])
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1,), (2, 3, 4, 4), (4,)])
+def test_the_larger_the_smaller_and_slopes_are_layers(
+    tmp_path: Path, op: str, shape: tuple[int, ...], engine: str
+) -> None:
+    arrays = {"x": reals(2, 3, 4, 4)}
+    work = same_as_evaluator(tmp_path, made_of([node(op, "x c")], arrays, {"c": reals(*shape)}), arrays, engine=engine)
+    assert [layer.op for layer in work.layers] == [{"Max": "maximum", "Min": "minimum", "PRelu": "prelu"}[op]]
+
+
+@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize("mask", [(2, 3, 4, 4), (2, 1, 1, 4), (1, 1, 4, 4)])
+def test_choices_between_maps_are_layers(tmp_path: Path, mask: tuple[int, ...], engine: str) -> None:
+    arrays = {"x": reals(2, 3, 4, 4), "m": reals(*mask) > 0}
+    for reads in ("m low x", "m x low"):
+        model = made_of([node("Where", reads)], arrays, {"low": np.float32(-np.inf)})
+        work = same_as_evaluator(tmp_path, model, arrays, engine=engine)
+        assert [layer.op for layer in work.layers] == ["where"]
+
+
+def test_a_choice_names_what_it_reads_in_its_own_order(tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "a"), node("Tanh", "x", "b"), node("Greater", "a b", "m"), node("Where", "m a b")]
+    path = written(tmp_path, made_of(nodes, {"x": reals(1, 3, 4, 4)}, {}))
+    layers = {each["name"]: each for each in open_workload(path, ModelOptions()).data["layers"]}
+    assert layers["where_y"]["inputs"][:2] == ["relu_a", "tanh_b"]
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("axes", [[1], [2], [3], [1, 2], [2, 3], [-1, 1]])
+@pytest.mark.parametrize(("op", "opset"), [("ReduceMax", 18), ("ReduceMean", 17), ("ReduceSum", 17)])
+def test_reductions_are_layers(tmp_path: Path, op: str, opset: int, axes: list[int], kept: int) -> None:
+    arrays = {"x": reals(2, 3, 4, 5)}
+    by_operand = op == "ReduceSum" or opset >= 18
+    said = {"keepdims": kept} | ({} if by_operand else {"axes": axes})
+    nodes = [node("Relu", "x", "r"), node(op, "r a" if by_operand else "r", **said)]
+    model = made_of(nodes, arrays, {"a": np.array(axes)}, opset)
+    work = same_as_evaluator(tmp_path, model, arrays, engine="register" if kept else "event")
+    assert len(work.layers) == 2
+
+
+def test_reductions_over_the_images_take_no_time_and_say_so(tmp_path: Path) -> None:
+    model = made_of([node("Relu", "x", "r"), node("ReduceMax", "r", axes=[0])], {"x": reals(2, 3)}, {})
+    assert same_as_evaluator(tmp_path, model, {"x": reals(2, 3)}).not_timed == (("ReduceMax", 1),)
+    notes = open_workload(tmp_path / "net.onnx", ModelOptions()).notes
+    assert any("ReduceMax 1 (it is along the first axis, or along all of them)" in note for note in notes)
+
+
+@pytest.mark.parametrize("opset", [11, 17, 24])
+def test_an_element_times_its_own_gate_is_one_layer(tmp_path: Path, opset: int) -> None:
+    arrays = {"x": reals(1, 3, 4, 4)}
+    gated = [node("Conv", "x w", "c"), node("Sigmoid", "c", "s"), node("Mul", "s c")]
+    work = same_as_evaluator(tmp_path, made_of(gated, arrays, {"w": reals(4, 3, 1, 1)}, opset), arrays)
+    assert [layer.op for layer in work.layers] == ["conv2d", "silu"]
+    hard = [node("HardSigmoid", "x", "s", alpha=1 / 6), node("Mul", "x s")]
+    assert [each.op for each in same_as_evaluator(tmp_path, made_of(hard, arrays, {}, opset), arrays).layers] == [
+        "hard_swish"
+    ]
+    wanted = made_of([node("Sigmoid", "x", "s"), node("Mul", "x s")], arrays, {}, opset, ["y", "s"])
+    assert [each.op for each in same_as_evaluator(tmp_path, wanted, arrays).layers] == ["sigmoid", "mul"]
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1), (4, 1)])
+@pytest.mark.parametrize("held", [True, False])
+def test_a_bias_of_a_sequence_is_one_of_its_channels(tmp_path: Path, shape: tuple[int, ...], held: bool) -> None:
+    arrays = {"x": reals(2, 3, 9)} | ({} if held else {"b": reals(*shape)})
+    constants = {"w": reals(4, 3, 3)} | ({"b": reals(*shape)} if held else {})
+    work = same_as_evaluator(
+        tmp_path, made_of([node("Conv", "x w", "c"), node("Add", "c b")], arrays, constants), arrays
+    )
+    assert work.layers[-1].text == "1x7x4 channel"
+
+
+@pytest.mark.parametrize("mask", [(2, 1, 1, 5), (2, 1, 5, 5), (1, 1, 5, 5), (2, 3, 1, 5)])
+def test_masks_of_scores_are_added_by_a_layer(tmp_path: Path, mask: tuple[int, ...]) -> None:
+    nodes = [node("MatMul", "q k", "s"), node("Add", "s m", "a"), node("Softmax", "a", axis=-1)]
+    arrays = {"q": reals(2, 3, 5, 4), "k": reals(2, 3, 4, 5), "m": reals(*mask)}
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, {}), arrays)
+    assert [layer.op for layer in work.layers] == ["gemm", "add", "softmax"]
 
 
 # ---- infinities

@@ -442,7 +442,7 @@ def _notes(read: Understood) -> Iterator[str]:
         more = ", ..." if len(read.steps) > _MOST_TOLD else ""
         yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
     if read.expanded:
-        yield f"written out as the operators that they are made of: {_listed(read.expanded)}"
+        yield f"taken as the operators that they are made of, or a part of: {_listed(read.expanded)}"
     if read.same:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:

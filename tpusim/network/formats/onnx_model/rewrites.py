@@ -8,9 +8,12 @@ it. What is cut apart or joined moves nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
+from math import isclose
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,7 +187,38 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
         if len(done) == written:
             break
         model = _with_nodes(model, nodes)
-    return Rewritten(model, done, [*reasons.values()])
+    joined, nodes = _gated(model.graph)
+    return Rewritten(_with_nodes(model, nodes) if joined else model, [*done, *joined], [*reasons.values()])
+
+
+def _gated(graph: GraphProto) -> tuple[list[str], list[NodeProto]]:
+    """Return the operators that are one with the product behind them, and the nodes with one in the place of two: an
+    element times its own sigmoid is what is called swish, or SiLU.
+    """
+    readers = Counter([name for node in graph.node for name in read_by(node)] + [each.name for each in graph.output])
+    gates = {node.output[0]: node for node in graph.node if operator(node) in _GATES and readers[node.output[0]] == 1}
+    joined, gone, nodes = list[str](), set[str](), list[NodeProto]()
+    for node in graph.node:
+        gate = next((gates[name] for name in node.input if name in gates), None)
+        if operator(node) != "Mul" or gate is None or gate.input[0] not in node.input or not _usual_gate(gate):
+            nodes.append(node)
+            continue
+        made = _GATES[operator(gate)]
+        nodes.append(helper.make_node(made, gate.input[:1], node.output, name=called(node)))
+        joined.append(operator(gate))
+        gone.add(gate.output[0])
+    return joined, [node for node in nodes if not {*node.output} & gone]
+
+
+_GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+"""Operators that, times what they read, are another."""
+
+
+def _usual_gate(gate: NodeProto) -> bool:
+    """Return whether a gate has the slope and the shift that the product is named for."""
+    said = {each.name: each.f for each in gate.attribute}
+    hard = said.get("alpha", 0.2), said.get("beta", 0.5)
+    return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
 
 
 def _is_several(node: NodeProto) -> bool:

@@ -49,7 +49,7 @@ _ALIKE = (
 _OF_SHAPES = ("Shape", "Size")
 _LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
 """Operators with the shape of their first operand, for which the onnx library infers none."""
-_NEW_LIKE_OPERAND = ("Gelu", "LayerNormalization", "RMSNormalization", "Swish")
+_NEW_LIKE_OPERAND = ("Gelu", "HardSwish", "LayerNormalization", "RMSNormalization", "Swish")
 """Operators with that shape that a model of an older opset than theirs may have, written out of another domain's."""
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
