@@ -36,7 +36,7 @@ OFMAP = "ofmap"
 Sides: TypeAlias = tuple[int, int]
 """A size by rows, and one by columns."""
 
-MOST_SIDE = 2**16
+MOST_SIDE = 2**22
 """The largest extent of a map, and of a kernel that moves over it."""
 Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
 Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
