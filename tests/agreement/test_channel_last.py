@@ -348,6 +348,3 @@ def test_its_timeline_is_its_account() -> None:
     part = recording.timeline(first, stop)
     for name, track in whole.tracks.items():
         assert [*part.tracks[name].clipped(first, stop)] == [*track.clipped(first, stop)], name
-
-
-@pytest.mark.long
