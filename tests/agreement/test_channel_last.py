@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
-from tests.machines.tpu.test_repeats import counted, one_by_one
 from tests.machines.tpu.test_timeline import agree
 from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
@@ -352,13 +351,3 @@ def test_its_timeline_is_its_account() -> None:
 
 
 @pytest.mark.long
-def test_passes_that_repeat_are_taken_at_once() -> None:
-    """As many passes lose the same frames; what is skipped comes out as it does one by one."""
-    layer = next(each for each in load_workload("vgg16", batch=8).layers if each.name == "conv4_2")
-    for name in ("window", "chw"):
-        hardware = load_hardware("tpu_v2_banked", ["array.size=32", f"vector_memory.bank_map={name}"])
-        program = program_of(layer, 8, hardware)
-        with counted() as skipped:
-            timing = event.run(program, hardware)
-        assert timing == one_by_one(program, hardware)
-        assert sum(skipped) > 0

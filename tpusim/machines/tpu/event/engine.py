@@ -14,16 +14,14 @@ from tpusim.machines.tpu.event.columns import SPILL, Columns, columns_of
 from tpusim.machines.tpu.event.log import UNKNOWN, Log, Overdue
 from tpusim.machines.tpu.event.memories import BankedHbm
 from tpusim.machines.tpu.event.state import (
-    FINISHED,
-    MORE_ROOM,
     OVERDUE,
     SERVE,
     STORE,
     STORED,
+    STUCK,
     WANTED,
     LoopState,
     fresh,
-    roomier,
 )
 from tpusim.machines.tpu.observation.timeline import who_waits
 from tpusim.machines.tpu.program.program import Program
@@ -36,7 +34,7 @@ _steps = 0
 """Steps that this process has timed as Python, or was asked to."""
 
 
-def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], int]:
+def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], tuple[int, LoopState]]:
     """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
 
     A command that times little neither compiles nor loads anything.
@@ -61,16 +59,15 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     times = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
     run = _fast_enough(columns)
     hbm = BankedHbm(program, hardware, device, keep) if device else None
-    while (status := run(columns, times)) != FINISHED:
-        if status == MORE_ROOM:
-            times = roomier(times)
-        elif status in (SERVE, STORE):
-            assert hbm
-            serve(program, columns, times, hbm, status)
-        elif status == OVERDUE:
-            raise Overdue
-        else:
-            raise DeadlockError(who_waits(program, np.flatnonzero(times.done == UNKNOWN).tolist()))
+    status, times = run(columns, times)
+    while status in (SERVE, STORE):
+        assert hbm
+        serve(program, columns, times, hbm, status)
+        status, times = run(columns, times)
+    if status == OVERDUE:
+        raise Overdue
+    if status == STUCK:
+        raise DeadlockError(who_waits(program, np.flatnonzero(times.done == UNKNOWN).tolist()))
     kept = zip(ports, times.cells, times.ends.tolist(), strict=True) if keep else ()
     return Log(
         cycles=int(times.clock["end"][0]) + hardware.skew,

@@ -50,10 +50,13 @@ class Native:
         call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * numbers)
         self._run = call(self._engine.get_function_address(loop.run.__name__))
 
-    def run(self, program: Columns, times: LoopState) -> int:
-        """Run the loop; see `loop.run`."""
+    def run(self, program: Columns, times: LoopState) -> tuple[int, LoopState]:
+        """Run the loop until it stops, for more room excepted; return why, and the state by then."""
+        return state.with_room(self._once, program, times)
+
+    def _once(self, program: Columns, times: LoopState) -> int:
         status, error = ctypes.c_int64(), ctypes.c_void_p()
-        given = (number for table in (*program, *times) for number in _described(table))
+        given = [number for table in (*program, *times) for number in _described(table)]
         if self._run(ctypes.addressof(status), ctypes.addressof(error), *given):
             raise RuntimeError("the compiled loop of the event engine has failed")
         return status.value

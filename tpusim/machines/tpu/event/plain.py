@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 
-from tpusim.machines.tpu.event import columns as read
-from tpusim.machines.tpu.event import log, loop, state
+from tpusim.machines.tpu.event import columns, log, loop, state
 from tpusim.machines.tpu.event.columns import Columns
-from tpusim.machines.tpu.event.state import LoopState
+from tpusim.machines.tpu.event.state import MORE_ROOM, LoopState, roomier
 
-Tables = TypeVar("Tables", bound=NamedTuple)
-
-_ROWS = (
-    read.Row, read.Wait, read.LoadRecipe, read.PassRecipe, read.WorkRecipe, read.MoveRecipe, read.MovedPart,
-    read.ArrayPace, read.LostFrames, read.PointerReads, read.MachineRow, state.ArrayUnit, state.DmaClock, log.Loaded,
-    log.Passed, log.Worked, log.Moved,
+_READ = (
+    columns.Row, columns.Wait, columns.LoadRecipe, columns.PassRecipe, columns.WorkRecipe, columns.MoveRecipe,
+    columns.MovedPart, columns.ArrayPace, columns.LostFrames, columns.PointerReads, columns.MachineRow,
 )  # fmt: skip
-_OF_RECORD = {tuple(each.name for each in fields(row)): row for row in _ROWS}
+_WRITTEN = state.ArrayUnit, state.DmaClock, log.Loaded, log.Passed, log.Worked, log.Moved
+_OF_RECORD = {tuple(each.name for each in fields(row)): row for row in (*_READ, *_WRITTEN)}
 
 
-def run(program: Columns, times: LoopState) -> int:
-    """Run the loop; see `loop.run`."""
-    listed = LoopState(*map(_listed, times))
-    status = loop.run(Columns(*map(_listed, program)), listed)
+def run(program: Columns, times: LoopState) -> tuple[int, LoopState]:
+    """Run the loop until it stops, for more room excepted; return why, and the state by then."""
+    listed, read = LoopState(*map(_listed, times)), Columns(*map(_listed, program))
+    while (status := loop.run(read, listed)) == MORE_ROOM:
+        _write(times.clock, listed.clock)
+        times = roomier(times)
+        listed = listed._replace(clock=_listed(times.clock), cells=times.cells)
     for table, rows in zip(times, listed, strict=True):
-        if rows is not table and len(table):
+        if rows is not table:
             _write(table, rows)
-    return status
+    return status, times
 
 
 def _listed(table: Any) -> Any:
@@ -48,11 +48,9 @@ def _listed(table: Any) -> Any:
 
 
 def _write(table: Any, rows: Any) -> None:
-    names = table.dtype.names
-    # One field would make a number of what is a tuple of several.
-    table[:] = (
-        np.array(rows if names is None else [*map(attrgetter(*names), rows)], np.int64)
-        .reshape(len(rows), -1)
-        .view(table.dtype)
-        .ravel()
-    )
+    """Write back what `_listed` has made of a table."""
+    if table.dtype.names is None:
+        table[:] = rows
+    elif rows:
+        values = np.array([*map(attrgetter(*table.dtype.names), rows)], np.int64)
+        table[:] = values.view(table.dtype).ravel()

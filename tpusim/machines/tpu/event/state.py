@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -187,6 +188,13 @@ def roomier(state: LoopState) -> LoopState:
     fresh = np.zeros((len(cells), width), np.uint8)
     fresh[:, : live.shape[1]] = live
     return state._replace(cells=fresh)
+
+
+def with_room(run: Callable[[Columns, LoopState], int], program: Columns, state: LoopState) -> tuple[int, LoopState]:
+    """Run the loop until it stops, for more room excepted; return why, and the state by then."""
+    while (status := run(program, state)) == MORE_ROOM:
+        state = roomier(state)
+    return status, state
 
 
 def bounds_of(columns: Columns) -> tuple[Numbers, Numbers]:
