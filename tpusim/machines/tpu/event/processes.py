@@ -329,29 +329,29 @@ class Dma:
 
     def move(self, index: int, step: Transfer, ready: int) -> Waits[None]:
         """Move a transfer that has its bus. The memory behind it says when each word may cross the port."""
-        memory, start, free, taken = self.memories[step.bus], self.begun, self.free[step.bus], 0
+        memory, start, free = self.memories[step.bus], self.begun, self.free[step.bus]
         if isinstance(step, Spill):
             wanted, come = memory.demands(step, start)
             words, done = yield from self.words(step, wanted)
             busy, stalled, ended, stored = memory.spill(step, start, words)
             self.run.end, self.stored[index] = max(self.run.end, stored), stored + self.run.hardware.skew
-            taken = int(words[-1])
         else:
             wanted, come, ended = memory.fill(step, start)
             busy, stalled = ended - start, ended
             if isinstance(step, Prefetch):
-                done = int(wanted[-1])
+                words, done = wanted[:0], int(wanted[-1])
             elif isinstance(step, BankFill):
                 # Banks take words through ports of their own, a word a cycle.
-                done = self.first_free(Port(), wanted)[-1] + 1
+                words, done = wanted[:0], self.first_free(Port(), wanted)[-1] + 1
             else:
-                _, done = yield from self.words(step, wanted)
+                words, done = yield from self.words(step, wanted)
         self.free[step.bus] = ended
         held = Held(self.freed, come + 1, int(wanted[-1]) + 1)
         if not isinstance(step, Prefetch):
             self.staged, self.last = self.last, done
             self.run.held[index] = CAUSES.index(held.by(done - 1))
-        beside = [*self.memories].index(step.bus), self.stored.get(index, 0), taken, self.run.held.get(index, 0)
+        bus, taken = [*self.memories].index(step.bus), int(words[-1]) if len(words) else 0
+        beside = bus, self.stored.get(index, 0), taken, self.run.held.get(index, 0)
         self.run.moves.append((index, free, ready, start, busy, stalled, ended, *held, done, *beside))
         self.run.finish(index, done)
 
