@@ -418,6 +418,9 @@ class _Moves:
         key: tuple[int, ...] = KINDS[type(step)], step.words, step.hbm_bytes, id(step.tensor)
         if isinstance(step, LaneTransfer) and step.work:
             key = *key, id(step.work), *(part.words for part in step.parts)
+        elif isinstance(step, BankFill):
+            # The vector unit unpacks the words of all banks, not only those of the fullest one.
+            key = *key, step.lane_words
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = len(self.rows)
