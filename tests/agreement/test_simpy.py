@@ -134,7 +134,7 @@ def networks() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("network", "machine", "changes"), networks())
+@pytest.mark.parametrize(("network", "machine", "changes"), [*networks()])
 def test_networks_to_the_cycle(network: str, machine: str, changes: dict[str, str]) -> None:
     """Every figure of every layer."""
     work, hardware = load_workload(network, batch=1), load_hardware(machine, changes)

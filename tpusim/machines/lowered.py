@@ -168,7 +168,7 @@ class Chain(Protocol):
 
     @property
     def by_simpy(self) -> Any:
-        """The same by the family's rules as processes of SimPy; None where it has no such engine."""
+        """Time by the family's rules as processes of SimPy, as `timing` has it; None where it has no such engine."""
 
     def alone(self, at: int) -> ReadyLayer:
         """A layer by itself, with its addresses in the chain."""
