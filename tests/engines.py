@@ -18,7 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 
-ENGINES: dict[str, Callable[[Program, Hardware], Timing]] = {"event": event.run}
+ENGINES: dict[str, Callable[[Program, Hardware], Timing]] = {"event": event.run, "simpy": event.by_simpy}
 """All that take as long as a Program has steps, the first the one that runs use. The register engine takes values, too:
 tests compare it with the first.
 """

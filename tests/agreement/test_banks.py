@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.strategies import cases, machine
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
@@ -55,7 +56,7 @@ class Case:
         return [[walk(group.pattern) for group in stream.reads.groups] for stream in self.program.streams]
 
     def timing(self) -> Timing:
-        return event.run(self.program, self.hardware)
+        return agreed_timing(self.program, self.hardware)
 
 
 def walk(pattern: AddressPattern) -> list[int]:
@@ -277,7 +278,7 @@ def test_the_pass_worked_by_hand() -> None:
     assert stream["start"] == 14
     assert (14 + columns.bank_reads).tolist() == [14, 15, 16, 17, 19, 20, 21, 22, 23, 25]
     assert (14 + columns.delivered).tolist() == [18, 20, 24, 26]
-    timing = event.run(*by_hand())
+    timing = agreed_timing(*by_hand())
     assert timing.units["systolic_array"]["bank_conflict"] == 2 * 2 + 0 + 2 + 0
     assert timing.reads == 4 + 4 + 3 + 1 + 4 * 2 + 4 * 4
     told, written = register.run(*by_hand(), operands_by_hand())

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
 from tests.machines.tpu.test_timeline import agree
@@ -114,7 +115,7 @@ def test_it_runs_in_both_engines_to_the_cycle(
     suppose(layer.macs(batch) / hardware.pes < 2000)
     with maps(seed):
         program = program_of(layer, batch, hardware)
-    timing, operands = event.run(program, hardware), operands_of(layer, batch, seed=1)
+    timing, operands = agreed_timing(program, hardware), operands_of(layer, batch, seed=1)
     suppose(timing.cycles < MOST_CYCLES)
     waits, reading, _ = conflict_cycles(Case(hardware, program, {}, None))
     assert timing.units["systolic_array"]["bank_conflict"] == waits
@@ -156,7 +157,7 @@ def test_the_window_map_has_no_conflict(
         hardware = changed(hardware, **changes)
     program = program_of(layer, 1, hardware)
     assert most_cycles(program, hardware) == 1
-    assert event.run(program, hardware).units["systolic_array"]["bank_conflict"] == 0
+    assert agreed_timing(program, hardware).units["systolic_array"]["bank_conflict"] == 0
 
 
 # ---- what linear maps cost
@@ -339,7 +340,7 @@ def test_its_timeline_is_its_account() -> None:
     """Frames that are lost are drawn, in whole and in part."""
     hardware = changed(MACHINE, bank_map="hwc", bank_ports=1)
     program = program_of(LAYER, BATCH, hardware)
-    recording, timing = event.record(program, hardware), event.run(program, hardware)
+    recording, timing = event.record(program, hardware), agreed_timing(program, hardware)
     assert timing.units["systolic_array"]["bank_conflict"] > 0
     whole = recording.timeline()
     agree(whole, timing)

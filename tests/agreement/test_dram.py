@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.strategies import cases, conv, dram, drams, machine, machines, small_layers
 from tpusim.flow.verify import operands_of
@@ -50,7 +51,7 @@ def told(of: type, method: str) -> Iterator[list[Any]]:
 def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> tuple[list[list[int]], ...]:
     """Of each fill, when its words come: by the event engine, and by the register engine."""
     with told(BankedHbm, "fill") as filled:
-        timing = event.run(program, hardware)
+        timing = agreed_timing(program, hardware)
     machine = register.RegisterMachine(program, hardware, operands_of(layer, batch, seed=2))
     machine.run()
     assert timing == machine.timing()
@@ -115,7 +116,7 @@ def test_words_and_bursts_share_a_transfer_evenly(words: int, bursts: int) -> No
 def test_refresh_and_closed_pages_cost_cycles() -> None:
     layer, plain = conv(8, 9, 16, 3), machine(8, 8, bytes_per_cycle=8)
     cycles = [
-        event.run(CHANNEL_FIRST.lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
+        agreed_timing(CHANNEL_FIRST.lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
         for changes in ({"refresh": "none"}, {}, {"page": "closed"}, {"channels": 1, "refresh": "none"})
     ]
     assert cycles[0] < min(cycles[1:])
@@ -149,6 +150,6 @@ def test_the_shipped_machines_differ_in_hbm_alone(name: str, base: str) -> None:
     assert banks.model_copy(update={"name": base, "hbm": hbm}) == pipe
     layer = conv(64, 14, 64, 3, padding=1)
     piped = load_hardware(name, {"hbm.model": "pipe"})
-    assert event.run(CHANNEL_FIRST.lower(layer, 8, piped)[0], piped) == event.run(
+    assert agreed_timing(CHANNEL_FIRST.lower(layer, 8, piped)[0], piped) == agreed_timing(
         CHANNEL_FIRST.lower(layer, 8, pipe)[0], pipe
     )

@@ -156,7 +156,7 @@ def timed(task: Task, engine: str) -> TimedLayer:
 
 _WITHOUT_VALUES: dict[str, Callable[[ReadyLayer | Chain], Any]] = {
     "event": lambda ready: ready.timing,
-    "simpy": lambda ready: ready.by_simpy(),
+    "simpy": lambda ready: ready.by_simpy,
 }
 """Engines that keep time and compute no values: how each times a layer, or a chain."""
 
@@ -271,7 +271,7 @@ def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str
 def _check_agreement(name: str, ready: ReadyLayer | Chain, stepped: Timed) -> None:
     """Raise CheckFailed with the first difference, unless all engines that the family has report equal figures."""
     told = ready.timing
-    for engine, timing in (("simpy", ready.by_simpy()), ("register", stepped)):
+    for engine, timing in (("simpy", ready.by_simpy), ("register", stepped)):
         if timing is None or timing == told:
             continue
         figures, others = told.compared, timing.compared

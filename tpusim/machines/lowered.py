@@ -166,8 +166,9 @@ class Chain(Protocol):
         layers.
         """
 
+    @property
     def by_simpy(self) -> Any:
-        """The same by the family's rules as processes of SimPy; None where it has no such engine."""
+        """Time by the family's rules as processes of SimPy, as `timing` has it; None where it has no such engine."""
 
     def alone(self, at: int) -> ReadyLayer:
         """A layer by itself, with its addresses in the chain."""
@@ -319,6 +320,7 @@ class ReadyLayer(Protocol):
     def timing(self) -> Any:
         """Time by the event engine: a `Timed`. Raises DeadlockError."""
 
+    @property
     def by_simpy(self) -> Timed | None:
         """Time by the family's rules as processes of SimPy; None where it has no such engine. Raises DeadlockError."""
         return None

@@ -251,7 +251,7 @@ class ArrayLog:
         return unit_name(unit, self.array)
 
     def where(self, steps: NDArray[np.bool_]) -> ArrayLog:
-        """Of passes and vector steps only those for which `steps` has True, by their number."""
+        """Return the log of those passes and vector steps alone for which `steps` has True, by their number."""
         passes, works = (each[steps[each["step"]]] for each in (self.passes, self.works))
         return replace(self, passes=passes, works=works)
 

@@ -97,9 +97,9 @@ class Moved:
     word is in place at `done`. Before that, the steps it waits for are done at `freed`, its last word has `come` (a
     fill) or is wanted (a spill), and is `converted`.
 
-    `bus` is the number of its bus among `Log.buses`. A spill is in the memory at `stored`, in time of the last lane,
-    and its last word was `taken` from the port. `held` is the number in CAUSES of what held the transfer just before it
-    was done.
+    `bus` is the number of its bus among `Log.buses`. A spill is in the memory at `stored`, in time of the last lane.
+    The last word from or to lanes crosses the port when `taken`. `held` is the number in CAUSES of what held the
+    transfer just before it was done. Where one of these means nothing, it is 0.
     """
 
     step: int

@@ -1,9 +1,9 @@
 """The rules of docs/timing.md as processes of SimPy, with nothing for speed: to be read beside that page.
 
 Each unit is a process that takes its steps in the order of the Program: an issue unit for each array with weights of
-its own, the vector unit, the DMA, and one more for Keeps. Processes meet where a step waits for others. `Run.done` has
-an event for each step. It happens as soon as it is known when the step is done, and its value is that cycle, which may
-lie ahead.
+its own, the vector unit, the DMA, and one more for Keeps. Processes meet where a step waits for others, on the board:
+it has an event for each step, which happens as soon as it is known when the step is done. Its value is that cycle,
+which may lie ahead.
 
 Issue units look ahead. Once they know all that a stream waits for, they know its time, and own its slots of the port in
 the future, because nobody else may have them. The DMA has the lowest priority, so a cycle is its own only when it is
@@ -97,8 +97,8 @@ class Port:
         return np.frombuffer(bytes(self._owners), np.uint8)
 
 
-class Run:
-    """What the processes of a run share: when steps are done, who owns the ports, and the rows of the log."""
+class Board:
+    """What processes share: when steps are done, who owns the ports, and the rows of the log."""
 
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hardware, self.frames = program, hardware, program.frames(hardware)
@@ -137,49 +137,52 @@ class IssueUnit:
     one `drained`. The weight path is `free` when the last preload is over. The last vector step is over when `worked`.
     """
 
-    def __init__(self, run: Run, array: int) -> None:
-        self.run, self.array, self.pace, self.cause = run, array, 0, STARVING
+    def __init__(self, board: Board, array: int) -> None:
+        self.board, self.array, self.pace, self.cause = board, array, 0, STARVING
         self.issued = self.ended = self.free = self.drained = self.worked = 0
         self.written = -1
         self.weights: dict[int, tuple[Waited, int]] = {}
         """What each preload has waited for, and when its weights are in the array."""
-        self.conflicts = [ConflictCounter(run.hardware, frame.period) for frame in run.frames]
+        self.conflicts = [ConflictCounter(board.hardware, frame.period) for frame in board.frames]
+        # For each cycle of a frame, the cycles from there on that weights must leave to others.
+        dealt = [frame.pointer_slots or board.hardware.array.queues > 1 for frame in board.frames]
+        waits = (frame.weight_waits(array) for frame in board.frames)
+        self.turns = [turns if own else (0,) for turns, own in zip(waits, dealt, strict=True)]
 
     def process(self) -> Waits[None]:
         """Issue each step as soon as it is known when all are done that it waits for; stand by in vector steps."""
-        for index, step in enumerate(self.run.program.steps):
+        for index, step in enumerate(self.board.program.steps):
             if isinstance(step, Vector):
-                yield self.run.done[index]
-            elif self.run.program.arrays[index] == self.array:
-                waited = yield from self.run.waited(step)
+                yield self.board.done[index]
+            elif self.board.program.arrays[index] == self.array:
+                waited = yield from self.board.waited(step)
                 if isinstance(step, Preload):
                     self.preload(index, step, waited)
                 elif isinstance(step, Stream):
                     self.stream(index, step, waited)
         # With many arrays, a frame in progress may outlast the few words in it.
-        self.run.end = max(self.run.end, self.ended)
+        self.board.end = max(self.board.end, self.ended)
 
     def preload(self, index: int, step: Preload, waited: Waited) -> None:
         """Read the words of weights, one every W cycles, then that of the biases, each in the first free cycle."""
-        hardware, frame = self.run.hardware, self.run.frames[self.run.program.number_of_pace(index)]
+        hardware, turns = self.board.hardware, self.turns[self.board.program.number_of_pace(index)]
         ready = max(self.issued if hardware.array.weight_buffers > 1 else self.ended, self.free)
         start = max(ready, waited.data, waited.others) + step.delay
-        reads = [self.claim(frame, start)]
+        reads = [self.claim(turns, start)]
         for _ in range(hardware.preload_words - 1):
-            reads.append(self.claim(frame, reads[-1] + hardware.weight_word_cycles))
+            reads.append(self.claim(turns, reads[-1] + hardware.weight_word_cycles))
         last, bias = last_weight(reads[-1], hardware), UNKNOWN
         if step.bias is not None:
-            bias = self.claim(frame, last)
+            bias = self.claim(turns, last)
             last = bias + BIAS_CYCLES
-        self.run.loads.append((index, self.free, ready, waited.data, start, last, waited.by))
-        self.run.reads[index] = [*reads, bias]
+        self.board.loads.append((index, self.free, ready, waited.data, start, last, waited.by))
+        self.board.reads[index] = [*reads, bias]
         self.free, self.weights[index] = last, (waited, last)
-        self.run.finish(index, last)
+        self.board.finish(index, last)
 
-    def claim(self, frame: Frame, cycle: int) -> int:
+    def claim(self, turns: Sequence[int], cycle: int) -> int:
         """Own, for weights, the first cycle from `cycle` on that is free, and this array's turn."""
-        port, dealt = self.run.port[WEIGHT], frame.pointer_slots or self.run.hardware.array.queues > 1
-        turns = frame.weight_waits(self.array) if dealt else (0,)
+        port = self.board.port[WEIGHT]
         cycle = port.free(cycle)
         while left := turns[cycle % len(turns)]:
             cycle = port.free(cycle + left)
@@ -187,11 +190,12 @@ class IssueUnit:
         return cycle
 
     def stream(self, index: int, step: Stream, waited: Waited) -> None:
-        """Issue a pass. It waits for the ends of five things in turn; the wait for its frame counts for the last."""
-        number = self.run.program.number_of_pace(index)
-        frame, anew, self.pace = self.run.frames[number], number != self.pace, number
+        """Issue a pass, in the first frame that begins behind all that it waits for; waits count in this order."""
+        number = self.board.program.number_of_pace(index)
+        frame, anew, self.pace = self.board.frames[number], number != self.pace, number
         (data, by, _), last = self.weights[step.preload]
         data, by = max((waited.data, waited.by), (data, by))
+        # Behind the pass ahead and all fills, its preload, then spills, vector steps, and the sums to which it adds.
         filled = max(self.ended, data)
         loaded = max(filled, last)
         others = max(waited.others, self.worked)
@@ -202,8 +206,9 @@ class IssueUnit:
             # there; where the pass ahead had another frame, so are the weights.
             told = self.slot(frame, max(data, others, loaded if anew else 0, self.ended + 1 - frame.period))
             pointed = told + frame.period - 1
+        # Cycles that are lost to the grid of frames count for the last cause.
         if filled > self.ended:
-            self.cause = self.run.held[by]
+            self.cause = self.board.held[by]
         if loaded > filled:
             self.cause = WAITING_WEIGHTS
         if cleared > loaded:
@@ -211,14 +216,14 @@ class IssueUnit:
         if pointed > cleared:
             self.cause = PORT_STALL
         start = self.slot(frame, max(cleared, pointed) + 1)
-        self.run.passes.append((index, self.ended, filled, loaded, cleared, start, self.cause))
+        self.board.passes.append((index, self.ended, filled, loaded, cleared, start, self.cause))
         frames, delivered = self.words(step, self.conflicts[number], frame, start)
         self.pointers(step, frame, told, start)
         self.issued, self.ended = start - 1, start - 1 + frames * frame.period
         self.written = delivered + frame.result_delay
         last = start + (frames - 1) * frame.period + (step.words - 1) % frame.together
         self.drained = last + frame.result_delay + 1
-        self.run.finish(index, self.drained)
+        self.board.finish(index, self.drained)
 
     def slot(self, frame: Frame, cycle: int) -> int:
         """The first slot, in `cycle` or later, for an ifmap word of the array."""
@@ -229,71 +234,71 @@ class IssueUnit:
         frames, first = frame.frames(step.words), start
         if conflicts := counter.of(step):
             # Banks are owned while they are read, and words delivered in the first slot from then on.
-            self.run.port[IFMAP].own(IFMAP, start + conflicts.reads)
+            self.board.port[IFMAP].own(IFMAP, start + conflicts.reads)
             self.sums(step, frame, start + conflicts.delivered)
             return frames + conflicts.frames, first + int(conflicts.delivered[0])
         for array in range(min(frame.together, step.words)):
             words = start + array + frame.period * np.arange(frame.frames(step.words - array))
-            self.run.port[IFMAP].own(IFMAP, words)
+            self.board.port[IFMAP].own(IFMAP, words)
             self.sums(step, frame, words)
         return frames, first
 
     def sums(self, step: Stream, frame: Frame, words: Cycles) -> None:
         """Partial sums and results follow words of the ifmap after a fixed delay."""
         if step.accumulate:
-            self.run.port[PSUM].own(PSUM, words + frame.psum_delay)
-        self.run.port[RESULT].own(RESULT, words + frame.result_delay)
+            self.board.port[PSUM].own(PSUM, words + frame.psum_delay)
+        self.board.port[RESULT].own(RESULT, words + frame.result_delay)
 
     def pointers(self, step: Stream, frame: Frame, told: int, start: int) -> None:
         """Words of pointers are read a frame ahead, those of the first frame in the frame that begins at `told`."""
         if step.reads.table:
             at, places = step.reads.table.reads(frame.together)
             ahead = np.where(at == 0, told, start + (at - 1) * frame.period)
-            self.run.port[POINTER].own(POINTER, ahead + frame.pointer_slots.start + places)
+            self.board.port[POINTER].own(POINTER, ahead + frame.pointer_slots.start + places)
 
 
-def vector_unit(run: Run, arrays: Sequence[IssueUnit]) -> Waits[None]:
+def vector_unit(board: Board, arrays: Sequence[IssueUnit]) -> Waits[None]:
     """Do vector steps in order, each when all passes ahead of it are over, on every array (section 4)."""
     ahead: list[int] = []
-    for index, step in enumerate(run.program.steps):
+    for index, step in enumerate(board.program.steps):
         if isinstance(step, Preload | Stream):
             ahead.append(index)
         if isinstance(step, Vector):
-            waited = yield from run.waited(step)
+            waited = yield from board.waited(step)
             for each in ahead:
-                yield run.done[each]
-            vector_step(run, arrays, index, step, waited)
+                yield board.done[each]
+            vector_step(board, arrays, index, step, waited)
             ahead.clear()
 
 
-def vector_step(run: Run, arrays: Sequence[IssueUnit], index: int, step: Vector, waited: Waited) -> None:
+def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vector, waited: Waited) -> None:
     """Read scalars, then the operands of each turn, and write its results after a fixed delay; arrays stand by."""
     loaded = max(array.free for array in arrays)
     issued = max(waited.data, loaded, waited.others, *(max(array.ended, array.drained) for array in arrays))
     scalars = range(issued + 1 + step.delay, issued + 1 + step.delay + step.scalars.words)
-    run.port[VECTOR].own(VECTOR, scalars)
-    beat, start = step.beat(run.program.fill_of(index), run.hardware), scalars.stop
+    board.port[VECTOR].own(VECTOR, scalars)
+    beat, start = step.beat(board.program.fill_of(index), board.hardware), scalars.stop
     for turn in range(beat.turns(step.words)):
         at, words = start + turn * beat.period, min(beat.together, step.words - turn * beat.together)
-        run.port[VECTOR].own(VECTOR, range(at, at + beat.reads(words)))
-        run.port[VECTOR].own(VECTOR, range(at + beat.result_delay, at + beat.result_delay + beat.writes(words)))
+        board.port[VECTOR].own(VECTOR, range(at, at + beat.reads(words)))
+        board.port[VECTOR].own(VECTOR, range(at + beat.result_delay, at + beat.result_delay + beat.writes(words)))
     done = start + beat.last(step.words) + 1
     for array in arrays:
         filled = max(array.ended, waited.data)
-        run.works.append((index, array.array, array.ended, filled, max(filled, loaded), issued, start, done))
+        board.works.append((index, array.array, array.ended, filled, max(filled, loaded), issued, start, done))
         array.issued, array.cause = issued, VECTOR_WORK
         array.ended = array.drained = array.worked = done
-    run.finish(index, done)
+    board.finish(index, done)
 
 
-def keeps(run: Run) -> Waits[None]:
+def keeps(board: Board) -> Waits[None]:
     """Finish Keeps in order, each with the last step that it waits for (section 6)."""
     done = 0
-    for index, step in enumerate(run.program.steps):
+    for index, step in enumerate(board.program.steps):
         if isinstance(step, Keep):
-            waited = yield from run.waited(step)
+            waited = yield from board.waited(step)
             done = max(done, waited.data, waited.others)
-            run.finish(index, done)
+            board.finish(index, done)
 
 
 class Dma:
@@ -304,23 +309,23 @@ class Dma:
     waited, beyond `freed`, for steps that bring no data.
     """
 
-    def __init__(self, run: Run, keep: bool = False) -> None:
-        hardware, launch = run.hardware, run.hardware.sequencer.launch_cycles
-        self.run = run
+    def __init__(self, board: Board) -> None:
+        hardware, launch = board.hardware, board.hardware.sequencer.launch_cycles
+        self.board = board
         self.memories = {bus: PipedMemory(hardware, pipe) for bus, pipe in hardware.pipes.items()}
         if device := hardware.hbm.dram:
-            self.memories[HBM.bus] = BankedHbm(run.program, hardware, device, keep)
+            self.memories[HBM.bus] = BankedHbm(board.program, hardware, device, keep=False)
         self.begun, self.free = launch, dict.fromkeys(self.memories, launch)
         self.staged = self.last = self.freed = 0
         self.stored: dict[int, int] = {}
 
     def process(self) -> Waits[None]:
         """Begin each transfer when the steps are done that it waits for, and its bus is free."""
-        for index, step in enumerate(self.run.program.steps):
+        for index, step in enumerate(self.board.program.steps):
             if isinstance(step, Transfer):
-                waited = yield from self.run.waited(step)
+                waited = yield from self.board.waited(step)
                 # What a fill reads must all be in the memory, that of the last lane, too.
-                stored = max((self.stored.get(each, 0) for each in self.run.program.sources(step)), default=0)
+                stored = max((self.stored.get(each, 0) for each in self.board.program.sources(step)), default=0)
                 ready = max(self.free[step.bus], self.begun, waited.data, waited.others, stored)
                 self.freed = max(self.freed, waited.others)
                 # Two at most have data on their way; a prefetch has none on its way to lanes or banks.
@@ -329,31 +334,31 @@ class Dma:
 
     def move(self, index: int, step: Transfer, ready: int) -> Waits[None]:
         """Move a transfer that has its bus. The memory behind it says when each word may cross the port."""
-        memory, start, free, taken = self.memories[step.bus], self.begun, self.free[step.bus], 0
+        memory, start, free = self.memories[step.bus], self.begun, self.free[step.bus]
         if isinstance(step, Spill):
             wanted, come = memory.demands(step, start)
             words, done = yield from self.words(step, wanted)
             busy, stalled, ended, stored = memory.spill(step, start, words)
-            self.run.end, self.stored[index] = max(self.run.end, stored), stored + self.run.hardware.skew
-            taken = int(words[-1])
+            self.board.end, self.stored[index] = max(self.board.end, stored), stored + self.board.hardware.skew
         else:
             wanted, come, ended = memory.fill(step, start)
             busy, stalled = ended - start, ended
             if isinstance(step, Prefetch):
-                done = int(wanted[-1])
+                words, done = wanted[:0], int(wanted[-1])
             elif isinstance(step, BankFill):
                 # Banks take words through ports of their own, a word a cycle.
-                done = self.first_free(Port(), wanted)[-1] + 1
+                words, done = wanted[:0], self.first_free(Port(), wanted)[-1] + 1
             else:
-                _, done = yield from self.words(step, wanted)
+                words, done = yield from self.words(step, wanted)
         self.free[step.bus] = ended
         held = Held(self.freed, come + 1, int(wanted[-1]) + 1)
         if not isinstance(step, Prefetch):
             self.staged, self.last = self.last, done
-            self.run.held[index] = CAUSES.index(held.by(done - 1))
-        beside = [*self.memories].index(step.bus), self.stored.get(index, 0), taken, self.run.held.get(index, 0)
-        self.run.moves.append((index, free, ready, start, busy, stalled, ended, *held, done, *beside))
-        self.run.finish(index, done)
+            self.board.held[index] = CAUSES.index(held.by(done - 1))
+        bus, taken = [*self.memories].index(step.bus), int(words[-1]) if len(words) else 0
+        beside = bus, self.stored.get(index, 0), taken, self.board.held.get(index, 0)
+        self.board.moves.append((index, free, ready, start, busy, stalled, ended, *held, done, *beside))
+        self.board.finish(index, done)
 
     def words(self, step: Transfer, wanted: Cycles) -> Waits[tuple[Cycles, int]]:
         """Take the first free cycles of the port for words, and for each access of the work on them, in order.
@@ -362,7 +367,7 @@ class Dma:
         """
         accesses = step.accesses if isinstance(step, LaneTransfer) and step.work else ()
         each = wanted[[access.word for access in accesses]] if accesses else wanted
-        port, env = self.run.port[DMA], self.run.env
+        port, env = self.board.port[DMA], self.board.env
         slots = self.first_free(port, each)
         # Others may own these cycles until they are past.
         while slots[-1] >= env.now:
@@ -381,30 +386,29 @@ class Dma:
         return slots
 
 
-def timed(program: Program, hardware: Hardware, keep: bool = False) -> Log:
+def timed(program: Program, hardware: Hardware) -> Log:
     """The log of a Program, with the owner of every cycle. Raises DeadlockError."""
-    run = Run(program, hardware)
-    arrays, dma = [IssueUnit(run, array) for array in range(hardware.array.queues)], Dma(run, keep)
-    for process in (*(array.process() for array in arrays), vector_unit(run, arrays), dma.process(), keeps(run)):
-        run.env.process(process)
-    run.env.run()
-    if stuck := [step for step, done in enumerate(run.done) if not done.triggered]:
+    board = Board(program, hardware)
+    arrays, dma = [IssueUnit(board, array) for array in range(hardware.array.queues)], Dma(board)
+    for process in (*(array.process() for array in arrays), vector_unit(board, arrays), dma.process(), keeps(board)):
+        board.env.process(process)
+    board.env.run()
+    if stuck := [step for step, done in enumerate(board.done) if not done.triggered]:
         raise DeadlockError(who_waits(program, stuck))
-    owners = {name: port.owners for name, port in run.ports.items()}
+    owners = {name: port.owners for name, port in board.ports.items()}
     owned = Counter(CLIENTS[client] for port in owners.values() for client in port.tolist() if client != FREE)
-    reads = [run.reads[step] for step in sorted(run.reads)]
+    reads = [board.reads[step] for step in sorted(board.reads)]
     return Log(
-        cycles=run.end + hardware.skew,
+        cycles=board.end + hardware.skew,
         columns=columns_of(program, hardware),
-        frames=run.frames,
+        frames=board.frames,
         buses=tuple(dma.memories),
-        loads=np.array(sorted(run.loads), LOADED),
-        passes=np.array(sorted(run.passes), PASSED),
-        works=np.array(run.works, WORKED),
-        moves=np.array(run.moves, MOVED),
+        loads=np.array(sorted(board.loads), LOADED),
+        passes=np.array(sorted(board.passes), PASSED),
+        works=np.array(board.works, WORKED),
+        moves=np.array(board.moves, MOVED),
         owned=owned,
         owners=owners,
         reads=np.array(reads, np.int64).reshape(-1, hardware.preload_words + 1),
         hbm=dma.memories[HBM.bus].use,
-        spans=tuple(dma.memories[HBM.bus].spans),
     )

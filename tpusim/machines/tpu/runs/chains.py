@@ -114,8 +114,11 @@ class ProgramChain:
         with failures_named(self):
             return event.run(self.program, self.hardware)
 
+    @cached_property
     def by_simpy(self) -> Timing:
         """Time by processes of SimPy; see `timing`."""
+        if self.like:
+            return self.like.by_simpy
         with failures_named(self):
             return event.by_simpy(self.program, self.hardware)
 

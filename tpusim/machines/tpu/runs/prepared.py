@@ -87,6 +87,7 @@ class Prepared(ReadyLayer):
         """Time by the event engine."""
         return self.known or event.run(self.program, self.running)
 
+    @cached_property
     def by_simpy(self) -> Timing:
         """Time by processes of SimPy."""
         return event.by_simpy(self.program, self.running)
