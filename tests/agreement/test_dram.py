@@ -12,9 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement import test_agreement
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, short, suppose
-from tests.strategies import cases, conv, dram, drams, machine, machines, small_layers
+from tests.strategies import cases, conv, dram, drams, lowerings_of, machine, machines, small_layers
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -74,6 +75,16 @@ def test_every_word_of_every_fill_comes_in_the_same_cycle(
     events, cycles = arrivals(program, hardware, layer, batch)
     assert events == cycles
     assert len(events) == sum(isinstance(step, Fill) for step in program.steps)
+
+
+@settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8), data=st.data())
+def test_random_layers(layer: Conv2d | Gemm, batch: int, hardware: Hardware, data: st.DataObject) -> None:
+    """By every lowering: the engines to the cycle, and every value."""
+    suppose(layer.macs(batch) / hardware.pes < 800)
+    program, hardware = fitted(layer, batch, hardware, data.draw(st.sampled_from(sorted(lowerings_of(layer)))))
+    hardware = with_banks(hardware, data.draw(drams(hardware.hbm.burst_bytes)))
+    test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
 
 
 def test_the_first_word_by_hand() -> None:
