@@ -193,18 +193,18 @@ class EntryReader:
         Raises InputError with every problem, placed by the number of its entry: [3].kernel; where only copies of a
         block have any, with the first.
         """
-        found, problems, repeated_ones = list[Read](), list[Problem](), list[Problem]()
+        found, problems, again = list[Read](), list[Problem](), list[Problem]()
         for index, entry in enumerate(self._entries):
             try:
                 found.append(self._read(index, names, wiring))
             except InputError as error:
                 wiring.lose(name := name_of(entry))
                 label = f"layer {show(name)}: " if isinstance(name, str) else ""
-                (repeated_ones if index in self._ahead else problems).extend(
+                (again if index in self._ahead else problems).extend(
                     Problem(f"{label}{each.message}", path_of((index, each.where or ""))) for each in error.problems
                 )
-        if problems or repeated_ones:
-            raise InputError(problems or repeated_ones[:1])
+        if problems or again:
+            raise InputError(problems or again[:1])
         return tuple(found)
 
     def _read(self, index: int, names: Mapping[str, int], wiring: Wiring) -> Read:
@@ -224,7 +224,8 @@ class EntryReader:
             if known is None:
                 read = read_layers(entry, names, wiring)
                 known = _Known(entry["name"], sizes, reads, read, wiring.known(entry["name"]))
-            self._known[index] = known
+            if wiring.sure:
+                self._known[index] = known
         wiring.know(known.name, known.handed)
         return known.read
 
