@@ -330,6 +330,10 @@ class Wiring:
         if isinstance(name, str):
             self.made[name] = self._last
 
+    def anew(self) -> Wiring:
+        """Return the wiring of the same entries, none of which is added yet."""
+        return Wiring(tuple(self._inputs), self.batch, self._names, self.sure, self.stated)
+
     def known(self, name: str) -> dict[str, HandedOn]:
         """Return what an entry has made, if anything, and the inputs of the network as they are settled by then."""
         return {each: self.made[each] for each in (*self._inputs, name) if each in self.made}
