@@ -81,23 +81,14 @@ class Execution:
     watch: LayerWatch
     numbers: Numbers
     journey: Journey | None
-    _known: dict[int, tuple[Timed, Verdict, LayerResult]] = field(default_factory=dict, init=False)
-    """Results of layers by themselves, by the time that layers of a kind share."""
+    _known: dict[int, tuple[Timed, Account, Verdict, LayerResult]] = field(default_factory=dict, init=False)
+    """Results by the time that layers of a kind share."""
 
     def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
         account = partial(ready.account, layer, self.batch, timing)
-        return Begun(layer.name, partial(self._shared, layer, account, timing, verdict))
-
-    def _shared(
-        self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
-    ) -> LayerResult:
-        values, known = verdict(), self._known.get(id(timing))
-        if known is None or known[1] != values:
-            known = timing, values, layer_result(layer, self.batch, self.machine, account(), timing, values)
-            self._known[id(timing)] = known
-        return known[2]
+        return Begun(layer.name, partial(self._result, layer, account, timing, verdict))
 
     def together(self, chain: Chain) -> Iterator[Begun]:
         """Time the layers of a chain together.
@@ -129,7 +120,11 @@ class Execution:
     def _result(
         self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
     ) -> LayerResult:
-        return layer_result(layer, self.batch, self.machine, account(), timing, verdict())
+        told, values, known = account(), verdict(), self._known.get(id(timing))
+        if known is None or known[1:3] != (told, values):
+            known = timing, told, values, layer_result(layer, self.batch, self.machine, told, timing, values)
+            self._known[id(timing)] = known
+        return known[3]
 
 
 def timed(task: Task, engine: str) -> TimedLayer:

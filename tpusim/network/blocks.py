@@ -168,6 +168,16 @@ class _Known(NamedTuple):
         return _Known(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
 
 
+class Parts(NamedTuple):
+    """What the entries of a file make of a workload: the fields of `Workload` by these names."""
+
+    layers: tuple[Op, ...]
+    lowerings: tuple[OwnLowering, ...]
+    edges: Edges
+    biases: tuple[str, ...]
+    blocks: tuple[LayerBlock, ...]
+
+
 class EntryReader:
     """The entries of a file, for whatever sizes it names.
 
@@ -176,6 +186,7 @@ class EntryReader:
     """
 
     def __init__(self, document: Document) -> None:
+        self._document = document
         self._entries: Sequence[Any] = document.data.get("layers", ())
         copies = (
             (at, at - block.entries)
@@ -193,18 +204,18 @@ class EntryReader:
         Raises InputError with every problem, placed by the number of its entry: [3].kernel; where only copies of a
         block have any, with the first.
         """
-        found, problems, repeated_ones = list[Read](), list[Problem](), list[Problem]()
+        found, problems, again = list[Read](), list[Problem](), list[Problem]()
         for index, entry in enumerate(self._entries):
             try:
                 found.append(self._read(index, names, wiring))
             except InputError as error:
                 wiring.lose(name := name_of(entry))
                 label = f"layer {show(name)}: " if isinstance(name, str) else ""
-                (repeated_ones if index in self._ahead else problems).extend(
+                (again if index in self._ahead else problems).extend(
                     Problem(f"{label}{each.message}", path_of((index, each.where or ""))) for each in error.problems
                 )
-        if problems or repeated_ones:
-            raise InputError(problems or repeated_ones[:1])
+        if problems or again:
+            raise InputError(problems or again[:1])
         return tuple(found)
 
     def _read(self, index: int, names: Mapping[str, int], wiring: Wiring) -> Read:
@@ -224,38 +235,28 @@ class EntryReader:
             if known is None:
                 read = read_layers(entry, names, wiring)
                 known = _Known(entry["name"], sizes, reads, read, wiring.known(entry["name"]))
-            self._known[index] = known
+            if wiring.sure:
+                self._known[index] = known
         wiring.know(known.name, known.handed)
         return known.read
 
-
-class Parts(NamedTuple):
-    """What the entries of a file make of a workload: the fields of `Workload` by these names."""
-
-    layers: tuple[Op, ...]
-    lowerings: tuple[OwnLowering, ...]
-    edges: Edges
-    biases: tuple[str, ...]
-    blocks: tuple[LayerBlock, ...]
-
-
-def parts_of(document: Document, read: Sequence[Read]) -> Parts:
-    """Return what the entries of a document make together, which were read one by one."""
-    layers: list[Op] = []
-    own: list[OwnLowering] = []
-    edges: list[tuple[str, tuple[Source, ...]]] = []
-    biases: list[str] = []
-    for index, (ops, lowering, sources, biased) in enumerate(read):
-        layers += ops
-        biases += [each.name for each in ops] if biased else []
-        edges += [(each.name, read) for each, read in zip(ops, sources, strict=True) if read] if sources else []
-        if lowering:
-            where = document.place(path_of(("layers", index, LOWERING)))[0]
-            own += [OwnLowering(each.name, lowering, where) for each in ops]
-    names = [tuple(each.name for each in one.layers) for one in read]
-    blocks = (
-        LayerBlock(tuple(tuple(name for each in names[copy : copy + size] for name in each) for copy in
-                         range(first, first + size * count, size)))
-        for first, size, count in document.blocks
-    )  # fmt: skip
-    return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks))
+    def parts(self, read: Sequence[Read]) -> Parts:
+        """Return what entries make together, which were read one by one."""
+        layers: list[Op] = []
+        own: list[OwnLowering] = []
+        edges: list[tuple[str, tuple[Source, ...]]] = []
+        biases: list[str] = []
+        for index, (ops, lowering, sources, biased) in enumerate(read):
+            layers += ops
+            biases += [each.name for each in ops] if biased else []
+            edges += [(each.name, read) for each, read in zip(ops, sources, strict=True) if read] if sources else []
+            if lowering:
+                where = self._document.place(path_of(("layers", index, LOWERING)))[0]
+                own += [OwnLowering(each.name, lowering, where) for each in ops]
+        names = [tuple(each.name for each in one.layers) for one in read]
+        blocks = (
+            LayerBlock(tuple(tuple(name for each in names[copy : copy + size] for name in each) for copy in
+                             range(first, first + size * count, size)))
+            for first, size, count in self._document.blocks
+        )  # fmt: skip
+        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks))

@@ -18,7 +18,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, whole, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.network.blocks import EntryReader, input_names, parts_of, repeated, wiring_of
+from tpusim.network.blocks import EntryReader, input_names, repeated, wiring_of
 from tpusim.network.entries import EXAMPLE, MOST_LAYERS, Read, count_of, inputs_of, is_graph, name_of, numbered
 from tpusim.network.formats import NOTHING, OPS, ModelOptions, RunBatch, check_ops, is_foreign, is_function, read
 from tpusim.network.ops.array_op import Stored
@@ -210,7 +210,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
     names, reader = names_in(document, batch), reader or EntryReader(document)
     context = {NAMES: names, _READ: partial(reader.read, names, wiring_of(document, batch))}
     file = _FILE.read(document, context, _problems_together(document, names))
-    parts = parts_of(document, file.layers)
+    parts = reader.parts(file.layers)
     if file.training:
         wrong = file.training.misnamed(parts.layers)
         problems = [document.problem(path_of((TRAINING, key, at)), says) for (key, at), says in wrong]

@@ -19,7 +19,7 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
-from tpusim.network.blocks import parts_of, wiring_of
+from tpusim.network.blocks import EntryReader, wiring_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
 from tpusim.network.workload_file import narrowed, workload_of
@@ -209,7 +209,7 @@ class _Network:
         # Sizes of layers may follow from those of the layers before them.
         names, wiring = names_in(document, batch), wiring_of(document, batch)
         read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
-        parts = parts_of(document, read)
+        parts = EntryReader(document).parts(read)
         # A value of an axis has no place in the file.
         own = tuple(replace(each, where=None) for each in parts.lowerings)
         found = replace(self._known[sized], **parts._replace(lowerings=own)._asdict())
