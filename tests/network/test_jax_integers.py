@@ -77,7 +77,7 @@ def test_values_are_those_of_jax(
 
 
 def test_what_cannot_be_a_product_of_bytes_or_of_groups_says_why() -> None:
-    with pytest.raises(InputError, match="its sums of bytes are int8; ask for preferred_element_type=jnp.int32"):
+    with pytest.raises(InputError, match=r"its sums of bytes are int8; ask for preferred_element_type=jnp\.int32"):
         from_jax(lambda a, b: a @ b, signed(8, 16), signed(16, 4))
     with pytest.raises(InputError, match="how many rows each product has follows from values; give whole numbers"):
         from_jax(lax.ragged_dot, reals(12, 8), reals(3, 8, 5), jax.ShapeDtypeStruct((3,), jnp.int32))

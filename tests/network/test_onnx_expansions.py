@@ -184,6 +184,12 @@ def test_rotary_embedding_is_what_the_standard_says(tmp_path: Path) -> None:
     same_as_evaluator(tmp_path, made_of([node("RotaryEmbedding", "q c s")], arrays, tables, 23), arrays)
 
 
+def test_a_gate_with_its_silu_is_what_the_standard_says(tmp_path: Path) -> None:
+    arrays = {"a": reals(2, 5, 4), "b": reals(2, 5, 4) + 1}
+    work = same_as_evaluator(tmp_path, made_of([node("SwiGLU", "a b")], arrays, {}, 28), arrays)
+    assert [layer.op for layer in work.layers] == ["silu", "mul"]
+
+
 # ---- what no layer computes, and the reference does
 
 BOXES = np.array(

@@ -11,7 +11,7 @@ from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.onnx_model.expansions import UnknownShape
 from tpusim.network.formats.onnx_model.new_nodes import free
 
-WITH_BODIES = frozenset({"Attention", "CausalConvWithState", "LinearAttention", "RotaryEmbedding", "SwiGLU"})
+WITH_BODIES = frozenset({"Attention", "RotaryEmbedding", "SwiGLU"})
 """Operators of which no layers are known, and whose bodies hold some."""
 
 
