@@ -155,6 +155,8 @@ def test_other_sums_over_named_axes_take_no_time_and_say_so(tmp_path: Path) -> N
     arrays = {"x": reals(3, 4), "k": reals(4, 4)}
     model = made_of([node("Einsum", "x k k", "s", equation="ij,jk,kl->il"), node("Relu", "s")], arrays, {})
     assert same_as_evaluator(tmp_path, model, arrays).not_timed == (("Einsum", 1),)
+    notes = open_workload(tmp_path / "net.onnx", ModelOptions(arrays=arrays)).notes
+    assert any("not timed: Einsum 1 (it is of other than two operands" in note for note in notes)
 
 
 QKV = {"q": reals(2, 5, 8), "k": reals(2, 7, 8), "v": reals(2, 7, 8) + 1}
