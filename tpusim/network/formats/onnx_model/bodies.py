@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, defs, helper
 
@@ -28,7 +29,8 @@ def body_of(
     unknown = next((name for name in node.input if name and (name not in kinds or name not in shapes)), None)
     if unknown is not None:
         raise UnknownShape(f"the shape of {unknown} is not known")
-    schema = defs.get_schema(node.op_type, opset, node.domain)
+    # The library's annotations know nothing of bodies that depend on operands.
+    schema: Any = defs.get_schema(node.op_type, opset, node.domain)
     types = [helper.make_tensor_type_proto(kinds[name], shapes[name]) if name else None for name in node.input]
     told = [b"" if each is None else each.SerializeToString() for each in types]
     plain = NodeProto()

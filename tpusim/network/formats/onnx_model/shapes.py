@@ -104,7 +104,7 @@ def _known(node: NodeProto, model: ModelProto) -> bool:
     """Return whether shapes follow from an operator: it is one of ONNX's own, or a function of the model."""
     own = {(each.domain, each.name) for each in model.functions}
     known = operator(node) in EXPANSIONS or onnx.defs.has(node.op_type, node.domain)
-    return known or (node.domain, node.op_type) in own
+    return bool(known or (node.domain, node.op_type) in own)
 
 
 def _shape_known(value: ValueInfoProto) -> bool:
