@@ -162,6 +162,9 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 # ---- operators that are written out as others
 
 
+_SEVERAL = EXPANSIONS.keys() | WITH_BODIES
+
+
 def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
     """Write operators out that are several others, for a run of `images`; what is written out may be in what is."""
     done, why, names = list[str](), dict[str, str](), names_in(model.graph)
@@ -182,9 +185,7 @@ def _written_out(
     written out gets its reason in `why`, by its first result; new values get names outside `names`.
     """
     several = {
-        at: node
-        for at, node in enumerate(model.graph.node)
-        if operator(node) in EXPANSIONS.keys() | WITH_BODIES and node.output[0] not in why
+        at: node for at, node in enumerate(model.graph.node) if operator(node) in _SEVERAL and node.output[0] not in why
     }
     if not several:
         return {}

@@ -109,7 +109,7 @@ def _known(node: NodeProto, model: ModelProto) -> bool:
 
 def _shape_known(value: ValueInfoProto) -> bool:
     """Return whether a file tells the number of a value's axes."""
-    return value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
 
 
 def inlined(model: ModelProto, path: Path) -> ModelProto:
