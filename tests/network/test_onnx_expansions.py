@@ -155,6 +155,8 @@ def test_other_sums_over_named_axes_take_no_time_and_say_so(tmp_path: Path) -> N
     arrays = {"x": reals(3, 4), "k": reals(4, 4)}
     model = made_of([node("Einsum", "x k k", "s", equation="ij,jk,kl->il"), node("Relu", "s")], arrays, {})
     assert same_as_evaluator(tmp_path, model, arrays).not_timed == (("Einsum", 1),)
+    notes = open_workload(tmp_path / "net.onnx", ModelOptions(arrays=arrays)).notes
+    assert any("not timed: Einsum 1 (it is of other than two operands" in note for note in notes)
 
 
 QKV = {"q": reals(2, 5, 8), "k": reals(2, 7, 8), "v": reals(2, 7, 8) + 1}
@@ -182,6 +184,12 @@ def test_attention_is_its_products(tmp_path: Path, names: str, arrays: dict[str,
 def test_rotary_embedding_is_what_the_standard_says(tmp_path: Path) -> None:
     arrays, tables = {"q": reals(1, 4, 5, 8)}, {"c": reals(1, 5, 4), "s": reals(1, 5, 4) + 1}
     same_as_evaluator(tmp_path, made_of([node("RotaryEmbedding", "q c s")], arrays, tables, 23), arrays)
+
+
+def test_a_gate_with_its_silu_is_what_the_standard_says(tmp_path: Path) -> None:
+    arrays = {"a": reals(2, 5, 4), "b": reals(2, 5, 4) + 1}
+    work = same_as_evaluator(tmp_path, made_of([node("SwiGLU", "a b")], arrays, {}, 28), arrays)
+    assert [layer.op for layer in work.layers] == ["silu", "mul"]
 
 
 # ---- what no layer computes, and the reference does

@@ -34,7 +34,7 @@ def _evaluated(op: str, *operands: Values | None, call: Call) -> Sequence[Values
     graph = helper.make_graph([node], "alone", inputs, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
     try:
-        found: list[Any] = ReferenceEvaluator(model).run(None, given)
+        found: Any = ReferenceEvaluator(model).run(None, given)
     except Exception as error:  # The library raises what its functions do, of no common class.
         raise InputError(" ".join(str(error).split())) from None
     return [np.asarray(each) for each in found]

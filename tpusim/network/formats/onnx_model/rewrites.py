@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from math import isclose
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
@@ -25,6 +26,7 @@ from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS, SeveralOps, UnknownShape
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, free, names_in
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
@@ -37,11 +39,14 @@ _CONSTANT = "Constant"
 
 
 class Rewritten(NamedTuple):
-    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced."""
+    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced, and
+    `why` has the reason by the first result of such a node.
+    """
 
     model: ModelProto
     done: Sequence[str]
     left: Sequence[str]
+    why: Mapping[str, str] = MappingProxyType({})
 
 
 def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
@@ -157,38 +162,50 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 # ---- operators that are written out as others
 
 
+_SEVERAL = EXPANSIONS.keys() | WITH_BODIES
+
+
 def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
     """Write operators out that are several others, for a run of `images`; what is written out may be in what is."""
-    done, reasons = list[str](), dict[str, str]()
-    names = names_in(model.graph)
-    while waiting := [node for node in model.graph.node if _is_several(node)]:
-        wanted = {name for node in waiting for name in node.input if name}
-        found = inferred(model, batch, images, lambda found, of=wanted: of <= found.shapes.keys(), path)  # type: ignore[misc]
-        refuse_forbidden(waiting, found, opset_of(model), path)
-        nodes, written = list[NodeProto](), len(done)
-        for node in model.graph.node:
-            if not _is_several(node) or called(node) in reasons:
-                nodes.append(node)
-                continue
-            new = NewNodes(called(node), opset_of(model), names)
-            try:
-                if operator(node) in WITH_BODIES:
-                    new.made = body_of(node, opset_of(model), found.kinds, found.shapes, names)
-                else:
-                    EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
-            except UnknownShape:
-                new.made = [node]
-            except (UnfitNode, ValueError, IndexError) as error:
-                reasons[called(node)] = f"{operator(node)} {called(node)}: {error}"
-                new.made = [node]
+    done, why, names = list[str](), dict[str, str](), names_in(model.graph)
+    while made := _written_out(model, batch, images, path, names, why):
+        nodes = [*enumerate(model.graph.node)]
+        done += [operator(node) for at, node in nodes if at in made]
+        model = _with_nodes(model, [each for at, node in nodes for each in made.get(at, [node])])
+    left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
+            if node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
+    joined, kept = _gated(model.graph)
+    return Rewritten(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+
+
+def _written_out(
+    model: ModelProto, batch: ModelBatch, images: int, path: Path, names: set[str], why: dict[str, str]
+) -> dict[int, list[NodeProto]]:
+    """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. What cannot be
+    written out gets its reason in `why`, by its first result; new values get names outside `names`.
+    """
+    several = {
+        at: node for at, node in enumerate(model.graph.node) if operator(node) in _SEVERAL and node.output[0] not in why
+    }
+    if not several:
+        return {}
+    wanted = {name for node in several.values() for name in node.input if name}
+    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+    opset, made = opset_of(model), dict[int, list[NodeProto]]()
+    refuse_forbidden(several.values(), found, opset, path)
+    for at, node in several.items():
+        try:
+            if operator(node) in WITH_BODIES:
+                made[at] = body_of(node, opset, found.kinds, found.shapes, names)
             else:
-                done.append(operator(node))
-            nodes += new.made
-        if len(done) == written:
-            break
-        model = _with_nodes(model, nodes)
-    joined, nodes = _gated(model.graph)
-    return Rewritten(_with_nodes(model, nodes) if joined else model, [*done, *joined], [*reasons.values()])
+                new = NewNodes(called(node), opset, names)
+                EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
+                made[at] = new.made
+        except UnknownShape:
+            continue
+        except (UnfitNode, ValueError, IndexError) as error:
+            why[node.output[0]] = str(error)
+    return made
 
 
 def _gated(graph: GraphProto) -> tuple[list[str], list[NodeProto]]:

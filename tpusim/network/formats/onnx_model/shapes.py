@@ -104,12 +104,12 @@ def _known(node: NodeProto, model: ModelProto) -> bool:
     """Return whether shapes follow from an operator: it is one of ONNX's own, or a function of the model."""
     own = {(each.domain, each.name) for each in model.functions}
     known = operator(node) in EXPANSIONS or onnx.defs.has(node.op_type, node.domain)
-    return known or (node.domain, node.op_type) in own
+    return bool(known or (node.domain, node.op_type) in own)
 
 
 def _shape_known(value: ValueInfoProto) -> bool:
     """Return whether a file tells the number of a value's axes."""
-    return value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
 
 
 def inlined(model: ModelProto, path: Path) -> ModelProto:

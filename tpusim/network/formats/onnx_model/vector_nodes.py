@@ -79,6 +79,8 @@ def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields:
     return AsLayer({"op": op, **sizes, **fields}, views)
 
 
+_BY_SHAPE = 7
+"""The opset from which on operands are broadcast by their shapes alone."""
 _NAMES = {"Sum": "add", "Max": "maximum", "Min": "minimum"}
 """The ops of operators that have another name there."""
 
@@ -94,8 +96,8 @@ def _arithmetic(node: KnownNode) -> AsLayer:
     at = 1 - main
     if len(node.result) == 2 and node.result[0] > 1 and node.constant[at] and node.shapes[at] == node.result:
         raise UnfitNode("its constant has numbers of its own for each image")
-    if main == 1 and node.op == "PRelu":
-        raise UnfitNode("its slopes have more elements than its map")
+    if node.op == "PRelu" and (main == 1 or node.facts.opset < _BY_SHAPE):
+        raise UnfitNode("its slopes are spread over its map in a way of their own")
     if main == 1 and node.op in ("Sub", "Div"):
         name = f"r{name}"
     # The other operand may have fewer axes than the result.
