@@ -294,7 +294,11 @@ by hand has every one new; without, the same commit gets the same cases.
 
 
 def cases(share: float = 1.0, usual: int = 72) -> int:
-    """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of the `usual` ones."""
+    """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of the `usual` ones.
+
+    Where the proof sets TPUSIM_SHARES to "whole", each test has as many.
+    """
+    share = 1.0 if os.environ.get("TPUSIM_SHARES") == "whole" else share
     return max(1, int(int(os.environ.get("TPUSIM_CASES", usual)) * share))
 
 

@@ -35,6 +35,8 @@ def main() -> None:
     # All went well and is said; what is left is the interpreter's own end.
     for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
+    # The interpreter would look through everything for cycles once more.
+    gc.freeze()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, currently_in_test_context, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.checks import check_layer
 from tests.strategies import (
     cases,
@@ -34,7 +35,7 @@ from tpusim import reference
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected as expected_of
 from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -125,7 +126,7 @@ def bus_cycles(moved: float, hardware: Hardware) -> float:
 def short(program: Program, hardware: Hardware) -> Timing:
     """What the event engine says of a Program; give a long case up, without asking it if HBM alone takes too long."""
     suppose(bus_cycles(hbm_bytes(program), hardware) < MOST_CYCLES)
-    timing = event.run(program, hardware)
+    timing = agreed_timing(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
     return timing
 
@@ -146,7 +147,7 @@ def test_the_last_words_of_pixels_have_a_frame_of_their_own(name: str, arrays: t
     assert {step.fill for step in program.streams} == {0, 7}
     assert (program.word_fill, whole.period - last.period) == (8, 1)
     operands = operands_of(layer, 15, seed=3)
-    timing = event.run(program, hardware)
+    timing = agreed_timing(program, hardware)
     clocked, written = register.run(program, hardware, operands)
     assert clocked == timing
     assert verdict_of(layer, operands, written).mismatched == 0
@@ -297,7 +298,7 @@ class TestEventClock(Clock):
     """The event engine."""
 
     def timing(self, program: Program, hardware: Hardware) -> Timing:
-        return event.run(program, hardware)
+        return agreed_timing(program, hardware)
 
 
 class TestEnginesAgree:
@@ -328,7 +329,7 @@ class TestEnginesAgree:
     def test_a_word_of_one_element_on_separate_ports(self) -> None:
         layer, hardware = Gemm(name="g", m=9, n=2, k=1), machine(1, 1, word_elements=1, ports="separate")
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
-        self.agree(layer, 1, program, hardware, event.run(program, hardware))
+        self.agree(layer, 1, program, hardware, agreed_timing(program, hardware))
 
     def agree(self, layer: Layer, batch: int, program: Program, hardware: Hardware, told: Timing) -> None:
         operands = operands_of(layer, batch, seed=2)
@@ -354,7 +355,7 @@ class TestEnginesAgree:
         program, explanation = CHANNEL_FIRST.lower(layer, 2, hardware)
         assert choices.items() <= explanation.choices.items()
         assert (explanation.blocking.chunks > 1) == ("chunk_folds" in choices)
-        self.agree(layer, 2, program, hardware, event.run(program, hardware))
+        self.agree(layer, 2, program, hardware, agreed_timing(program, hardware))
 
     @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])
     def test_on_the_whole_machine(self, network: str, name: str) -> None:
@@ -364,7 +365,7 @@ class TestEnginesAgree:
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         operands = operands_of(layer, 1, seed=0)
         timing, written = register.run(program, hardware, operands)
-        assert timing == event.run(program, hardware)
+        assert timing == agreed_timing(program, hardware)
         np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
 
 

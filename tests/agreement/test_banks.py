@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.strategies import cases, machine
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
@@ -55,7 +56,7 @@ class Case:
         return [[walk(group.pattern) for group in stream.reads.groups] for stream in self.program.streams]
 
     def timing(self) -> Timing:
-        return event.run(self.program, self.hardware)
+        return agreed_timing(self.program, self.hardware)
 
 
 def walk(pattern: AddressPattern) -> list[int]:
@@ -272,14 +273,12 @@ def test_words_for_banks_are_unpacked_by_the_vector_unit_of_the_lanes(banks: int
 def test_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 4."""
     log = event.logged(*by_hand())
-    (stream,), fill = log.passes, log.moves[1]
-    assert (fill.start, fill.done) == (1, 12), "four words a bank, in 8 to 11, after those of the filter"
-    assert stream.start == 14
-    assert stream.conflicts is not None
-    assert stream.conflicts.reading.tolist() == [4, 2, 3, 1]
-    assert (14 + stream.conflicts.reads).tolist() == [14, 15, 16, 17, 19, 20, 21, 22, 23, 25]
-    assert (14 + stream.conflicts.delivered).tolist() == [18, 20, 24, 26]
-    timing = event.run(*by_hand())
+    (stream,), fill, columns = log.passes, log.moves[1], log.columns
+    assert (fill["start"], fill["done"]) == (1, 12), "four words a bank, in 8 to 11, after those of the filter"
+    assert stream["start"] == 14
+    assert (14 + columns.bank_reads).tolist() == [14, 15, 16, 17, 19, 20, 21, 22, 23, 25]
+    assert (14 + columns.delivered).tolist() == [18, 20, 24, 26]
+    timing = agreed_timing(*by_hand())
     assert timing.units["systolic_array"]["bank_conflict"] == 2 * 2 + 0 + 2 + 0
     assert timing.reads == 4 + 4 + 3 + 1 + 4 * 2 + 4 * 4
     told, written = register.run(*by_hand(), operands_by_hand())

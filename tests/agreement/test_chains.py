@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.agreement.chains import Chain, Values, chains, nameless
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
 from tests.strategies import DICE, cases, conv, machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import expected, verdict_of
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.datapath.memories import parts_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
@@ -38,7 +39,7 @@ MOST_CYCLES = 1_000
 def test_random_chains(chain: Chain) -> None:
     """The engines to the cycle, layer by layer; values of every type at both levels; no wait missing."""
     program = chain.program
-    timing = event.run(program, chain.hardware)
+    timing = agreed_timing(program, chain.hardware)
     suppose(timing.cycles < MOST_CYCLES)
     check_program(program, chain.hardware)
     assert not [*hazards(program, chain.hardware)]
@@ -129,7 +130,7 @@ def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -
     assert [*fills] == [(0, 0), (0, 5), (1, 0), (1, 5)]
     values = Values.of(chain, program)
     clocked, registers = register.run(values.program, hardware, values.given)
-    assert clocked == event.run(program, hardware)
+    assert clocked == agreed_timing(program, hardware)
     for each in values.computed(registers):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
 

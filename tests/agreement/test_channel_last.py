@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
-from tests.machines.tpu.test_repeats import counted, one_by_one
 from tests.machines.tpu.test_timeline import agree
 from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
@@ -115,12 +115,11 @@ def test_it_runs_in_both_engines_to_the_cycle(
     suppose(layer.macs(batch) / hardware.pes < 2000)
     with maps(seed):
         program = program_of(layer, batch, hardware)
-    timing, operands = event.run(program, hardware), operands_of(layer, batch, seed=1)
+    timing, operands = agreed_timing(program, hardware), operands_of(layer, batch, seed=1)
     suppose(timing.cycles < MOST_CYCLES)
     waits, reading, _ = conflict_cycles(Case(hardware, program, {}, None))
     assert timing.units["systolic_array"]["bank_conflict"] == waits
     assert timing.units["port_ifmap"]["ifmap"] == reading
-    assert timing == one_by_one(program, hardware)
     told, written = register.run(program, hardware, operands)
     assert told == timing
     outputs = expected(layer, operands)
@@ -158,7 +157,7 @@ def test_the_window_map_has_no_conflict(
         hardware = changed(hardware, **changes)
     program = program_of(layer, 1, hardware)
     assert most_cycles(program, hardware) == 1
-    assert event.run(program, hardware).units["systolic_array"]["bank_conflict"] == 0
+    assert agreed_timing(program, hardware).units["systolic_array"]["bank_conflict"] == 0
 
 
 # ---- what linear maps cost
@@ -341,7 +340,7 @@ def test_its_timeline_is_its_account() -> None:
     """Frames that are lost are drawn, in whole and in part."""
     hardware = changed(MACHINE, bank_map="hwc", bank_ports=1)
     program = program_of(LAYER, BATCH, hardware)
-    recording, timing = event.record(program, hardware), event.run(program, hardware)
+    recording, timing = event.record(program, hardware), agreed_timing(program, hardware)
     assert timing.units["systolic_array"]["bank_conflict"] > 0
     whole = recording.timeline()
     agree(whole, timing)
@@ -349,16 +348,3 @@ def test_its_timeline_is_its_account() -> None:
     part = recording.timeline(first, stop)
     for name, track in whole.tracks.items():
         assert [*part.tracks[name].clipped(first, stop)] == [*track.clipped(first, stop)], name
-
-
-@pytest.mark.long
-def test_passes_that_repeat_are_taken_at_once() -> None:
-    """As many passes lose the same frames; what is skipped comes out as it does one by one."""
-    layer = next(each for each in load_workload("vgg16", batch=8).layers if each.name == "conv4_2")
-    for name in ("window", "chw"):
-        hardware = load_hardware("tpu_v2_banked", ["array.size=32", f"vector_memory.bank_map={name}"])
-        program = program_of(layer, 8, hardware)
-        with counted() as skipped:
-            timing = event.run(program, hardware)
-        assert timing == one_by_one(program, hardware)
-        assert sum(skipped) > 0

@@ -20,7 +20,6 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
@@ -174,17 +173,33 @@ def test_a_lane_that_does_not_exist_is_named(lane: int, engine: str) -> None:
         verdict_of(corrupted, engine)
 
 
-def test_engines_that_disagree_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--engine both` names the first figure that differs."""
-    sound = event.run
+@pytest.mark.parametrize(
+    ("room", "name", "more", "other"),
+    [
+        (event, "run", (1, 0), "simpy"),
+        (event, "by_simpy", (0, 1), "simpy"),
+        (Prepared, "stepped", (0, 1), "register"),
+    ],
+    ids=["event", "simpy", "register"],
+)
+def test_engines_that_disagree_are_told_apart(
+    room: Any, name: str, more: tuple[int, int], other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--engine both` names the first figure that differs, and both engines."""
+    sound = getattr(room, name)
 
-    def late(*arguments: Any) -> Timing:
-        timing = sound(*arguments)
-        return replace(timing, reads=timing.reads + 1)
+    def late(*arguments: Any) -> Any:
+        found = sound(*arguments)
+        timing, *rest = found if isinstance(found, tuple) else (found,)
+        timing = replace(timing, reads=timing.reads + 1)
+        return (timing, *rest) if rest else timing
 
-    monkeypatch.setattr(event, "run", late)
-    with pytest.raises(CheckFailed, match=r"layer conv: the engines disagree: reads is .* in the event engine"):
-        verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0], "both")
+    program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
+    event_reads, other_reads = (f"{program.use.port_reads + each:,}" for each in more)
+    monkeypatch.setattr(room, name, late)
+    told = f"reads is {event_reads} in the event engine, {other_reads} in the {other} engine"
+    with pytest.raises(CheckFailed, match=rf"^layer conv: .*the engines disagree: {told}$"):
+        verdict_of(program, "both")
 
 
 def test_the_first_wrong_element_is_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

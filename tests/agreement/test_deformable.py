@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, suppose
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
@@ -41,7 +42,7 @@ def agree(layer: DeformConv2d, batch: int, program: Program, hardware: Hardware)
     check_program(program, hardware)
     operands = operands_of(layer, batch, seed=2)
     timing, written = register.run(program, hardware, as_floats(operands))
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
         assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
@@ -53,7 +54,7 @@ def agree(layer: DeformConv2d, batch: int, program: Program, hardware: Hardware)
 def test_engines_agree_on_any_machine(layer: DeformConv2d, batch: int, hardware: Hardware) -> None:
     suppose(not hardware.banked and layer.macs(batch) / hardware.pes < 400)
     program, hardware = fitted(layer, batch, hardware, "deformable")
-    suppose(event.run(program, hardware).cycles < 5_000)
+    suppose(agreed_timing(program, hardware).cycles < 5_000)
     assert not [*hazards(program, hardware)]
     planned = planned_of(layer, batch, hardware, "deformable")[0]
     assert planned is not None
@@ -76,7 +77,7 @@ def test_slots_are_those_of_the_activity_not_of_the_offsets(offsets: Any, modula
     layer = deformed(6, 4, 7, offsets=offsets, modulated=modulated)
     timing = agree(layer, 5, lowered(layer, 5, SMALL, "deformable")[0], SMALL)
     plain = deformed(6, 4, 7, offsets="zero")
-    assert timing.cycles == event.run(lowered(plain, 5, SMALL, "deformable")[0], SMALL).cycles
+    assert timing.cycles == agreed_timing(lowered(plain, 5, SMALL, "deformable")[0], SMALL).cycles
     assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
 
 
@@ -90,8 +91,8 @@ def test_a_word_takes_a_read_an_element_and_corner() -> None:
     # 7 operations for each of 4 elements in 8 lanes by 16 ALUs.
     assert (beat.work, beat.period) == (14, 23)
     (work,) = event.logged(program, SMALL).works
-    assert work.done - work.start == 15 * 23 + beat.result_delay + 1
-    assert event.run(program, SMALL).units["port"]["vector"] == 16 * 23
+    assert work["done"] - work["start"] == 15 * 23 + beat.result_delay + 1
+    assert agreed_timing(program, SMALL).units["port"]["vector"] == 16 * 23
     stored = sum(each.accesses for each in step.operands[::2])
     assert step.use.port_reads == 16 * 2 + stored + 16 * 4 * 8
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import short
 from tests.strategies import cases, conv, fills, gemms, machine, machines, small_layers
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu import register
 from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.definition import word_cycles
@@ -36,7 +37,7 @@ def agreed(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardwar
     """What both engines say; the register engine's values are right, too."""
     operands = operands_of(layer, batch, seed=2)
     timing, written = register.run(program, hardware, operands)
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
     return timing
 
@@ -87,7 +88,7 @@ def test_a_delay_by_hand() -> None:
     layer, hardware = Gemm("gemm", 4, 4, 4), machine(4, 4, block_cycles=5)
     program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
     assert delays(program) == [5]
-    timing, plain = agreed(layer, 1, program, hardware), event.run(delayed(program, [0]), hardware)
+    timing, plain = agreed(layer, 1, program, hardware), agreed_timing(delayed(program, [0]), hardware)
     assert timing.units["preload"] == {**plain.units["preload"], "blocked": 5, "idle": timing.cycles - 13 - 4}
     # Weights are in the array at 17 instead of 12, so that the first word is read in 18 instead of 14.
     assert (plain.cycles, timing.cycles) == (35, 39)
@@ -268,7 +269,7 @@ def chosen(layer: Conv2d | Gemm, **options: Any) -> tuple[int, int]:
     """The blocks that the search takes, and the cycles of the layer."""
     hardware = machine(8, 8, capacity_words=1000, between_blocks="drain", bytes_per_cycle=30, **options)
     program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware)
-    return explanation.blocking.blocks, event.run(program, hardware).cycles
+    return explanation.blocking.blocks, agreed_timing(program, hardware).cycles
 
 
 def test_blocks_are_fewer_where_each_costs_more() -> None:
@@ -288,7 +289,7 @@ def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
         for machine_has in ({}, options):
             hardware = machine(9, 8, multi_tile=9, between_blocks="drain", bytes_per_cycle=1000, **machine_has)
             program, explanation = convolved(cut, layer, 2, hardware)[0].lower()
-            cycles.append(event.run(program, hardware).cycles)
+            cycles.append(agreed_timing(program, hardware).cycles)
             estimates.append(estimated(cut, layer, 2, hardware, explanation.blocking.blocks))
         grown = cycles[1] - cycles[0]
         assert grown > 0.3 * cycles[0]

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement import test_agreement
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, short, suppose
-from tests.strategies import cases, conv, dram, drams, machine, machines, small_layers
+from tests.strategies import cases, conv, dram, drams, lowerings_of, machine, machines, small_layers
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -50,7 +52,7 @@ def told(of: type, method: str) -> Iterator[list[Any]]:
 def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> tuple[list[list[int]], ...]:
     """Of each fill, when its words come: by the event engine, and by the register engine."""
     with told(BankedHbm, "fill") as filled:
-        timing = event.run(program, hardware)
+        timing = agreed_timing(program, hardware)
     machine = register.RegisterMachine(program, hardware, operands_of(layer, batch, seed=2))
     machine.run()
     assert timing == machine.timing()
@@ -73,6 +75,16 @@ def test_every_word_of_every_fill_comes_in_the_same_cycle(
     events, cycles = arrivals(program, hardware, layer, batch)
     assert events == cycles
     assert len(events) == sum(isinstance(step, Fill) for step in program.steps)
+
+
+@settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
+@given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8), data=st.data())
+def test_random_layers(layer: Conv2d | Gemm, batch: int, hardware: Hardware, data: st.DataObject) -> None:
+    """By every lowering: the engines to the cycle, and every value."""
+    suppose(layer.macs(batch) / hardware.pes < 800)
+    program, hardware = fitted(layer, batch, hardware, data.draw(st.sampled_from(sorted(lowerings_of(layer)))))
+    hardware = with_banks(hardware, data.draw(drams(hardware.hbm.burst_bytes)))
+    test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
 
 
 def test_the_first_word_by_hand() -> None:
@@ -115,7 +127,7 @@ def test_words_and_bursts_share_a_transfer_evenly(words: int, bursts: int) -> No
 def test_refresh_and_closed_pages_cost_cycles() -> None:
     layer, plain = conv(8, 9, 16, 3), machine(8, 8, bytes_per_cycle=8)
     cycles = [
-        event.run(CHANNEL_FIRST.lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
+        agreed_timing(CHANNEL_FIRST.lower(layer, 2, plain)[0], with_banks(plain, dram(**changes))).cycles  # type: ignore[arg-type]
         for changes in ({"refresh": "none"}, {}, {"page": "closed"}, {"channels": 1, "refresh": "none"})
     ]
     assert cycles[0] < min(cycles[1:])
@@ -149,6 +161,6 @@ def test_the_shipped_machines_differ_in_hbm_alone(name: str, base: str) -> None:
     assert banks.model_copy(update={"name": base, "hbm": hbm}) == pipe
     layer = conv(64, 14, 64, 3, padding=1)
     piped = load_hardware(name, {"hbm.model": "pipe"})
-    assert event.run(CHANNEL_FIRST.lower(layer, 8, piped)[0], piped) == event.run(
+    assert agreed_timing(CHANNEL_FIRST.lower(layer, 8, piped)[0], piped) == agreed_timing(
         CHANNEL_FIRST.lower(layer, 8, pipe)[0], pipe
     )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.checks import check_layer
@@ -304,11 +305,11 @@ def test_time_and_size_of_the_transformation() -> None:
     assert transformed.lowered_bytes == 4 * 54 * 7 * 7 * 3
     program = EXPLICIT.lower(layer, 3, hardware)[0]
     moves = event.record(program, hardware).log.moves
-    last = max(at for at, move in enumerate(moves) if program.steps[move.step].label == "lowered spill")
+    last = max(at for at, move in enumerate(moves) if program.steps[move["step"]].label == "lowered spill")
     assert (
         transformed.transformation_cycles
-        == moves[last].ended - 17
-        == transformation_cycles(program, event.run(program, hardware))
+        == moves[last]["ended"] - 17
+        == transformation_cycles(program, agreed_timing(program, hardware))
     )
     assert transformed.transformation_share == transformed.transformation_cycles / transformed.cycles
     assert (plain.lowered_bytes, plain.transformation_cycles, plain.transformation_share) == (0, 0, 0)
@@ -486,4 +487,4 @@ def test_a_spill_may_take_the_port_in_the_first_cycle(batch: int) -> None:
     assert isinstance(first, Spill)
     assert not first.after
     timing, _ = register.run(program, hardware, operands_of(layer, batch, seed=1))
-    assert event.run(program, hardware) == timing
+    assert agreed_timing(program, hardware) == timing

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import (
     IN_LANES,
     MOST_CYCLES,
@@ -106,7 +107,7 @@ def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> Non
     operands = operands_of(layer, batch, seed=3)
     ofmap = expected(layer, operands)
     timing, registers = register.run(program, hardware, operands)
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     assert_slices(event.record(program, hardware).timeline(), timing)
     np.testing.assert_array_equal(registers["ofmap"], ofmap)
@@ -117,9 +118,9 @@ def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> Non
 def test_an_activation_is_free_where_a_frame_has_room_for_it() -> None:
     """The paper's machine has two ALUs a lane: two operations an element fit into the eight cycles of a word."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
-    alone = event.run(lowered(layer, 8, hardware, "channel_first")[0], hardware)
+    alone = agreed_timing(lowered(layer, 8, hardware, "channel_first")[0], hardware)
     with_relu, _ = lowered(fused(layer, RELU), 8, hardware, "channel_first")
-    timing = event.run(with_relu, hardware)
+    timing = agreed_timing(with_relu, hardware)
     assert with_relu.frame(hardware).period == 8
     assert timing.cycles <= alone.cycles + with_relu.frame(hardware).period
     more, _ = lowered(fused(layer, RELU, Clip("clip", 1, max=6.0)), 8, hardware, "channel_first")
@@ -177,7 +178,7 @@ def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
     assert len(loads) == len(sums)
     assert program.use.port_reads == without.use.port_reads + sum(step.cols for step in loads)
     assert program.lane_words("bias") == 2 * 128
-    cycles, more = (event.run(each, hardware).cycles for each in (without, program))
+    cycles, more = (agreed_timing(each, hardware).cycles for each in (without, program))
     assert cycles <= more < 1.01 * cycles
 
 
@@ -219,7 +220,7 @@ def test_more_energy_for_what_is_finished() -> None:
     for layer in (CONV, fused(CONV, RELU)):
         program, _ = lowered(layer, 8, hardware, "channel_first")
         sums.append(
-            energy_of(layer.macs(8), program, event.run(program, hardware), hardware, hardware.pes).counts[
+            energy_of(layer.macs(8), program, agreed_timing(program, hardware), hardware, hardware.pes).counts[
                 "vector_sums"
             ]
         )

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, suppose
 from tests.strategies import cases, conv, convs, fills, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import indirect
@@ -40,7 +41,7 @@ CASES = cases(1 / 20)
 def agree(program: Program, hardware: Hardware, operands: Mapping[str, Values], ofmap: Values) -> None:
     check_program(program, hardware)
     timing, registers = register.run(program, hardware, operands)
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
     np.testing.assert_array_equal(registers["ofmap"], ofmap)
 
@@ -83,7 +84,7 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
     assert [words_of(step) for step in plain.streams] == [words_of(step) for step in same.streams]
     assert [step.reads.accesses for step in plain.streams] == [step.reads.accesses for step in same.streams]
     assert [step.reads.accesses for step in program.streams] == [step.reads.accesses for step in same.streams]
-    assert event.run(plain, hardware) == event.run(same, hardware)
+    assert agreed_timing(plain, hardware) == agreed_timing(same, hardware)
     operands = operands_of(layer, batch, seed=4)
     np.testing.assert_array_equal(
         datapath.run(program, hardware, operands)["ofmap"], datapath.run(same, hardware, operands)["ofmap"]

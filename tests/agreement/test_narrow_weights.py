@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement import test_agreement
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import IN_LANES, fitted, least_cycles, suppose
 from tests.checks import ESTIMATE
 from tests.strategies import cases, dram, fills, gemms, lowerings_of, machine, machines, machines_of_all_kinds
 from tpusim import Workload, simulate
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.geometry import packed_as
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
@@ -43,7 +43,7 @@ def test_the_engines_agree(layer: Gemm, stored: str, hardware: Hardware, data: s
     suppose(layer.macs(1) / hardware.pes < 800)
     suppose(least_cycles(layer, 1, hardware) < 2000)
     program, hardware = fitted(layer, 1, hardware, name)
-    agree(layer, 1, program, hardware, event.run(program, hardware))
+    agree(layer, 1, program, hardware, agreed_timing(program, hardware))
 
 
 @settings(max_examples=cases(1 / 8), deadline=None, suppress_health_check=list(HealthCheck))
@@ -59,7 +59,7 @@ def test_no_run_is_faster_than_its_bound(layer: Gemm, stored: str, hardware: Har
     for draft in drafts[:3]:
         program, _ = draft.lower()
         running = hardware.arranged(draft.arrangement) if draft.arrangement else hardware
-        assert draft.least <= event.run(program, running).cycles
+        assert draft.least <= agreed_timing(program, running).cycles
 
 
 @pytest.mark.parametrize("layout", [Layouts(), *(Layouts(named=(("filter", each),)) for each in ("OHWI", "HWIO"))])
@@ -132,7 +132,7 @@ def test_slow_unpacking_sets_the_pace() -> None:
     hardware = machine(8, 8, bytes_per_cycle=64).having("vector_unit", alus=1)
     layer = Gemm("fc", 1, 64, 64, stored="int8")
     program, hardware = fitted(layer, 1, hardware, "channel_first")
-    assert event.run(program, hardware).cycles > 64 * 64
+    assert agreed_timing(program, hardware).cycles > 64 * 64
     (draft,) = CHANNEL_FIRST.drafts(layer, 1, hardware.having("mapping", search="estimate"))
     assert draft.estimate() > 64 * 64
     assert draft.least == 0 or draft.least > 64 * 64
@@ -144,7 +144,7 @@ def test_banks_of_a_dram_serve_narrow_weights() -> None:
     hardware = machine(8, 8, burst_bytes=burst).having("hbm", model="banks", device=device)
     layer = Gemm("fc", 4, 63, 65, stored="int4")
     program, hardware = fitted(layer, 1, hardware, "channel_first")
-    agree(layer, 1, program, hardware, event.run(program, hardware))
+    agree(layer, 1, program, hardware, agreed_timing(program, hardware))
 
 
 @pytest.mark.parametrize("between", ["drain", "overlap", "stay"])

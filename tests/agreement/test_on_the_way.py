@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import (
     IN_LANES,
     MOST_CYCLES,
@@ -129,7 +130,7 @@ def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> Non
     assert not [*hazards(program, hardware)]
     operands = numbers_of("integers", "any").operands(layer, batch, 3)
     timing, registers = register.run(program, hardware, as_floats(operands))
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     assert_slices(event.record(program, hardware).timeline(), timing)
     assert verdict_of(layer, operands, registers).first is None
@@ -184,7 +185,7 @@ def test_a_map_that_is_made_as_it_comes_costs_next_to_nothing() -> None:
     hardware = load_hardware("tpu_v2_core")
     for layer in (Conv2d("c", 128, 28, 28, 128, (3, 3), padding=(1, 1)), Conv2d("c", 512, 28, 28, 128, (1, 1))):
         alone, made = (
-            event.run(lowered(each, 128, hardware, "channel_first")[0], hardware).cycles
+            agreed_timing(lowered(each, 128, hardware, "channel_first")[0], hardware).cycles
             for each in (layer, worked(layer, 2, 0, 2))
         )
         assert alone <= made < 1.003 * alone
@@ -283,7 +284,7 @@ def test_all_operations_are_counted() -> None:
     hardware, sums = load_hardware("tpu_v2"), []
     for layer in (CONV, worked(CONV, 1)):
         program, _ = lowered(layer, 8, hardware, "channel_first")
-        timing = event.run(program, hardware)
+        timing = agreed_timing(program, hardware)
         sums.append(energy_of(layer.macs(8), program, timing, hardware, hardware.pes).counts["vector_sums"])
     came = sum(part.words * part.lanes * 8 for step in fills(program, "ifmap") for part in step.parts)
     assert sums[1] - sums[0] == came >= 4 * 6 * 6 * 8

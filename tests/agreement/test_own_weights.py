@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement import test_agreement
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import CASES, MOST_CYCLES, PARTS, Layer, fitted, least_cycles, short, suppose
 from tests.machines.tpu.test_timeline import agree as add_up
 from tests.strategies import (
@@ -179,7 +180,7 @@ def test_slices_add_up_to_the_accounts(case: tuple[Layer, int, Program, Hardware
     """Those of each array; and all words that were in use are free in the end."""
     _, _, program, hardware = case
     timeline = event.record(program, hardware).timeline()
-    add_up(timeline, event.run(program, hardware))
+    add_up(timeline, agreed_timing(program, hardware))
     _, words = words_in_use(program, timeline)
     assert words.min() >= words[-1] == 0
 
@@ -190,7 +191,7 @@ def test_one_array_has_its_own_weights_anyway(layer: Layer, batch: int, hardware
     suppose(least_cycles(layer, batch, hardware) < MOST_CYCLES)
     program, hardware = fitted(layer, batch, own(hardware, 1), "channel_first")
     shared = hardware.model_copy(update={"array": hardware.array.model_copy(update={"weights": "shared"})})
-    assert event.run(program, hardware) == event.run(program, shared)
+    assert agreed_timing(program, hardware) == agreed_timing(program, shared)
 
 
 # ---- what it gains
@@ -230,7 +231,7 @@ def agreed(program: Program, hardware: Hardware) -> tuple[Values, Values]:
     shapes = {each.name: each.shape for each in program.tensors if each.name != "ofmap"}
     operands = {name: random.integers(-9, 9, shape).astype(np.float32) for name, shape in shapes.items()}
     timing, written = register.run(program, hardware, operands)
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     np.testing.assert_array_equal(written["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
     weights = operands["filter"].reshape(COLS, PASSES, ROWS)
     return written["ofmap"], np.einsum("cpr,ri->cpi", weights, operands["ifmap"])
@@ -242,7 +243,7 @@ def at_work(hardware: Hardware) -> int:
     values, products = agreed(program, hardware)
     np.testing.assert_array_equal(values, products)
     log = event.record(program, hardware).log
-    return log.moves[-1].ready - min(each.start for each in log.loads)
+    return int(log.moves["ready"][-1] - log.loads["start"].min())
 
 
 @pytest.mark.parametrize(("ports", "cycles"), [("shared", [170, 164, 132, 88]), ("separate", [170, 163, 131, 85])])
@@ -285,8 +286,8 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])
     np.testing.assert_array_equal(values[:, 3], products[:, 0])
     log = event.record(program, hardware).log
-    assert log.works[0].issued >= 200 + 2 * ROWS
-    assert min(each.start for each in log.passes if each.steps == (8,)) > log.works[0].done
+    assert log.works["issued"][0] >= 200 + 2 * ROWS
+    assert log.passes["start"][log.passes["step"] == 8] > log.works["done"][0]
 
 
 def test_lowerings_deal_sums_out() -> None:
@@ -299,7 +300,7 @@ def test_lowerings_deal_sums_out() -> None:
         hardware = load_hardware("tpu_v2", choices)
         program, _ = CHANNEL_FIRST.lower(Gemm("g", 128, 4096, 1024), 1, hardware)
         assert {*program.arrays} - {-1} == {*range(min(2, hardware.array.queues))}
-        cycles[count, weights] = event.run(program, hardware).cycles
+        cycles[count, weights] = agreed_timing(program, hardware).cycles
     assert cycles[1, "own"] == cycles[1, "shared"]
     assert cycles[2, "own"] < 0.7 * cycles[2, "shared"]
     assert cycles[4, "own"] < 0.6 * cycles[4, "shared"]
@@ -362,7 +363,7 @@ def test_pointers_are_read_for_the_first_array() -> None:
     hardware = machine(4, 4, array_count=2, array_weights="own")
     layer = conv(4, 5, 4, 3)
     program = LOWERINGS["indirect"].lower(layer, 2, hardware)[0]
-    test_agreement.TestEnginesAgree().agree(layer, 2, program, hardware, event.run(program, hardware))
+    test_agreement.TestEnginesAgree().agree(layer, 2, program, hardware, agreed_timing(program, hardware))
     with pytest.raises(CheckFailed, match="reads pointers for array 1; they are read for the first array alone"):
         check_program(dealt(program, in_turn(2)), hardware)
 

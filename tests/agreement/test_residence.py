@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains, nameless
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
@@ -17,7 +18,6 @@ from tests.strategies import DICE, cases, conv, machine
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import verdict_of
 from tpusim.machines.tpu import datapath, register
-from tpusim.machines.tpu import event as event_engine
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.check import check_program
@@ -64,7 +64,7 @@ def told(found: Residence) -> None:
 def check(chain: Chain, found: Residence) -> None:
     """Both engines to the cycle, layer by layer; values at both levels; no wait missing."""
     program = linked(found.layers, chain.hardware)
-    timing = event_engine.run(program, chain.hardware)
+    timing = agreed_timing(program, chain.hardware)
     check_program(program, chain.hardware)
     assert not [*hazards(program, chain.hardware)]
     assert not [*early(program)]
@@ -87,7 +87,7 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
 def test_random_chains(chain: Chain, leaves: bool) -> None:
     found = found_for(chain, leaves)
     suppose(len(found.allocations) > 0)
-    suppose(event_engine.run(linked(found.layers, chain.hardware), chain.hardware).cycles < MOST_CYCLES)
+    suppose(agreed_timing(linked(found.layers, chain.hardware), chain.hardware).cycles < MOST_CYCLES)
     told(found)
     check(chain, found)
 

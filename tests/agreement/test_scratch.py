@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import IN_LANES, Layer, fitted, least_cycles, short, suppose
 from tests.agreement.test_chains import TIGHT, add_up, early, row
 from tests.agreement.test_hazards import hazards
@@ -161,7 +162,7 @@ def test_random_chains(chain: Chain, stays: bool, share: int, data: st.DataObjec
     hardware = chain.hardware = with_capacity(hardware, max(1, max(ends, default=0) // share))
     moved = in_scratch(layers, hardware)
     program = linked(moved, hardware)
-    timing = event.run(program, hardware)
+    timing = agreed_timing(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
     check_program(program, hardware)
     assert not [*hazards(program, hardware)]
@@ -192,8 +193,8 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
     log = event.logged(moved, SMALL_ONE)
-    found = {moved.steps[each.step].label: each for each in sum(log.buses.values(), ())}
-    assert [(each.start, each.ended, each.done) for each in found.values()] == [
+    found = {moved.steps[each["step"]].label: each for bus in log.buses for each in log.on_bus(bus)}
+    assert [(each["start"], each["ended"], each["done"]) for each in found.values()] == [
         (0, 1, 6),  # The prefetch: 5 of latency and one of the bus.
         (6, 7, 15),  # The fill of the ifmap begins with the one ahead of it, and its words go behind that one's.
         (6, 8, 10),  # The fill of the filter: words there at 6 + 1 + 1 and a cycle later, each written the cycle after.
@@ -201,7 +202,7 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     ]
     assert list(found) == ["filter prefetch", "ifmap fill", "near filter fill", "ofmap spill"]
     assert log.cycles == 29 + 1 + 3
-    timing = event.run(moved, SMALL_ONE)
+    timing = agreed_timing(moved, SMALL_ONE)
     assert timing.units["hbm"] == {**NOTHING, "busy": 2, "blocked": 5, "idle": 26}
     assert timing.units["scratch_memory"] == {**NOTHING, "busy": 4, "blocked": 24, "port_stall": 1, "idle": 4}
     assert sum(timing.bus.values()) == 7
@@ -230,7 +231,7 @@ def test_a_layer_that_reads_its_operands_again_is_faster() -> None:
     moved = prefetched(program, hardware)
     check_program(moved, hardware)
     assert moved.use.hbm_read_bytes < program.use.hbm_read_bytes
-    assert event.run(moved, hardware).cycles < event.run(program, SLOW_HBM).cycles
+    assert agreed_timing(moved, hardware).cycles < agreed_timing(program, SLOW_HBM).cycles
     operands = operands_of(layer, 4, seed=2)
     np.testing.assert_array_equal(datapath.run(moved, hardware, operands)["ofmap"], expected(layer, operands))
 
@@ -245,8 +246,8 @@ def test_layers_that_read_one_another_are_faster() -> None:
     moved = linked(in_scratch(placed(joints, hardware), hardware), hardware)
     check_program(moved, hardware)
     assert [each.hbm_write_bytes > 0 for each in moved.uses] == [False, False, True]
-    assert event.run(moved, hardware).cycles < 0.8 * event.run(plain, hardware).cycles
-    assert event.run(moved, hardware) == register.run(moved, hardware, given_to(moved))[0]
+    assert agreed_timing(moved, hardware).cycles < 0.8 * agreed_timing(plain, hardware).cycles
+    assert agreed_timing(moved, hardware) == register.run(moved, hardware, given_to(moved))[0]
 
 
 def given_to(program: Program) -> dict[str, Array]:
@@ -313,7 +314,7 @@ def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, H
     agree(layer, batch, some, linked_up)
     every = program.lying(names, LINK)
     if hardware.hbm.dram is None:
-        near, far = event.run(program, hardware), event.run(every, linked_up)
+        near, far = agreed_timing(program, hardware), agreed_timing(every, linked_up)
         assert (far.cycles, far.units["link"]) == (near.cycles, near.units["hbm"])
         assert {*far.units["hbm"].values()} == {0, far.cycles}
     assert every.use.scratch_read_bytes == program.use.hbm_read_bytes
@@ -398,5 +399,5 @@ def test_a_prefetch_of_padding_is_over_at_once() -> None:
     moved = elsewhere(ONE_PASS, hardware, {"filter"}, ahead=0)
     program = with_steps(moved, map(beyond, moved.steps))
     timing, written = register.run(program, hardware, operands_of(Gemm("one_pass", m=4, n=4, k=4), 1, seed=2))
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     assert not written["ofmap"].any()

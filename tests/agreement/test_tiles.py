@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted_by, suppose
 from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, conv, machine, machines_of_all_kinds, paddings
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.program.check import check_program
@@ -81,7 +82,7 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     lowering = WAYS[name]
     program, hardware = fitted_by(lowering, layer, batch, hardware)
     check_program(program, hardware)
-    timing = event.run(program, hardware)
+    timing = agreed_timing(program, hardware)
     suppose(timing.cycles < SHORT)
     assert lowering.least
     assert lowering.least(layer, batch, hardware) <= timing.cycles

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, machine, machines_of_all_kinds
 from tpusim.base.errors import CheckFailed
@@ -78,7 +79,7 @@ def outcome(program: Program, hardware: Hardware = HARDWARE) -> Values:
     values = datapath.run(program, hardware, OPERANDS)["ofmap"]
     timing, registers = register.run(program, hardware, OPERANDS)
     np.testing.assert_array_equal(registers["ofmap"], values)
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     return values[:, 0, 0]
 
 
@@ -250,10 +251,10 @@ def test_the_beat(alus: int, reads: int, period: int, delay: int) -> None:
     made = program(step)
     outcome(made, hardware)
     (work,) = event.logged(made, hardware).works
-    assert work.start == work.issued + 1 + step.scalars.words
-    assert work.done == work.start + (WORDS - 1) * period + delay + 1
-    units = event.run(made, hardware).units
-    assert units["systolic_array"]["vector_work"] == work.done - work.issued
+    assert work["start"] == work["issued"] + 1 + step.scalars.words
+    assert work["done"] == work["start"] + (WORDS - 1) * period + delay + 1
+    units = agreed_timing(made, hardware).units
+    assert units["systolic_array"]["vector_work"] == work["done"] - work["issued"]
     assert units["vector_unit"]["busy"] == WORDS * beat.work
     assert units["port"]["vector"] == step.scalars.words + WORDS * (reads + 1)
 
@@ -289,7 +290,7 @@ def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: 
     assert (beat.period, beat.result_delay) == (period, delay)
     made = program(step)
     outcome(made, hardware)
-    timing = event.run(made, hardware)
+    timing = agreed_timing(made, hardware)
     assert timing.units["vector_unit"]["busy"] == beat.turns(WORDS) * beat.work
     assert timing.units["port"]["vector"] == step.scalars.words + port
 
@@ -361,7 +362,7 @@ def test_a_word_longer_than_a_register_lies_in_several() -> None:
 
 
 def test_a_delay_is_the_vector_units() -> None:
-    later, sooner = (event.run(program(multiply_add(at(ONE), delay=each, scalars=1)), HARDWARE) for each in (30, 0))
+    later, sooner = (agreed_timing(program(multiply_add(at(ONE), delay=each, scalars=1)), HARDWARE) for each in (30, 0))
     assert later.cycles == sooner.cycles + 30
     stood = (each.units["systolic_array"]["vector_work"] for each in (later, sooner))
     assert next(stood) == next(stood) + 30
@@ -584,7 +585,7 @@ def test_random_steps_of_all_kinds(made: tuple[Program, Hardware]) -> None:
         name: random.integers(-4, 5, program.tensor(name).shape).astype(np.float32) for name in ("ifmap", "filter")
     }
     timing, registers = register.run(program, hardware, operands)
-    assert timing == event.run(program, hardware)
+    assert timing == agreed_timing(program, hardware)
     np.testing.assert_array_equal(registers["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
     timeline = event.record(program, hardware).timeline()
     for unit in ("systolic_array", "vector_unit"):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, short, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import assert_waits_matter, hazards
@@ -22,7 +23,7 @@ from tpusim.flow.jobs import resolve
 from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector_rows as lowering
@@ -339,7 +340,7 @@ def test_of_two_ways_that_are_near_the_faster_is_taken() -> None:
     assert len(drafts) == 2
     estimates = [each.estimate() for each in drafts]
     assert estimates[0] <= estimates[1] <= estimates[0] * (1 + lowering.NEAR)
-    timed = [event.run(each.lower()[0], hardware).cycles for each in drafts]
+    timed = [agreed_timing(each.lower()[0], hardware).cycles for each in drafts]
     assert prepared(layer, 1, hardware, LOWERING).timing.cycles == min(timed)
 
 

@@ -706,7 +706,7 @@ def test_a_trace_as_a_picture(suffix: str) -> None:
     assert pictures[0] == pictures[1]
 
 
-@pytest.mark.parametrize("engine", ["register", "both"])
+@pytest.mark.parametrize("engine", ENGINES[1:])
 def test_every_engine_reports_the_same(engine: str) -> None:
     event, other = (json.loads(run_small("--engine", each, "--json", "-").stdout) for each in ("event", engine))
     assert other["layers"] == event["layers"]

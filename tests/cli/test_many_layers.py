@@ -64,13 +64,22 @@ def test_a_wrong_layer_has_a_row_of_its_own() -> None:
 
 def test_blocks_share_rows_only_where_all_of_their_layers_are_alike() -> None:
     (layer, *_) = simulate(load_workload("tiny"), load_hardware("tiny_4x4"), check=False).layers
-    names = [f"block_{at}.{part}" for at in range(4) for part in ("conv", "sum")]
+    places = [(at, part) for at in range(4) for part in ("conv", "sum")]
+    names, copies = (
+        [f"block_{at}.{part}" for at, part in places],
+        {f"block_{at}.{part}": (7, at) for at, part in places},
+    )
     other = {name: 2 if name.endswith("sum") else 1 for name in names}
     layers = [replace(layer, name=name, cycles=other[name]) for name in names]
-    assert alike(layers) == {"block_0.conv": 4, "block_0.sum": 4}
+    assert alike(layers, copies) == {"block_0.conv": 4, "block_0.sum": 4}
+    assert alike(layers) == dict.fromkeys(names, 1), "nobody says that they are blocks"
+    assert alike(layers[2:-1], copies) == dict.fromkeys(names[2:-1], 1), "two blocks and a half"
+    # Blocks ahead that differ, and layers between, keep others from nothing.
+    first = replace(layers[0], cycles=9)
+    assert alike([first, *layers[1:]], copies) == {**dict.fromkeys(names[:2], 1), **dict.fromkeys(names[2:4], 3)}
     # One layer of each block differs from that of the others.
     apart = [replace(each, cycles=9 + at) if at % 2 else each for at, each in enumerate(layers)]
-    assert alike(apart) == dict.fromkeys(names, 1)
+    assert alike(apart, copies) == dict.fromkeys(names, 1)
 
 
 def test_a_wrong_layer_is_always_shown() -> None:

@@ -14,10 +14,11 @@ from tpusim.flow.jobs import resolve
 from tpusim.flow.recordings import recordings, trace
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.runs.chains import MOST_LAYERS
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.ops.elementwise import Add, Relu
-from tpusim.network.workload import Workload
+from tpusim.network.workload import LayerBlock, Workload
 from tpusim.report.tables.sentences import overlap_notice
 from tpusim.result.load import parse_result
 
@@ -170,7 +171,7 @@ def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dt
     assert f"Outputs of {stay} of {len(together.layers)} layers stay on chip: " in overlap_notice(together)
 
 
-@pytest.mark.parametrize("engine", ["event", "both"])
+@pytest.mark.parametrize("engine", ["event", "simpy", "both"])
 def test_one_that_reads_an_outcome_twice_is_right(engine: str) -> None:
     """Its operands are drawn for each of its tensors."""
     twice = replace(BLOCK, edges={**dict(BLOCK.edges), "add": ["second", "second"]})
@@ -277,3 +278,24 @@ def test_a_layer_by_itself_is_traced_whatever_is_asked_of_several() -> None:
     many = Workload("many", 4, tuple(Relu(f"relu{at}", 4, 4, 8) for at in range(9)))
     with pytest.raises(InputError, match=r"not 9 of many: relu0, .*relu7, \.\.\.; .* a \.perfetto-trace"):
         trace(resolve(many, DRAIN))
+
+
+@pytest.mark.parametrize(("size", "copies"), [(5, 30), (30, 4), (64, 3), (70, 2)])
+def test_a_full_chain_ends_with_a_block_that_is_said(size: int, copies: int) -> None:
+    """Without what is said, and where no chain holds a block, it is as long as may be."""
+    names = [[f"relu_{copy}_{at}" for at in range(size)] for copy in range(copies)]
+    first = Relu("first", 8, 1, 1)
+    layers = (first, *(Relu(name, 8, 1, 1) for copy in names for name in copy))
+    plain = Workload("row", 4, layers)
+    said = replace(plain, blocks=(LayerBlock(tuple(map(tuple, names))),))
+    ends: list[list[str]] = []
+    for work in (plain, said):
+        found = recordings(resolve(work, OVERLAP))
+        stretches = [each.layers for each in found]
+        assert [layer.name for some in stretches for layer in some] == [layer.name for layer in layers]
+        ends.append([some[-1].name for some in stretches[:-1]])
+    assert ends[0] == [layers[at].name for at in range(MOST_LAYERS - 1, len(layers) - 1, MOST_LAYERS)]
+    if size <= MOST_LAYERS:
+        assert {*ends[1]} <= {"first", *(copy[-1] for copy in names)}
+    else:
+        assert ends[1] == ends[0]

@@ -165,7 +165,7 @@ WORKLOAD_CASES = [
     ),
     ("    in_channels: 4", "    in_channels: 4.5", "5: layers[0].in_channels", "4.5 is not a whole number"),
     ("    in_channels: 4", "", "3: layers[0].in_channels", "required key is missing; add in_channels:"),
-    ("    in_height: 9", "    in_height: 70000", "6: layers[0].in_height", "out of range ... 1 to 65536"),
+    ("    in_height: 9", "    in_height: 5000000", "6: layers[0].in_height", "out of range ... 1 to 4194304"),
     (
         "    kernel: 3",
         "    kernel: 11",
@@ -201,10 +201,10 @@ WORKLOAD_CASES = [
         "10: layers[0].padding",
         "[0, 1, 0] is not a padding; write a whole number, [height, width], [top, ... right], same or same_lower",
     ),
-    ("    groups: 1", "    padding: [0, 0, -1, 0]", "10: layers[0].padding", "-1 is out of range; ... 0 to 65536"),
+    ("    groups: 1", "    padding: [0, 0, -1, 0]", "10: layers[0].padding", "-1 is out of range; ... 0 to 4194304"),
     ("    groups: 1", "    padding: SAME", "10: layers[0].padding", '"SAME" is not a padding; did you mean same?'),
     ("    groups: 1", "    padding: valid", "10: layers[0].padding", '"valid" is not a padding; did you mean 0?'),
-    ("    groups: 1", "    padding: -1", "10: layers[0].padding", "-1 is out of range; ... 0 to 65536"),
+    ("    groups: 1", "    padding: -1", "10: layers[0].padding", "-1 is out of range; ... 0 to 4194304"),
     ("    groups: 1", "    padding: sideways", "10: layers[0].padding", '"sideways" is not a padding; write a whole'),
     ("    groups: 1", "    stride: 0", "10: layers[0].stride", "0 is out of range"),
     (

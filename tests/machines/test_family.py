@@ -110,7 +110,7 @@ def test_a_result_of_a_tpu_has_nothing_of_it() -> None:
 
 
 def test_its_second_interpreter_is_held_against_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "both engines, in agreement" in ran("--engine", "both")
+    assert "all engines, in agreement" in ran("--engine", "both")
     monkeypatch.setattr(toy, "SLOW", {"fig11"})
     answer = asked("run", "tiny", "--hardware", "abacus.yaml", "--engine", "both")
     assert answer.exit_code == 1

@@ -345,7 +345,7 @@ def test_a_node_becomes_a_layer_of_the_vector_unit(tmp_path: Path, nodes: list[N
     [
         [node("MaxPool", "v", kernel_shape=[2, 2, 2])],
         [node("Pow", "x r")],
-        [node("ReduceMean", "x", axes=[1])],
+        [node("ReduceMean", "x", axes=[0])],
         [node("Clip", "x a"), node("ReduceMax", "x", "a", keepdims=0)][::-1],
         [node("LeakyRelu", "x", alpha=2.0)],
     ],
@@ -583,17 +583,13 @@ def test_a_function_of_the_model_is_what_is_in_it(tmp_path: Path) -> None:
     assert (layer.m, layer.n, layer.k) == (4, 10, 64)
 
 
-def test_weights_beside_the_file_are_not_read_but_must_be_there(tmp_path: Path) -> None:
+def test_weights_beside_the_file_are_not_read(tmp_path: Path) -> None:
     model = one("Gemm", ["N", 64], [64, 100])
     (weights,) = model.graph.initializer
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
     weights.external_data.add(key="location", value="w.bin")
     path = saved(tmp_path, model)
-    with pytest.raises(
-        InputError, match=r"files of weights are missing: w.bin \(1 tensor\); put them beside the model"
-    ):
-        load_workload(path)
     (tmp_path / "w.bin").write_bytes(b"")
     assert load_workload(path, 2).layers == (Gemm("gemm_y", 2, 100, 64),)
     for place in ("../w.bin", "/etc/passwd", "", "a\nb"):
@@ -653,7 +649,7 @@ def with_weights_in(place: str, inside: str) -> ModelProto:
 
 STRANGE = [
     node("Conv", "x w", "a"), node("LSTM", "a r r", "b"), helper.make_node("Fused", ["b"], ["c"], domain="com.mine"),
-    node("NonZero", "c", "d"), node("NonZero", "c", "e"), node("Relu", "a", "y"),
+    node("Multinomial", "c", "d"), node("Multinomial", "c", "e"), node("Relu", "a", "y"),
 ]  # fmt: skip
 
 
@@ -669,11 +665,11 @@ def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         load_workload(path)
     assert str(error.value) == (
-        f"{path}: 4 ops not known here: Cell 1, com.mine.Fused 1, NonZero 2; tpusim run or import leaves them out "
+        f"{path}: 4 ops not known here: Cell 1, com.mine.Fused 1, Multinomial 2; tpusim run or import leaves them out "
         "with --skip-unknown, and says so"
     )
     work = load_workload(path, skip_unknown=True)
-    assert work.not_known == (("NonZero", 2), ("Cell", 1), ("com.mine.Fused", 1))
+    assert work.not_known == (("Multinomial", 2), ("Cell", 1), ("com.mine.Fused", 1))
     assert [layer.name for layer in work.layers] == ["conv_a", "relu_y"]
 
 
@@ -684,7 +680,7 @@ def test_ops_that_are_not_known_are_named_at_once(tmp_path: Path) -> None:
         (one("Conv", [1, 3, 8, 8], [4, 3, 9, 3]), "Conv 1 (Conv conv_y: kernel: the kernel spans 9 in height"),
         (one("ConvTranspose", [1, 4, 6, 6], [4, 3, 3, 3], strides=[2, 2], output_shape=[3, 3]),
          "ConvTranspose 1 (ConvTranspose convtranspose_y: onnx infers no map of its result)"),
-        (one("Conv", [1, 3, 80_000], [4, 3, 9]), "Conv 1 (Conv conv_y: in_length: 80000 is out of range"),
+        (one("Conv", [1, 3, 5_000_000], [4, 3, 9]), "Conv 1 (Conv conv_y: in_length: 5000000 is out of range"),
         (
             model_of([node("Mystery", "x", "a"), node("Conv", "a w")], {"x": ["N", 3, 8, 8]}, {"w": [4, 3, 3, 3]}),
             "Mystery 1, Conv 1 (Conv conv_y: the shape of a is not known)",
@@ -839,7 +835,9 @@ def test_layers_behind_a_normalization_that_onnx_infers_nothing_of(
     nodes = [node("Conv", "x w", "a"), node(op, reads, "b", **attributes), node("Relu", "b", "c"), node("Conv", "c v")]
     weights: Weights = {"w": [4, 3, 3, 3], "s": [4], "v": [5, 4, 3, 3]}
     layers = layers_of(tmp_path, model_of(nodes, {"x": ["N", 3, 8, 8]}, weights, opset=21))
-    assert layers == (Conv2d("conv_a", 3, 8, 8, 4, 3), Relu("relu_c", 4, 6, 6), Conv2d("conv_y", 4, 6, 6, 5, 3))
+    assert layers[0] == Conv2d("conv_a", 3, 8, 8, 4, 3)
+    assert layers[-2:] == (Relu("relu_c", 4, 6, 6), Conv2d("conv_y", 4, 6, 6, 5, 3))
+    assert [layer.op for layer in layers[1:-2]] == (["layer_norm", "mul", "add"] if "s" in reads else [])
 
 
 def test_an_input_that_is_a_sequence_is_no_tensor(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_inputs_of_all_steps_are_one_product(tmp_path: Path) -> None:
     ("model", "says"),
     [
         (recurrent("LSTM", activations=["Relu", "Tanh", "Tanh"]), "it has activations of its own"),
-        (recurrent("LSTM", "x w r b _ h c p", 1), "or it has peepholes"),
+        (recurrent("LSTM", "x w r b _ h c p", 1), "it has peepholes"),
         (recurrent("GRU", clip=1.0), "it clips, couples its gates"),
     ],
 )

@@ -507,3 +507,29 @@ def test_shapes_of_a_step_fit_those_of_what_they_read() -> None:
     parts = step.inputs()["inception3a.branch1.relu.dy"]
     assert all(part.startswith("inception3b") or part == "inception3a.branch1.relu.dy3" for part in parts)
     assert shapes["inception3a.branch1.relu.dx"] == shapes["inception3a.branch1.relu"]
+
+
+def test_a_step_has_the_blocks_of_its_network(tmp_path: Path) -> None:
+    """Forward and in updates, where they come in the order of the network; normalisations that it adds are theirs."""
+    (tmp_path / "net.yaml").write_text("""
+name: net
+training: {batch_norm: [conv_*]}
+layers:
+  - {name: stem, op: conv2d, in_channels: 2, in_height: 4, in_width: 4, out_channels: 2, kernel: 3, padding: 1}
+  - block: body
+    count: 3
+    layers:
+      - {name: conv, op: conv2d, out_channels: 2, kernel: 3, padding: 1}
+      - {name: relu, op: relu}
+  - {name: last, op: conv2d, out_channels: 2, kernel: 3}
+""")
+    step = training_step(load_workload(tmp_path / "net.yaml", batch=2))
+    place = {layer.name: at for at, layer in enumerate(step.layers)}
+    forward, update = step.blocks
+    for block, own in ((forward, ["conv_2.norm", "relu_2"]), (update, ["conv_2.filter.update"])):
+        places = [place[name] for copy in block.copies for name in copy]
+        assert places == [*range(places[0], places[0] + len(places))], "copies stand one behind the other"
+        assert len(block.copies) == 3
+        assert {*own} <= {*block.copies[1]}
+        for name, other in zip(block.copies[0], block.copies[2], strict=True):
+            assert step.layers[place[name]].shape_key == step.layers[place[other]].shape_key

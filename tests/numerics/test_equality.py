@@ -53,8 +53,8 @@ def test_what_a_mask_leaves_out_agrees_with_itself() -> None:
         assert [*agreement(actual, expected)[0]] == [True, False, False, False]
 
 
-@pytest.mark.parametrize("number", [np.inf, np.nan])
-def test_infinities_agree_with_nothing(number: float) -> None:
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 1.0])
+def test_infinities_agree_with_themselves_alone(number: float) -> None:
     """Without a warning of NumPy's on the screen."""
     expected = moved(np.array([number]))
-    assert not agreement(np.array([np.inf], np.float32), expected)[0].any()
+    assert agreement(np.array([np.inf], np.float32), expected)[0].all() == (number == np.inf)

@@ -25,8 +25,9 @@ def test_every_op_has_an_oracle() -> None:
 def test_every_pointwise_op_says_how_often_it_is_rounded() -> None:
     """Once for each sum, product and quotient on the way; comparisons and copies round nothing."""
     counted = (
+        (0, ("maximum", "minimum", "where")),
         (0, ("copy", "relu", "clip", "relu_gradient", "clip_gradient", "masked")),
-        (1, ("add", "sub", "rsub", "mul", "leaky_relu", "leaky_relu_gradient")),
+        (1, ("add", "sub", "rsub", "mul", "prelu", "leaky_relu", "leaky_relu_gradient")),
         (2, ("power", "scale_shift", "hard_sigmoid", "weighted_sum", "batch_norm_shift")),
         (2, ("scale_shift_relu", "mean_of_total", "centred_total")),
         (3, ("hard_swish", "sigmoid_gradient", "tanh_gradient", "adam_second")),

@@ -58,6 +58,11 @@ def test_a_seed_draws_the_same_ones_and_none_twice() -> None:
 def test_a_mutant_lives_where_its_tests_pass_in_time(tmp_path: Path) -> None:
     (tmp_path / "made.py").write_text("import time\n\n\ndef f(a):\n    time.sleep(a)\n    return a < 3\n")
     (tmp_path / "test_made.py").write_text("from made import f\n\n\ndef test_it():\n    assert f(0)\n")
+    (tmp_path / "test_cache.py").write_text(
+        "import os, pathlib\ndef test_it():\n"
+        "    assert pathlib.Path(os.environ['XDG_CACHE_HOME']).parent == pathlib.Path.cwd().parent\n"
+    )
+    assert SCRIPT["complaint"](tmp_path, ("test_cache.py",), 60) == "", "what is compiled stays beside the tree"
 
     def lives(before: str, after: str, seconds: float = 60) -> bool:
         text = (tmp_path / "made.py").read_text()

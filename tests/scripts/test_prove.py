@@ -33,8 +33,10 @@ def log(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "commands"),
     [
-        ((), 12),
+        ((), 14),
         (("networks",), 5),
+        (("engines",), 3),
+        (("engines", "-k", "chains"), 2),
         (("random",), 3),
         (("jax",), 3),
         (("long",), 2),

@@ -66,7 +66,7 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any)
     `sources` are the folders and files from which the loop takes constants and other loops; `options` are the
     compiler's.
     """
-    numba = _numba()
+    numba = numba_if_there()
     if numba is None:
         return function
     config, folder = numba.config, _cache_folder(sources, here, numba.config.CACHE_DIR)
@@ -79,14 +79,14 @@ def compiled(function: F, sources: tuple[Path, ...], here: Path, **options: Any)
 
 
 @cache
-def _numba() -> Any:
+def numba_if_there() -> Any:
     """Numba; or None, with a warning, on a platform without it."""
     # Level 3, Numba's own, makes loops that are no faster, and the register engine takes half as long again to compile.
     os.environ.setdefault("NUMBA_OPT", "2")
     try:
         import numba
     except Exception as error:  # A library of the wrong version may raise anything.
-        slow = "loops of the DRAM run as Python, some 20 times slower"
+        slow = "loops run as Python, some 20 times slower"
         warn(f"Numba cannot be imported ({error}): {slow}; {_install('numba')}", stacklevel=2)
         return None
     _tell_when_compiling()

@@ -137,7 +137,7 @@ def run(
     from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, tell_unasked, training_of
     from tpusim.cli.actions.run import simulate_and_report
 
-    ends = EndToEnd(given, outputs)
+    ends = EndToEnd(given, outputs, check)
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
     unnamed = options.by_default(context, "hardware")
@@ -154,9 +154,9 @@ def run(
     jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers, ends.dtype(dtype))
     if unnamed:
         tell_unasked(jobs.work)
-    values: dict[str, Any] = {"check": check, "sums": sums, "seed": seed}
+    values: dict[str, Any] = {"sums": sums, "seed": seed}
     journey = ends.journey(workload, jobs, asked, **values) if ends.asked else None
-    simulate_and_report(jobs, json, out, ends, journey=journey, engine=engine, **values)
+    simulate_and_report(jobs, json, out, ends, journey=journey, engine=engine, check=check, **values)
 
 
 @command("report results/resnet50 -o report.html")

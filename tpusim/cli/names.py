@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ENGINES = ("event", "register", "both")
+ENGINES = ("event", "simpy", "register", "both")
 DTYPES = ("integers", "f32", "bf16", "f8", "int8")
 SUMS = ("any", "array")
 OPS = ("all", "array")

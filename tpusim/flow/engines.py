@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import starmap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tpusim.flow.values import Journey
     from tpusim.reference import Operand, Operands, Tensor
 
-ENGINES = ("event", "register", "both")
+ENGINES = ("event", "simpy", "register", "both")
+"""Engines that keep time; `both` stands for all that a machine's family has."""
 TimedLayer = tuple[Timed, Callable[[], Verdict]]
 """Time of a layer, and a function that checks its values, at any time and on any thread."""
 
@@ -31,7 +32,9 @@ UNCHECKED = Verdict(0, 0, None)
 
 
 class Begun(NamedTuple):
-    """The name of a timed layer, and a function for the rest of its result, on any thread."""
+    """The name of a timed layer, and a function for the rest of its result, on any thread; layers of a kind share one,
+    whoever of them it names.
+    """
 
     layer: str
     rest: Callable[[], LayerResult]
@@ -78,6 +81,8 @@ class Execution:
     watch: LayerWatch
     numbers: Numbers
     journey: Journey | None
+    _known: dict[int, tuple[Timed, Account, Verdict, LayerResult]] = field(default_factory=dict, init=False)
+    """Results by the time that layers of a kind share."""
 
     def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
         """Time a layer by itself. Raises as `timed`."""
@@ -90,21 +95,21 @@ class Execution:
 
         Raises:
             InputError: the register engine is asked for the values of a network, or there is too little memory for it.
-            CheckFailed: with engine "both", the two disagree.
+            CheckFailed: with engine "both", two engines disagree.
             DeadlockError: steps wait for one another for ever; all of them name the layers.
         """
         tasks = [*starmap(self._task, chain.members)]
         found: Iterable[TimedLayer]
         if len(tasks) == 1:
             found = [timed(tasks[0], self.engine)]
-        elif self.engine == "event":
-            # The event engine times all layers at once; values come from each layer by itself.
-            shares = enumerate(zip(tasks, chain.timing.layers, strict=True))
+        elif self.engine in _WITHOUT_VALUES:
+            # Such an engine times all layers at once; values come from each layer by itself.
+            shares = enumerate(zip(tasks, _WITHOUT_VALUES[self.engine](chain).layers, strict=True))
             found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
         else:
             timing, found = _stepped_together(chain, tasks)
             if self.engine == "both":
-                _check_agreement(f"layers {chain.name}", chain.timing, timing)
+                _check_agreement(f"layers {chain.name}", chain, timing)
         for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
             account = partial(chain.account, at, self.batch, timing)
             yield Begun(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
@@ -115,29 +120,40 @@ class Execution:
     def _result(
         self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
     ) -> LayerResult:
-        return layer_result(layer, self.batch, self.machine, account(), timing, verdict())
+        told, values, known = account(), verdict(), self._known.get(id(timing))
+        if known is None or known[1:3] != (told, values):
+            known = timing, told, values, layer_result(layer, self.batch, self.machine, told, timing, values)
+            self._known[id(timing)] = known
+        return known[3]
 
 
 def timed(task: Task, engine: str) -> TimedLayer:
     """Time and values of a layer by an engine.
 
-    The event engine keeps time, and the data path computes values. The family's second interpreter may do both; with
-    engine "both" it must agree with the event engine on every figure.
+    The event engine and SimPy's keep time, and the data path computes values. The register engine may do both; with
+    engine "both" every engine must agree with the event engine on every figure.
 
     Raises:
         InputError: there is too little memory for the register engine, or its packages are not installed.
-        CheckFailed: with engine "both", the two disagree.
+        CheckFailed: with engine "both", two engines disagree.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
     """
-    if engine == "event":
+    if engine in _WITHOUT_VALUES:
         task.doing("timing")
         with failures_named(task.layer):
-            return task.prepared.timing, partial(_checked, task)
+            return _WITHOUT_VALUES[engine](task.prepared), partial(_checked, task)
     timing, verdict = _stepped(task)
     if engine == "both":
         with failures_named(task.layer):
-            _check_agreement(f"layer {task.layer.name}", task.prepared.timing, timing)
+            _check_agreement(f"layer {task.layer.name}", task.prepared, timing)
     return timing, verdict
+
+
+_WITHOUT_VALUES: dict[str, Callable[[ReadyLayer | Chain], Any]] = {
+    "event": lambda ready: ready.timing,
+    "simpy": lambda ready: ready.by_simpy,
+}
+"""Engines that keep time and compute no values: how each times a layer, or a chain."""
 
 
 def _checked_alone(chain: Chain, at: int, task: Task) -> Verdict:
@@ -247,14 +263,16 @@ def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str
     return verdict_of(task.layer, operands(), written, task.numbers)
 
 
-def _check_agreement(name: str, told: Timed, timing: Timed) -> None:
-    """Raise CheckFailed with the first difference, unless both engines report equal figures."""
-    if timing == told:
-        return
-    figures, others = told.compared, timing.compared
-    first = next(figure for figure in figures if figures[figure] != others.get(figure))
-    differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the register engine"
-    raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
+def _check_agreement(name: str, ready: ReadyLayer | Chain, stepped: Timed) -> None:
+    """Raise CheckFailed with the first difference, unless all engines that the family has report equal figures."""
+    told = ready.timing
+    for engine, timing in (("simpy", ready.by_simpy), ("register", stepped)):
+        if timing is None or timing == told:
+            continue
+        figures, others = told.compared, timing.compared
+        first = next(figure for figure in figures if figures[figure] != others.get(figure))
+        differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the {engine} engine"
+        raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
 
 
 @contextmanager

@@ -84,6 +84,11 @@ class Jobs:
         """The family of the machine."""
         return family_of(self.hardware)
 
+    @cached_property
+    def kinds(self) -> tuple[Hashable, ...]:
+        """The kind of each job; those of a kind share a Program."""
+        return tuple(job.kind for job in self.each)
+
     def on(self, hardware: Machine) -> Jobs:
         """Jobs of the same layers on another machine of the family."""
         return replace(self, hardware=hardware)

@@ -215,8 +215,8 @@ def room_for(jobs: Jobs, engine: str, check: bool, numbers: Numbers = SMALL) -> 
     free = free_bytes() - PROCESS_BYTES
     kinds: dict[Hashable, AskedJob] = {}
     needs: dict[Hashable, Need] = {}
-    for job in jobs.each:
-        if (kind := job.kind) not in kinds:
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
+        if kind not in kinds:
             kinds[kind] = AskedJob(job, jobs.machine, engine, check, numbers)
             with job.placed():
                 needs[kind] = need_of(kinds[kind], free)

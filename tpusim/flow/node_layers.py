@@ -21,6 +21,7 @@ from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes import Call
+from tpusim.reference.nodes.quantized import CENTRED
 from tpusim.reference.nodes.reductions import with_bias
 
 BatchParts = list[Values]
@@ -81,7 +82,7 @@ class NodeLayers:
             raise InputError("what its layers read is drawn, and none of its operands")
         self.node, self._layers, self._views = node, layers, node.views
         self._sources = {name: each for name, each in node.views.sources.items() if isinstance(each, OperandView)}
-        self._operands = _normalizing(node, operands) if node.op == _NORMALIZATION else operands
+        self._operands = _prepared(node, operands)
         self._parts = max(len(operands[each.at]) for each in self._sources.values() if not each.shared)
         self._whole = dict[str, Values]()
         """By tensor, the operands of all layers; those that differ from layer to layer are one behind another along the
@@ -123,6 +124,8 @@ class NodeLayers:
         if self.node.op == "Gemm":
             call = Call(self.node.attributes)
             return [with_bias(call, each, bias[at % len(bias)] if bias else None) for at, each in enumerate(parts)]
+        if self.node.views.whole:
+            return [np.rint(each).astype(np.int32) for each in parts]
         if self.node.op in ("Conv", "ConvTranspose") and bias:
             added = _shared(bias, "biases")
             return [each + added.reshape(-1, *[1] * (each.ndim - 2)) for each in parts]
@@ -132,6 +135,20 @@ class NodeLayers:
         """Outputs of the layers as values of the graph."""
         view = self._views.result
         return [view.value(each) for each in np.split(together(self._ofmaps, IMAGES), self._parts, view.images)]
+
+
+def _prepared(node: Node, operands: Sequence[BatchParts]) -> Sequence[BatchParts]:
+    """The operands as the layers of a node read them."""
+    if node.op == _NORMALIZATION:
+        return _normalizing(node, operands)
+    if node.views.whole and node.op in CENTRED:
+        centred = CENTRED[node.op]
+        zeros = [*operands[2:], [], []][:2]
+        return [
+            [centred(each, zero[at % len(zero)] if zero else None, which) for at, each in enumerate(parts)]
+            for which, (parts, zero) in enumerate(zip(operands, zeros, strict=False))
+        ]
+    return operands
 
 
 def _normalizing(node: Node, operands: Sequence[BatchParts]) -> list[BatchParts]:

@@ -64,7 +64,7 @@ def simulate(
             proven. None: the family's first, of a TPU channel_first, and of layers of several groups what their
             estimate prefers. A layer of `workload` that has one of its own is lowered by that. Layers may be given
             others by patterns of their names, which go before that: "auto,conv*=fft,conv1=explicit".
-        engine: event, register or both, where the machine's family has them.
+        engine: event, simpy, register or both, which is all of them, where the machine's family has them.
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
         dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
@@ -81,7 +81,7 @@ def simulate(
             that is no whole number from 0 on, a layer that cannot fit (CapacityError, names the layer), a layer for
             which this computer has too little memory, a lowering for which no bound is proven, or, with the register
             engine, Numba is not installed.
-        CheckFailed: a Program addressed words that do not exist, or, with engine "both", the two disagree.
+        CheckFailed: a Program addressed words that do not exist, or, with engine "both", two engines disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
 
@@ -149,7 +149,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
     """
     family, machine, work, journey = jobs.family, jobs.machine, jobs.work, execution.journey
     inputs, riders, phases = work.inputs(), dict(work.riders), dict(work.phases)
-    needs = {job.layer.name: room.needs[job.kind].total for job in jobs.each}
+    needs = {job.layer.name: room.needs[kind].total for job, kind in zip(jobs.each, jobs.kinds, strict=True)}
     bounded = execution.check and execution.numbers.bounded
     failure = journey.ended_by_failure if journey else nullcontext
 
@@ -164,8 +164,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
 
         def rest() -> LayerResult:
             with failure():
-                told = replace(each.rest(), inputs=inputs.get(name, ()), riders=riders.get(name, ()))
-                return replace(told, phase=phases.get(name, ""))
+                return each.rest().called(name, inputs.get(name, ()), riders.get(name, ()), phases.get(name, ""))
 
         return needs[name], rest
 
@@ -186,15 +185,14 @@ def shared(jobs: Jobs, make: Callable[[Job], Made], room: Room) -> Iterator[tupl
 
     A result is dropped after the last such job; a result that there is no room to keep is made again.
     """
-    kinds = [job.kind for job in jobs.each]
-    left = Counter(kinds)
+    left = Counter(jobs.kinds)
     known: dict[Hashable, Made] = {}
 
     def made(job: Job) -> Made:
         with job.placed():
             return make(job)
 
-    for job, kind in zip(jobs.each, kinds, strict=True):
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
         left[kind] -= 1
         if kind in known:
             # The last job of a kind takes the result along, so that its memory is free afterwards.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpusim import reference
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
@@ -25,7 +26,7 @@ from tpusim.network.ops.elementwise import Clip
 from tpusim.network.ops.fused import BIAS, OTHER, Fused
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, ElementType, Values, all_finite
+from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, OFFSETS, ElementType, Values, all_finite
 from tpusim.reference import Operand
 from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
 
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 
 _BESIDE = frozenset({BIAS, OTHER})
 """Tensors that a layer of the array adds to its sums; they are as wide as the sums."""
-_MASKED = frozenset({"add", "exp", "softmax", "sub"})
-"""Ops that may read -inf, which masks add ahead of a softmax, or of what it consists of: the sum with a number is -inf,
-and its power is zero.
-"""
 _MOST_TOLD = 8
 STAY_WITHIN = "give inputs, and a model, whose values stay within float32"
 """Advice for values beyond float32."""
@@ -66,6 +63,9 @@ class Journey:
             also = "leave --input and --save-outputs out to time the layers alone"
             raise InputError(Problem(f"{says}; {also}", graph.label))
         self._layers = _by_node(graph, work)
+        # Bytes are multiplied as bytes in a run of any type.
+        whole = (self._layers[node.layer] for node in graph.nodes if node.views.whole and node.layer in self._layers)
+        self._whole = {layer.name for layers in whole for layer in layers}
         self._carried = _carried(graph, work, self._layers, numbers)
         # Nodes that the layers of another node compute, or that were computed ahead of their turn.
         self._done = {id(node) for each in self._carried.values() for node in each.nodes}
@@ -106,19 +106,23 @@ class Journey:
             raise InputError(problems)
         self._scale, kind = 1.0, self.numbers_of(layer).kind
         assert kind is not None
-        if kind.exact:
+        if kind.exact and layer.name not in self._whole:
             return self._as_bytes(layer, given, kind)
         return {name: (F32 if name in _BESIDE else kind).rounded(each) for name, each in given.items()}
 
     def numbers_of(self, layer: Op) -> Numbers:
         """The numbers of a layer: the vector unit works with float32, whatever goes into the array."""
+        if layer.name in self._whole:
+            return replace(self._numbers, kind=OFFSETS)
         return replace(self._numbers, kind=F32) if layer.unit == "vector" else self._numbers
 
     def take(self, ofmap: Values) -> None:
         """Take the outputs of the layer, [out_channel, row, col, image]."""
         assert self._current is not None
+        # Sums of bytes may be larger than what float32 holds exactly.
         scaled = ofmap if self._scale == 1.0 else ofmap * self._scale
-        if self._current.took(scaled.astype(np.float32, copy=False)):
+        whole = self._current.node.views.whole
+        if self._current.took(scaled if whole else scaled.astype(np.float32, copy=False)):
             node = self._current.node
             with _failures_of(node):
                 results = self._current.results()
@@ -354,7 +358,9 @@ def checked(graph: Graph, inputs: Mapping[str, Values], batch: int) -> dict[str,
         raise InputError([Problem(each) for each in problems[:_MOST_TOLD]])
     with np.errstate(over="ignore"):
         taken = {name: inputs[name].astype(each.dtype, copy=False) for name, each in wanted.items()}
-    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(_unmasked(taken, inputs))]:
+    # An infinity that is given is one; a number that is none may only have become one.
+    became = {name: np.where(np.isinf(inputs[name]), 0, each) for name, each in taken.items() if not all_finite(each)}
+    if beyond := [Problem(f"{each}; {STAY_WITHIN}") for each in not_finite(became)]:
         raise InputError(beyond[:_MOST_TOLD])
     return taken
 
@@ -381,26 +387,31 @@ def drawn(graph: Graph, batch: int, seed: int) -> dict[str, Values]:
 
 def _unfit(layer: Op, given: Mapping[str, Values]) -> Iterator[str]:
     """Sentences about operands for which no check of the layer's outputs is possible."""
-    # Less -inf is no number, or infinite.
-    masked = {name: each for name, each in given.items() if layer.op != "sub" or name == "ifmap"}
-    yield from not_finite({**given, **_unmasked(masked, given)} if layer.op in _MASKED else given)
-    if layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
-        yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
-
-
-def _unmasked(arrays: Mapping[str, Values], given: Mapping[str, Values]) -> dict[str, Values]:
-    """Arrays with zeros where the `given` arrays are -inf, as masks are."""
-    return {
-        name: each if all_finite(each) else np.where(np.isneginf(given[name]), 0, each) for name, each in arrays.items()
-    }
+    if layer.unit == "array":
+        yield from not_finite(given)
+    elif beyond := [name for name, each in given.items() if not all_finite(each)]:
+        if not_numbers := [*_of_kind(given, np.isnan, "nan")]:
+            yield from not_numbers
+        elif layer.op == "softmax" and np.isneginf(given["ifmap"]).all(axis=0).any():
+            yield "a row of 'ifmap' is -inf throughout, and its softmax nan"
+        else:
+            # Infinities are numbers of ONNX's, as masks and largest elements have them, but nan is equal to nothing.
+            with np.errstate(all="ignore"):
+                made = int(np.isnan(reference.compute(layer, given)).sum())
+            if made:
+                yield f"of the infinities in {' and '.join(beyond)} it makes nan, {counted(made, 'time')}"
 
 
 def not_finite(arrays: Mapping[str, Values]) -> Iterator[str]:
     """Sentences about arrays with numbers that are infinite or NaN."""
+    return _of_kind(arrays, lambda each: ~np.isfinite(each), "infinite or nan")
+
+
+def _of_kind(arrays: Mapping[str, Values], found: Callable[[Values], Values], kind: str) -> Iterator[str]:
+    """Sentences about arrays with numbers of a kind."""
     for name, each in arrays.items():
-        if not all_finite(each):
-            count = each.size - int(np.count_nonzero(np.isfinite(each)))
-            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are infinite or nan"
+        if not all_finite(each) and (count := int(np.count_nonzero(found(each)))):
+            yield f"{count:,} of the {counted(each.size, 'number')} of {name!r} are {kind}"
 
 
 def listed(arrays: Mapping[str, Values]) -> str:

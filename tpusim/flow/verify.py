@@ -63,7 +63,7 @@ def check_values(
     """
     number = numbers.number(layer, reference.batch_of(layer, operands))
     # Overflow gives infinities on both sides; a message of ours tells of them where they matter.
-    with np.errstate(over="ignore", invalid="ignore"), failures_named(layer):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"), failures_named(layer):
         if (program := ready.in_parts(number)) is not None:
             return _by_parts(layer, program, operands, numbers, lambda count: told(count, "checked"), take)
         written = ready.values(operands, number, lambda count: told(count, "computed"))
@@ -108,7 +108,8 @@ def verdict_of(layer: Op, operands: Operands, written: Mapping[str, Tensor], num
     """The verdict on the written tensors that the reference knows."""
     known = {name: each for name, each in written.items() if name in reference.TENSORS}
     held = {name: (Expectation(layer, name, operands, numbers), each) for name, each in known.items()}
-    return _together({name: verdict_of_whole(*each) for name, each in held.items()})
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return _together({name: verdict_of_whole(*each) for name, each in held.items()})
 
 
 def _together(verdicts: Mapping[str, Verdict]) -> Verdict:

@@ -12,7 +12,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
@@ -34,6 +34,14 @@ Place: TypeAlias = tuple[str, int]
 """A place in words and as a line: ("file.yaml:12: array.rows", 12)."""
 
 
+class EntryBlock(NamedTuple):
+    """Entries of a file's list of layers that come several times in a row: `times` copies of `entries`."""
+
+    first: int
+    entries: int
+    times: int
+
+
 @dataclass(frozen=True)
 class Document:
     """A YAML mapping as plain dicts, lists and scalars, with the place of every path in it.
@@ -41,7 +49,7 @@ class Document:
     `lines` maps "layers[2].kernel" to a line counted from 1; `moved` maps a path whose value came from elsewhere
     to that place; `problems` were found while reading; `notes` are sentences about how a file
     of another tool was read; `images` is the number of images that it is for, if it is for one alone, and `multiple`
-    that of which any batch is a multiple; `copies` are paths of entries that repeat others of the file.
+    that of which any batch is a multiple; `blocks` are entries of its list that come several times.
     """
 
     label: str
@@ -52,7 +60,7 @@ class Document:
     notes: tuple[str, ...] = ()
     images: int | None = None
     multiple: int = 1
-    copies: frozenset[str] = frozenset()
+    blocks: tuple[EntryBlock, ...] = ()
 
     @property
     def least_batch(self) -> int:
@@ -74,13 +82,6 @@ class Document:
         for key in path.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
         return found
-
-    def told_once(self, problems: Sequence[Problem]) -> Sequence[Problem]:
-        """Return problems without those of a block's copies, which repeat what is wrong with its first block; the first
-        problem where only copies have any.
-        """
-        apart = [each for each in problems if _entry_of(each.where or "") not in self.copies]
-        return apart or problems[:1]
 
     def problem(self, path: str, message: str) -> Problem:
         """A Problem placed at `path`."""
@@ -230,11 +231,6 @@ def _syntax_message(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     begun = error.context_mark
     opened = f" ({error.context}, begun on line {begun.line + 1})" if begun and begun.line + 1 != line else ""
     return line, f"not valid YAML: {said}{opened}; check the indentation, colons, quotes and brackets here"
-
-
-def _entry_of(path: str) -> str:
-    """The entry of a list that a path leads into: "layers[2]" of "layers[2].kernel"."""
-    return path[: path.find("]") + 1]
 
 
 def _place(label: str, line: int, path: str = "") -> Place:

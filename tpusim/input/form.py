@@ -172,8 +172,7 @@ class Form(Generic[Model]):
         try:
             model = self.build(document.data, context)
         except InputError as error:
-            told = document.told_once(error.problems)
-            problems += [document.problem(each.where or "", each.message) for each in told]
+            problems += [document.problem(each.where or "", each.message) for each in error.problems]
         if found := document.in_order(problems):
             raise InputError(found)
         return model

@@ -130,6 +130,11 @@ class Checking(NamedTuple):
     check: bool = False
     operand_bytes: int = 1
 
+    @property
+    def steps(self) -> bool:
+        """Whether an engine steps through every cycle, and computes values as it does."""
+        return self.engine in ("register", "both")
+
     def whole(self, layer: Op, batch: int) -> int:
         """Bytes of the values of a layer if all of them are held at once."""
         if not self.check:
@@ -223,7 +228,8 @@ class Family(Protocol):
     Attributes:
         name: key of the family in FAMILIES and in files.
         title: name of one of its machines in a sentence, such as "a TPU".
-        engines: engines that keep time, of event, register and both; register is the family's second interpreter.
+        engines: engines that keep time, of event, simpy, register and both; register is the interpreter that steps from
+            cycle to cycle, and `both` all that the family has.
         lowerings: names of its lowerings; a run that names none takes the first.
         partial: names of the lowerings that take only some layers.
         unbounded: lowerings that round more than sums of products do, because numbers grow before they cancel.

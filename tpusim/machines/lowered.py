@@ -166,6 +166,10 @@ class Chain(Protocol):
         layers.
         """
 
+    @property
+    def by_simpy(self) -> Any:
+        """Time by the family's rules as processes of SimPy, as `timing` has it; None where it has no such engine."""
+
     def alone(self, at: int) -> ReadyLayer:
         """A layer by itself, with its addresses in the chain."""
 
@@ -315,6 +319,11 @@ class ReadyLayer(Protocol):
     @cached_property
     def timing(self) -> Any:
         """Time by the event engine: a `Timed`. Raises DeadlockError."""
+
+    @property
+    def by_simpy(self) -> Timed | None:
+        """Time by the family's rules as processes of SimPy; None where it has no such engine. Raises DeadlockError."""
+        return None
 
     @property
     def to_step(self) -> int | None:

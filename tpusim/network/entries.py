@@ -216,7 +216,7 @@ class Wiring:
         Unless `sure`, names of inputs or sizes of the file are wrong; that is reported with the file, and faults that
         follow from it are not.
         """
-        self.stated, self.batch, self._sure = stated, batch, sure
+        self.stated, self.batch, self.sure = stated, batch, sure
         self.made = {name: HandedOn(Source((name,))) for name in inputs}
         """Outputs by the name of their entry, of the entries added so far."""
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
@@ -233,7 +233,7 @@ class Wiring:
             says = f"{show(given)} names no layers; write those that are read, such as [conv1], or {INPUT}"
             raise InputError(Problem(says, INPUTS))
         # With faulty sizes or inputs, an unknown name is probably their consequence.
-        if not self._sure:
+        if not self.sure:
             return [self.made.get(name, HandedOn(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self.made]
         if wrong:
@@ -295,7 +295,7 @@ class Wiring:
                     self._inputs[name] = layer.name
             else:
                 problems.append(self._unfit(layer, now, wanted, given, number))
-        if problems and self._sure:
+        if problems and self.sure:
             raise InputError(problems)
 
     def add_free(self, entry: Free, read: Sequence[HandedOn]) -> None:
@@ -314,7 +314,7 @@ class Wiring:
         """Check that an entry of several layers reads as many elements as it takes. Raises InputError."""
         for name, made, wanted in zip(entry.reads, read, entry.operands(self.batch), strict=True):
             there = prod(made.shape) if made.shape is not None else made.elements
-            if there not in (None, wanted) and self._sure:
+            if there not in (None, wanted) and self.sure:
                 who = " and ".join(made.source.names)
                 says = f"reads {there:,} elements of {who} as {name}, where its own sizes make that {wanted:,}"
                 raise InputError(Problem(f"{says}; change the sizes, or what it reads", INPUTS))
@@ -332,7 +332,7 @@ class Wiring:
 
     def anew(self) -> Wiring:
         """Return the wiring of the same entries, none of which is added yet."""
-        return Wiring(tuple(self._inputs), self.batch, self._names, self._sure, self.stated)
+        return Wiring(tuple(self._inputs), self.batch, self._names, self.sure, self.stated)
 
     def known(self, name: str) -> dict[str, HandedOn]:
         """Return what an entry has made, if anything, and the inputs of the network as they are settled by then."""
@@ -466,11 +466,7 @@ def _read_layer(
         return Read(())
     if wiring and alone and (wiring.stated or follow):
         wiring.check(layer, read, sizes)
-    layers = (
-        (layer,)
-        if around.count == 1
-        else tuple(replace(layer, name=each) for each in numbered(layer.name, around.count))
-    )
+    layers = (layer,) if around.count == 1 else tuple(map(layer.called, numbered(layer.name, around.count)))
     if wiring:
         wiring.add(layer.name, layers, alone)
     # Each of several layers reads a part of the inputs.
@@ -532,10 +528,15 @@ def numbered(name: str, count: int) -> Iterator[str]:
     return (f"{name}_{number}" for number in range(1, count + 1))
 
 
+def name_of(entry: object) -> object:
+    """Return the name of an entry, if it has one."""
+    return entry.get("name") if isinstance(entry, Mapping) else None
+
+
 def count_of(entry: object, names: Mapping[str, int]) -> int:
     """Return the count of an entry, or 1 where it is faulty: the fault is reported with the entry."""
     try:
-        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) else 1
+        return _around(entry, names, ["count"]).count if isinstance(entry, Mapping) and "count" in entry else 1
     except InputError:
         return 1
 

@@ -91,10 +91,13 @@ class NodeViews:
         sources: by tensor what the layers read; a number where there is no operand, which all of the tensor is then.
             None at all: they read what no value of the graph is.
         result: the outputs of all layers, one behind the other along the images, as the node's first result.
+        whole: whether the layers multiply whole numbers of a byte, whatever the type of the run, and their sums are
+            whole numbers of the graph.
     """
 
     sources: Mapping[str, OperandView | float]
     result: TensorView
+    whole: bool = False
 
 
 UNSEEN = NodeViews({}, TensorView(()))

@@ -6,6 +6,7 @@ counts in HBM for as long as somebody will read it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from tpusim.base.words import counted
 from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Op, Shape
-from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, Source, Training, Workload
+from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, LayerBlock, Source, Training, Workload
 
 USUAL = Training()
 _AGAIN = ".again"
@@ -92,6 +93,7 @@ def _told_apart(network: Workload, training: Training) -> tuple[Workload, Traini
             for name, sources in network.edges
         ),
         biases=renamed(network.biases),
+        blocks=tuple(LayerBlock(tuple(map(renamed, block.copies))) for block in network.blocks),
     )
     return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep)
 
@@ -163,7 +165,11 @@ class _StepWriter:
         self._again: dict[str, Value] = {}
         """Values that were computed once more, by the names of what was not kept."""
         self._gradients: dict[str, list[Value]] = {name: [] for name in self._own}
-        self._updates: list[tuple[str, Shape, Value]] = []
+        self._updates: list[tuple[str, str, Shape, Value]] = []
+        self._of = ""
+        """The layer of the network for which layers are added."""
+        self._added: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        """Names of the layers that were added for each, by phase."""
         self._trained: set[str] = set()
         for layer in network.layers:
             read = {name for operand in self._reads[layer.name] for name in operand.names}
@@ -174,20 +180,30 @@ class _StepWriter:
     def workload(self) -> Workload:
         """The whole step."""
         for layer in self.network.layers:
+            self._of = layer.name
             made = self._computed(layer, "", self._made.__getitem__, FORWARD)
             self._results[layer.name] = self._made[layer.name] = made
             if self.is_normalised(layer):
                 self._made[layer.name] = normalised(self, f"{layer.name}.norm", made, "", FORWARD)
+        self._of = ""
         self._losses()
         for layer in reversed(self.network.layers):
+            self._of = layer.name
             self._backward(layer)
         # Weights are needed as they were until the last gradient is there.
-        for name, shape, gradient in reversed(self._updates):
+        for of, name, shape, gradient in reversed(self._updates):
+            self._of = of
             self._updated(name, shape, gradient)
+        # On the way back the last copy of a block comes first.
+        blocks = (
+            LayerBlock(tuple(tuple(name for of in copy for name in self._added[of, phase]) for copy in block.copies))
+            for phase in (FORWARD, UPDATE)
+            for block in self.network.blocks
+        )
         own = tuple(each for each in self.network.lowerings if each.layer in self.edges)
         return replace(
             self.network, name=f"{self.network.name}_training", layers=tuple(self.layers), lowerings=own, biases=(),
-            edges=tuple(self.edges.items()), phases=tuple(self.phases.items()),
+            edges=tuple(self.edges.items()), phases=tuple(self.phases.items()), blocks=tuple(blocks),
         )  # fmt: skip
 
     # ---- one layer of the step
@@ -197,6 +213,7 @@ class _StepWriter:
         self.layers.append(layer)
         self.edges[layer.name] = tuple(each.source for each in reads)
         self.phases[layer.name] = phase
+        self._added[self._of, phase].append(layer.name)
         return Value((layer.name,), layer.shapes(self.batch)[OFMAP])
 
     def map(self, op: str, name: str, shape: Shape, *reads: Value, phase: str = BACKWARD, **more: Any) -> Value:
@@ -205,7 +222,7 @@ class _StepWriter:
 
     def update(self, name: str, shape: Shape, gradient: Value) -> None:
         """Note weights that are to be updated by their gradient."""
-        self._updates.append((name, shape, gradient))
+        self._updates.append((self._of, name, shape, gradient))
 
     def is_needed(self, operand: Value) -> bool:
         """Whether a layer that trains, or one ahead of it, made an operand."""

@@ -294,6 +294,15 @@ class OwnLowering:
     where: str | None = field(default=None, compare=False)
 
 
+class LayerBlock(NamedTuple):
+    """Layers that a file says come several times in a row: for each copy the names of its layers.
+
+    Not all of that need be layers of a workload, some of which may have been left out, or become part of others.
+    """
+
+    copies: tuple[tuple[str, ...], ...]
+
+
 Counts: TypeAlias = tuple[tuple[str, int], ...]
 """The number of times each op of another tool occurs, by its name."""
 
@@ -362,6 +371,8 @@ class Workload:
             rides on them.
         training: what a training step of it adds, where its file says so.
         phases: of the layers of a training step: forward, backward or update.
+        blocks: blocks of layers that come several times in a row, where its file says so; in a network that is made
+            otherwise, of ONNX, JAX or in Python, whoever makes it may say so, and nobody looks for what is alike.
         grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
         chips: chips that share the network; the workload is the part of one of them.
 
@@ -387,6 +398,7 @@ class Workload:
     phases: tuple[tuple[str, str], ...] = ()
     grows: str = ""
     chips: int = 1
+    blocks: Annotated[tuple[LayerBlock, ...], PlainValidator(tuple)] = ()
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}
@@ -416,6 +428,12 @@ class Workload:
     def carried_by(self, layer: str) -> tuple[str, ...]:
         """Return the layers that became part of one."""
         return dict(self.riders).get(layer, ())
+
+    @property
+    def copies(self) -> dict[str, tuple[int, int]]:
+        """By layer of a block the number of the block, and that of the copy."""
+        return {name: (number, at) for number, block in enumerate(self.blocks)
+                for at, names in enumerate(block.copies) for name in names}  # fmt: skip
 
     @property
     def never_timed(self) -> Counts:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BeforeValidator, PlainValidator, ValidationInfo
+from pydantic import PlainValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
@@ -18,33 +18,18 @@ from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, whole, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.network.entries import (
-    EXAMPLE,
-    INPUTS,
-    LOWERING,
-    MOST_LAYERS,
-    Read,
-    Wiring,
-    count_of,
-    inputs_of,
-    is_graph,
-    numbered,
-    read_layers,
-)
+from tpusim.network.blocks import EntryReader, input_names, repeated, wiring_of
+from tpusim.network.entries import EXAMPLE, MOST_LAYERS, Read, count_of, inputs_of, is_graph, name_of, numbered
 from tpusim.network.formats import NOTHING, OPS, ModelOptions, RunBatch, check_ops, is_foreign, is_function, read
 from tpusim.network.ops.array_op import Stored
-from tpusim.network.ops.op import BATCH, Op
+from tpusim.network.ops.op import BATCH
 from tpusim.network.workload import (
     INPUT,
     MOST_IMAGES,
     Counts,
-    Edges,
-    OwnLowering,
     Sizes,
-    Source,
     Training,
     Workload,
-    are_sound,
     counts_of,
     names_in,
     read_sizes,
@@ -54,8 +39,8 @@ from tpusim.network.workload import (
 )
 
 _COUNTS = "a mapping of names to counts"
-_WIRING = "wiring"
-"""The key of a validation context that holds which entry reads which in a file, if it says."""
+_READ = "read"
+"""The key of a validation context for what reads the entries of a file."""
 
 
 def load_workload(
@@ -159,13 +144,11 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
     return document
 
 
-# ---- phases, and blocks of layers that come several times
+# ---- phases
 
 PHASES = "phases"
 TRAINING = "training"
 """The phase of a training step, where a file has one."""
-BLOCK = "block"
-_BLOCK_KEYS = BLOCK, "count", "layers"
 
 
 def in_phase(document: Document, phase: str | None) -> Document:
@@ -204,85 +187,6 @@ def in_phase(document: Document, phase: str | None) -> Document:
     return document
 
 
-def repeated(document: Document) -> Document:
-    """Return the document with the layers of each block as often as it comes: those of the second are NAME_2.
-
-    In a block, `input` is what the block reads: what the entry ahead of it makes, or the block before.
-
-    Raises InputError where a block is faulty.
-    """
-    entries = document.data.get("layers")
-    if not isinstance(entries, list) or not any(isinstance(each, Mapping) and BLOCK in each for each in entries):
-        return document
-    made: list[object] = []
-    origins: list[str] = []
-    copies: set[str] = set()
-    ahead = next(iter(_input_names(document)), INPUT)
-    for index, entry in enumerate(entries):
-        path = path_of(("layers", index))
-        if not isinstance(entry, Mapping) or BLOCK not in entry:
-            made.append(entry)
-            origins.append(path)
-            ahead = str(_name_of(entry))
-            continue
-        inner, count = _block(document, entry, path)
-        # Names of the block are those of its own copy; others are names of entries ahead of it.
-        names = {str(_name_of(each)) for each in inner}
-        for number in range(1, count + 1):
-            called = {name: f"{name}_{number}" for name in names} | {INPUT: ahead}
-            copies |= {path_of(("layers", len(made) + at)) for at in range(len(inner)) if number > 1}
-            made += [_renamed(each, called) for each in inner]
-            origins += [path_of((path, "layers", at)) for at in range(len(inner))]
-            ahead = called[str(_name_of(inner[-1]))]
-
-    @cache
-    def below(origin: str) -> dict[str, int]:
-        under = {path[len(origin) :]: line for path, line in document.lines.items() if path.startswith(origin)}
-        return {rest: line for rest, line in under.items() if not rest or rest[0] in ".["}
-
-    # A fault in any copy is placed at the line of the block that it repeats.
-    lines = dict(document.lines)
-    for at, origin in enumerate(origins):
-        place = path_of(("layers", at))
-        lines |= {place + rest: line for rest, line in below(origin).items()}
-    return replace(document, data={**document.data, "layers": made}, lines=lines, copies=frozenset(copies))
-
-
-def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[list[Mapping[str, Any]], int]:
-    """Return the entries of a block, and how often it comes. Raises InputError."""
-    problems: list[Problem] = []
-    for key in entry:
-        if key not in _BLOCK_KEYS:
-            says = f"unknown key {show(key)} of a block; allowed: {', '.join(_BLOCK_KEYS)}"
-            problems.append(document.problem(path_of((path, str(key))), says))
-    count, inner = entry.get("count", 1), entry.get("layers")
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
-        says = f"{show(count)} is no number of blocks; write a whole number, 1 to {MOST_LAYERS}"
-        problems.append(document.problem(path_of((path, "count")), says))
-    if not isinstance(inner, list) or not inner or not all(isinstance(_name_of(each), str) for each in inner):
-        says = f"a block has layers, each with a name; write layers: [{EXAMPLE}]"
-        problems.append(document.problem(path_of((path, "layers")), says))
-    elif any(BLOCK in each for each in inner):
-        says = "a block stands in no other block; write its layers, or a count of more"
-        problems.append(document.problem(path_of((path, "layers")), says))
-    if problems:
-        raise InputError(problems)
-    return inner, count  # type: ignore[return-value]
-
-
-def _renamed(entry: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
-    """Return an entry of a block with its own name, and the names that it reads, in one of the block's copies."""
-    given = entry.get(INPUTS)
-    read = {} if given is None else {INPUTS: _called(given, called)}
-    return {**entry, "name": called[entry["name"]], **read}
-
-
-def _called(given: object, called: Mapping[str, str]) -> object:
-    if isinstance(given, str):
-        return called.get(given, given)
-    return [called.get(each, each) for each in given] if isinstance(given, list) else given
-
-
 def _beside(layer: object, folder: Path) -> object:
     """Return a layer as a file gives it, with the path of its file of offsets from here instead of from that folder."""
     given = layer.get("offsets") if isinstance(layer, Mapping) else None
@@ -291,9 +195,9 @@ def _beside(layer: object, folder: Path) -> object:
     return {**layer, "offsets": str(folder / given)}
 
 
-def workload_of(document: Document, batch: int, ops: str | None = None) -> Workload:
+def workload_of(document: Document, batch: int, ops: str | None = None, reader: EntryReader | None = None) -> Workload:
     """Return the workload that `document` describes, for `batch` images, of the `ops` asked for, else those the file
-    names.
+    names. A `reader` that has read its entries for other sizes reads only those that differ.
 
     Raises InputError with every problem of it; a batch that its sizes are not for.
     """
@@ -303,19 +207,21 @@ def workload_of(document: Document, batch: int, ops: str | None = None) -> Workl
     if batch % document.multiple:
         says = f"{document.label} is for {document.multiple:,} images at once; give {document.multiple:,} or a multiple"
         raise InputError(Problem(says, f"batch {batch}"))
-    names = names_in(document, batch)
-    context = {NAMES: names, _WIRING: wiring_of(document, batch)}
+    names, reader = names_in(document, batch), reader or EntryReader(document)
+    context = {NAMES: names, _READ: partial(reader.read, names, wiring_of(document, batch))}
     file = _FILE.read(document, context, _problems_together(document, names))
-    places = (document.place(path_of(("layers", index, LOWERING)))[0] for index in range(len(file.layers)))
-    layers, own, edges, biases = in_network_order(file.layers, places)
+    parts = reader.parts(file.layers)
     if file.training:
-        wrong = file.training.misnamed(layers)
+        wrong = file.training.misnamed(parts.layers)
         problems = [document.problem(path_of((TRAINING, key, at)), says) for (key, at), says in wrong]
         if problems:
             raise InputError(problems)
-    known = file.not_timed, file.not_known, file.sizes, edges
-    found = Workload(file.name, batch, layers, file.source, own, *known, biases=biases, training=file.training)
-    return narrowed(replace(found, grows=file.grows, chips=file.chips), document).with_ops(ops or file.ops)
+    same = {name: getattr(file, name) for name in _SAME}
+    return narrowed(Workload(batch=batch, **parts._asdict(), **same), document).with_ops(ops or file.ops)
+
+
+_SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips"
+"""Keys of a file that a workload has as they are."""
 
 
 def narrowed(work: Workload, document: Document) -> Workload:
@@ -324,47 +230,14 @@ def narrowed(work: Workload, document: Document) -> Workload:
     return work.with_stored(*given)
 
 
-def wiring_of(document: Document, batch: int) -> Wiring:
-    """Return which entry of a file reads which, before its entries are read."""
-    entries = document.data.get("layers", [])
-    names = map(_name_of, entries) if isinstance(entries, list | tuple) else ()
-    inputs = _input_names(document)
-    return Wiring(inputs or (INPUT,), batch, names, bool(inputs) and are_sound(document), is_graph(entries))
-
-
-def in_network_order(
-    read: Iterable[Read], places: Iterable[str | None]
-) -> tuple[tuple[Op, ...], tuple[OwnLowering, ...], Edges, tuple[str, ...]]:
-    """Return the layers of all entries; the lowerings of those that name one, with their places; the edges; and the
-    names of layers that have biases.
-    """
-    layers: list[Op] = []
-    own: list[OwnLowering] = []
-    edges: list[tuple[str, tuple[Source, ...]]] = []
-    biases: list[str] = []
-    for (ops, lowering, sources, biased), where in zip(read, places, strict=True):
-        layers += ops
-        biases += [each.name for each in ops] if biased else []
-        own += [OwnLowering(each.name, lowering, where) for each in ops] if lowering else []
-        edges += [(each.name, read) for each, read in zip(ops, sources, strict=True) if read] if sources else []
-    return tuple(layers), tuple(own), tuple(edges), tuple(biases)
-
-
-def _name_of(entry: object) -> object:
-    return entry.get("name") if isinstance(entry, Mapping) else None
-
-
-def _layers(entry: object, info: ValidationInfo) -> Read:
-    """Read the layers of an entry of a file, whose problems name it."""
-    wiring: Wiring | None = (info.context or {}).get(_WIRING)
-    try:
-        return read_layers(entry, names_of(info), wiring)
-    except InputError as error:
-        name = _name_of(entry)
-        if wiring:
-            wiring.lose(name)
-        label = f"layer {show(name)}: " if isinstance(name, str) else ""
-        raise InputError([Problem(f"{label}{each.message}", each.where) for each in error.problems]) from None
+def _layers(entries: object, info: ValidationInfo) -> tuple[Read, ...]:
+    """Read the layers of all entries of a file."""
+    if not isinstance(entries, list | tuple) and entries is not None:
+        raise InputError(f"{show(entries)} is not a list; start each layer with '- '")
+    if not entries:
+        raise InputError(f"no layers; write at least one, e.g. - {EXAMPLE}")
+    read: Callable[[], tuple[Read, ...]] = (info.context or {})[_READ]
+    return read()
 
 
 def _problems_together(document: Document, names: Mapping[str, int]) -> list[Problem]:
@@ -373,7 +246,7 @@ def _problems_together(document: Document, names: Mapping[str, int]) -> list[Pro
     Raises InputError when there are more layers than anybody meant, before any is made.
     """
     entries = document.data.get("layers")
-    known = [(_name_of(entry), count_of(entry, names)) for entry in entries] if isinstance(entries, list) else []
+    known = [(name_of(entry), count_of(entry, names)) for entry in entries] if isinstance(entries, list) else []
     if sum(count for _, count in known) > MOST_LAYERS:
         raise InputError(document.problem("layers", f"over {MOST_LAYERS:,} layers, counts included; use fewer"))
     called = [
@@ -381,16 +254,8 @@ def _problems_together(document: Document, names: Mapping[str, int]) -> list[Pro
         for index, (name, count) in enumerate(known)
         for each in ([name] if count == 1 else numbered(str(name), count))
     ]
-    inputs = _input_names(document) if is_graph(entries) else ()
+    inputs = input_names(document) if is_graph(entries) else ()
     return [document.problem(str(each.where), each.message) for each in taken_names(called, inputs)]
-
-
-def _input_names(document: Document) -> tuple[str, ...]:
-    """Return the names of the network's inputs; none where they are wrong, which is reported with the file."""
-    try:
-        return inputs_of(document.data.get(INPUTS))
-    except InputError:
-        return ()
 
 
 def _grows(given: object, info: ValidationInfo) -> str:
@@ -399,14 +264,6 @@ def _grows(given: object, info: ValidationInfo) -> str:
         hint = did_you_mean(str(given), names) or ";"
         raise InputError(f"there is no size {show(given)}{hint} its sizes: {', '.join(names) or 'none'}")
     return str(given)
-
-
-def _entries(entries: object) -> object:
-    if not isinstance(entries, list | tuple) and entries is not None:
-        raise InputError(f"{show(entries)} is not a list; start each layer with '- '")
-    if not entries:
-        raise InputError(f"no layers; write at least one, e.g. - {EXAMPLE}")
-    return entries
 
 
 # ---- the file
@@ -443,9 +300,7 @@ class _File:
     """
 
     name: Annotated[str, Name(), written("my_net")]
-    layers: Annotated[
-        tuple[Annotated[Read, PlainValidator(_layers)], ...], BeforeValidator(_entries), written(f"[{EXAMPLE}]")
-    ]
+    layers: Annotated[tuple[Read, ...], PlainValidator(_layers), written(f"[{EXAMPLE}]")]
     source: Annotated[str, written("torchvision.models.alexnet")] = ""
     not_timed: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()

@@ -33,6 +33,7 @@ class ElementType:
         rounded: function from numbers to the nearest operands, as int8 or float32.
         drawn: function that draws random operands of a shape.
         limit: largest sum of products that may occur; 0 for no limit.
+        product: largest product of two whole numbers.
     """
 
     name: str
@@ -41,17 +42,18 @@ class ElementType:
     rounded: Callable[[Values], Values]
     drawn: Callable[[np.random.Generator, tuple[int, ...]], Values]
     limit: int = 0
+    product: int = LEAST * LEAST
 
     def check_sum(self, products: int) -> None:
         """Raise InputError if a sum of `products` products may exceed the limit."""
-        if self.limit and products * LEAST * LEAST > self.limit:
-            most = self.limit // (LEAST * LEAST)
+        if self.limit and products * self.product > self.limit:
+            most = self.limit // self.product
             problem = f"a sum of {products:,} products of {self.name} may not fit 32 bits, {most:,} always do"
             raise InputError(f"{problem}; use dtype f32, or check nothing")
 
     def needs_doubles(self, products: int) -> bool:
         """Whether sums of `products` products may exceed what float32 holds exactly."""
-        return self.exact and self.limit > 0 and products * LEAST * LEAST > EXACT_FLOAT32
+        return self.exact and self.limit > 0 and products * self.product > EXACT_FLOAT32
 
 
 def all_finite(values: Values) -> bool:
@@ -91,6 +93,11 @@ def to_int8(values: Values) -> Values:
     return np.clip(np.rint(values), LEAST, MOST).astype(np.int8)
 
 
+def _whole(values: Values) -> Values:
+    """Whole numbers of two bytes, unchanged."""
+    return values.astype(np.int16, copy=False)
+
+
 def _normal(random: np.random.Generator, shape: tuple[int, ...]) -> Values:
     """Random numbers of mean 0 and deviation 1."""
     return random.standard_normal(shape, np.float32)
@@ -111,6 +118,9 @@ BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, lamb
 _E4M3 = "8-bit floating point (e4m3), sums in float32"
 F8 = ElementType("f8", _E4M3, False, to_float8, lambda *asked: to_float8(_normal(*asked)))
 INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
+_UNITS = 255
+OFFSETS = ElementType("int8", "bytes less their zero points", True, _whole, _bytes, MOST_SUM, _UNITS * _UNITS)
+"""What a quantized model multiplies: a byte, signed or not, less its zero point."""
 SIXTEENTHS = ElementType("sixteenths", "odd sixteenths, results in float32", False, to_float32, _odd_sixteenths)
 """Operands of a layer that rounds anyway, where other layers get whole numbers."""
 

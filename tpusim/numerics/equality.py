@@ -100,8 +100,8 @@ class Verdict:
 def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np.bool_], float | None]:
     """Return which elements are as expected, and their largest error over its bound; None where none has a bound.
 
-    `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing, and -inf,
-    which a mask adds, with itself.
+    `expected` are numbers, to be equal, or BOUNDED ones. NaN (an output never written) agrees with nothing, and an
+    infinity with itself.
     """
     if expected.dtype != BOUNDED:
         return actual == expected, None
@@ -110,7 +110,7 @@ def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np
         error = np.asarray(actual - expected["value"])
         right = np.abs(error, out=error) <= bound
         if not right.all():
-            right |= (actual == -np.inf) & (expected["value"] == -np.inf)
+            right |= np.isinf(actual) & (actual == expected["value"])
             error, bound = error[right], bound[right]
         return right, float(np.fmax.reduce(np.divide(error, bound, out=error), axis=None, initial=0.0))
 

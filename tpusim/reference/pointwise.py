@@ -152,6 +152,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sub": lambda _, x, y: x - y,
     "rsub": lambda _, x, y: y - x,
     "mul": lambda _, x, y: x * y,
+    "maximum": lambda _, x, y: np.maximum(x, y),
+    "minimum": lambda _, x, y: np.minimum(x, y),
+    "where": lambda _, x, y, by: np.where(by != 0, x, y),
+    "prelu": lambda _, x, slope: np.where(x < 0, x * slope, x),
     "power": lambda op, x: x * x if op.exponent == 2 else x * x * x,
     "copy": lambda _, x: x,
     "scale_shift": lambda _, x, scale, shift: x * scale + shift,
@@ -187,6 +191,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 MAGNITUDES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("sub", "rsub"), lambda _, x, y: x + y),
+    "minimum": lambda _, x, y: np.maximum(x, y),
+    "where": lambda _, x, y, by: np.maximum(x, y),
+    "prelu": lambda _, x, slope: np.maximum(x, x * slope),
     "masked": lambda _, x, *others: x,
     # What is below zero may be as large as before.
     "clip": lambda op, x: np.maximum(x, x.dtype.type(max(op.min, -op.max, 0))),
@@ -207,7 +214,8 @@ MAGNITUDES: dict[str, Callable[..., Any]] = {
 }
 """Functions for magnitudes of results, where they are not the function of magnitudes."""
 ROUNDINGS = {
-    "add": 1, "sub": 1, "rsub": 1, "mul": 1, "power": 2, "copy": 0, "scale_shift": 2, "masked": 0, "relu": 0,
+    **dict.fromkeys(("add", "sub", "rsub", "mul", "prelu"), 1), **dict.fromkeys(("maximum", "minimum", "where"), 0),
+    "power": 2, "copy": 0, "scale_shift": 2, "masked": 0, "relu": 0,
     "leaky_relu": 1, "clip": 0, "hard_sigmoid": 2, "hard_swish": 3, "relu_gradient": 0, "leaky_relu_gradient": 1,
     "clip_gradient": 0, "sigmoid_gradient": 3, "tanh_gradient": 3, "weighted_sum": 2, "adam_second": 3,
     "adam_step": FUNCTION_ROUNDINGS,

@@ -60,6 +60,10 @@ def parse_result(text: str) -> Result:
     # An older version lowered all layers alike, and stored the lowering once, in the result.
     named = (each if each.lowering else replace(each, lowering=result.lowering) for each in result.layers)
     result = replace(result, layers=tuple(named))
+    # Layers of a kind share what was read of the first, so that sums and rules take it once.
+    shared = zip(result.layers, result.kinds, strict=True)
+    layers = (first.called(each.name, each.inputs, each.riders, each.phase) for each, first in shared)
+    result = replace(result, layers=tuple(layers))
     if said := next(broken(result), ""):
         raise InputError(f"not as a run wrote it: {said}")
     return result

@@ -9,7 +9,8 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from operator import attrgetter
+from functools import cached_property
+from operator import add, attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from annotated_types import Interval
@@ -304,6 +305,12 @@ class LayerResult:
     riders: tuple[str, ...] = ()
     phase: str = ""
 
+    def called(self, name: str, inputs: tuple[str, ...], riders: tuple[str, ...], phase: str) -> LayerResult:
+        """Return the figures as those of another layer of the kind, which share them."""
+        made = object.__new__(LayerResult)
+        vars(made).update(vars(self), name=name, inputs=inputs, riders=riders, phase=phase)
+        return made
+
     @property
     def wrong(self) -> int:
         """Number of elements that differ from the reference."""
@@ -337,7 +344,7 @@ class Result:
         workload: name of the network.
         batch: images at a time.
         lowering: lowering that the run asked for.
-        engine: interpreter that kept time: event, register or both.
+        engine: interpreter that kept time: event, simpy, register or both.
         seed: seed of the random operands.
         total: all layers together.
         layers: each layer, in network order.
@@ -390,6 +397,13 @@ class Result:
         """The machine's name for people, with what was set: "tpu_v2 with array.size=64"."""
         return with_settings(str(self.hardware.get("name", "unnamed hardware")), self.changes)
 
+    @cached_property
+    def kinds(self) -> tuple[LayerResult, ...]:
+        """For each layer the first of its kind, all of whose figures it has: only names, of its own and of others,
+        and phases differ.
+        """
+        return tuple(_of_kinds(self.layers))
+
     @property
     def checked(self) -> bool:
         """Whether every output of every layer was compared with the reference."""
@@ -422,7 +436,7 @@ class Result:
         """Return the result JSON of the contract, indented, keys in a fixed order."""
         texts = {name: _indented(value, 1) for name, value in self._without_layers().items()}
         if self.layers:
-            texts["layers"] = "[" + ",".join(f"\n    {text}" for text in _layer_texts(self.layers)) + "\n  ]"
+            texts["layers"] = "[" + ",".join(f"\n    {text}" for text in _layer_texts(self)) + "\n  ]"
         return _joined(texts, 0)
 
     def to_frame(self) -> DataFrame:
@@ -459,21 +473,40 @@ def _layer_dict(layer: LayerResult) -> dict[str, Any]:
     return {name: held[name] for name in held if held[name] or name not in _OF_LAYERS_WHERE_ANY}
 
 
-def _layer_texts(layers: Iterable[LayerResult]) -> Iterator[str]:
-    """Yield the JSON of each layer; what layers of a kind share is written once."""
-    names = [each.name for each in fields(LayerResult)]
-    of_a_kind = attrgetter(*(name for name in names if name not in _OF_ONE_LAYER))
-    known: defaultdict[Hashable, list[tuple[object, dict[str, str]]]] = defaultdict(list)
+def _of_kinds(layers: Iterable[LayerResult]) -> Iterator[LayerResult]:
+    """Yield for each layer the first of its kind."""
+    figures = attrgetter(*(each.name for each in fields(LayerResult) if each.name not in _OF_ONE_LAYER))
+    known: defaultdict[Hashable, list[tuple[object, LayerResult]]] = defaultdict(list)
     for layer in layers:
-        kind, alike = of_a_kind(layer), known[layer.op, layer.cycles]
-        shared = next((texts for each, texts in alike if each == kind), None)
-        if shared is None:
-            shared = {name: _indented(value, 3) for name, value in _layer_dict(layer).items()}
-            alike.append((kind, shared))
-        own = {name: _indented(value, 3) for name in _OF_ONE_LAYER
+        kind, alike = figures(layer), known[layer.op, layer.cycles]
+        first = next((first for own, first in alike if own == kind), None)
+        if first is None:
+            alike.append((kind, layer))
+        yield first or layer
+
+
+def _layer_texts(result: Result) -> Iterator[str]:
+    """Yield the JSON of each layer; what layers of a kind share is written once, around what each has of its own."""
+    known: dict[tuple[int, ...], list[str]] = {}
+    for layer, first in zip(result.layers, result.kinds, strict=True):
+        own = {name: value for name in _OF_ONE_LAYER
                if (value := getattr(layer, name)) or name not in _OF_LAYERS_WHERE_ANY}  # fmt: skip
-        texts = {name: text for name, text in shared.items() if name not in _OF_ONE_LAYER} | own
-        yield _joined({name: texts[name] for name in names if name in texts}, 2)
+        if (key := (id(first), len(layer.riders) > 0, len(layer.phase) > 0)) not in known:
+            texts = {name: _OWN if name in own else _indented(value, 3) for name, value in _layer_dict(layer).items()}
+            known[key] = _joined(texts, 2).split(_OWN)
+        opening, *behind = known[key]
+        said = (_ENCODER.encode(value) if isinstance(value, str) else _listed(value) for value in own.values())
+        yield opening + "".join(map(add, said, behind))
+
+
+_OWN = "\0"
+"""The place of what a layer has of its own; JSON has no such character."""
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Return a list of names as the JSON of a layer has it."""
+    texts = ",".join(f"\n        {_ENCODER.encode(name)}" for name in names)
+    return f"[{texts}\n      ]" if texts else "[]"
 
 
 _ENCODER = json.JSONEncoder(indent=2)
@@ -606,7 +639,10 @@ def _mean(weighted: Iterable[tuple[float, int]]) -> float:
 
 
 def _sum_maps(maps: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in maps:
-        total.update(each)
-    return dict(total)
+    """Return sums by key; a map that layers of a kind share is added once, as often as it comes."""
+    every = [*maps]
+    counts, total = Counter(map(id, every)), dict[str, int]()
+    for each in {id(each): each for each in every}.values():
+        for key, value in each.items():
+            total[key] = total.get(key, 0) + value * counts[id(each)]
+    return total

@@ -45,7 +45,7 @@ _Rule: TypeAlias = Callable[[LayerResult], Iterator[str]]
 
 def broken(result: Result) -> Iterator[str]:
     """Yield what does not hold: of each layer, and then of the total, which is that of the layers."""
-    for record in (*result.layers, result.total):
+    for record in (*{id(each): each for each in result.kinds}.values(), result.total):
         name = "total" if record is result.total else f"layer {record.name}"
         for rule in _RULES:
             yield from (f"{name}: {said}" for said in rule(record))

@@ -246,11 +246,13 @@ def _results(jobs: Jobs, known: dict[Hashable, LayerResult]) -> Sequence[LayerRe
     """
     if jobs.family.overlaps(jobs.machine):
         return run(jobs, check=False).layers
-    kinds = {job.layer.name: job.kind for job in jobs.each}
-    if wanted := {kinds[name]: name for name in reversed(kinds) if kinds[name] not in known}:
-        new = run(jobs.only(wanted.values()), check=False)
-        known |= {kinds[each.name]: each for each in new.layers}
-    return [known[kind] for kind in kinds.values()]
+    new: dict[Hashable, str] = {}
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
+        if kind not in known:
+            new.setdefault(kind, job.layer.name)
+    if new:
+        known |= zip(new, run(jobs.only(new.values()), check=False).layers, strict=True)
+    return [known[kind] for kind in jobs.kinds]
 
 
 def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenPart, ...]:

@@ -185,7 +185,7 @@ def test_what_stays_is_in_use_until_its_last_reader_has_it(chain: Chain, leaves:
     assert words.min() >= 0
     assert words.max() <= chain.hardware.capacity_words
     assert words[-1] == 0
-    cuts = cuts_of(recorded.log, program)
+    cuts = cuts_of(recorded.log, program, chain.hardware)
     for each in found.allocations:
         last = max(layer for layer, _ in each.readers)
         begins, made = cuts[last], cuts[each.maker + 1]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.agreement.engines import agreed_timing
 from tests.strategies import conv, fills, machine
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.engines import Task, timed
@@ -136,11 +137,12 @@ def test_long_passes_cost_a_cycle_a_frame_or_nothing(elements: int, more: int) -
     layer = conv(8, 40, 8, 3, padding=1)
     plain, pointed = (lowering(layer, elements, hardware)[0] for lowering in (CHANNEL_FIRST.lower, INDIRECT.lower))
     assert [stream.words for stream in plain.streams] == [stream.words for stream in pointed.streams]
-    one, other = (event.run(program, hardware).units["systolic_array"] for program in (plain, pointed))
+    one, other = (agreed_timing(program, hardware).units["systolic_array"] for program in (plain, pointed))
     assert one["busy"] == other["busy"]
     assert pointed.frame(hardware).port_stall - plain.frame(hardware).port_stall == more
     # All that it waits for behind fills, weights, and what frees its output; fills wait for the port themselves.
-    spent = sum(len(each.steps) * (each.start - 1 - each.cleared) for each in event.logged(pointed, hardware).passes)
+    passes = event.logged(pointed, hardware).passes
+    spent = int((passes["start"] - 1 - passes["cleared"]).sum())
     assert 0 <= spent < len(plain.streams) * 2 * pointed.frame(hardware).period
     frames = sum(stream.words for stream in plain.streams)
     assert other["port_stall"] >= frames * pointed.frame(hardware).port_stall + spent
@@ -338,7 +340,7 @@ def test_random_pointers_are_numpys_fancy_indexing(seed: int) -> None:
     np.testing.assert_array_equal(datapath.run(pointed.program, hardware, operands)["ofmap"][:, 0], expected)
     timing, written = register.run(pointed.program, hardware, operands)
     np.testing.assert_array_equal(written["ofmap"][:, 0], expected)
-    assert timing == event.run(pointed.program, hardware)
+    assert timing == agreed_timing(pointed.program, hardware)
     assert pointed.program.use.port_reads == timing.reads
 
 
@@ -372,7 +374,7 @@ def test_of_more_tables_than_fit_the_oldest_gives_way() -> None:
     assert few.words < plenty.words
     hardware = machine(4, 4, word_elements=8, capacity_words=101 + 8)
     timing, written = register.run(few.program, hardware, operands)
-    assert timing == event.run(few.program, hardware)
+    assert timing == agreed_timing(few.program, hardware)
     np.testing.assert_array_equal(written["ofmap"], datapath.run(plenty.program, hardware, operands)["ofmap"])
 
 

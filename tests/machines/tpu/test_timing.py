@@ -47,7 +47,7 @@ def test_the_pass_worked_by_hand() -> None:
     """Section 7: each cycle of the table."""
     hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)
     program, timing = timed(gemm(4, 4, 4), hardware)
-    owners = event.record(program, hardware).ports["port"]
+    owners = event.record(program, hardware).log.owners["port"]
     taken = {name: np.flatnonzero(owners == client).tolist() for client, name in enumerate(CLIENTS)}
     assert taken["weight"] == [8, 10]
     assert taken["ifmap"] == [14, 16]
@@ -71,7 +71,7 @@ def test_the_same_pass_by_hand_with_two_elements_and_two_pes_a_cycle() -> None:
     """Section 7, below the table."""
     hardware = machine(4, 4, word_elements=2, latency_cycles=5, elements_per_cycle=2, pes_per_cycle=2)
     program, timing = timed(gemm(4, 4, 4), hardware)
-    owners = event.record(program, hardware).ports["port"]
+    owners = event.record(program, hardware).log.owners["port"]
     taken = {name: np.flatnonzero(owners == client).tolist() for client, name in enumerate(CLIENTS)}
     assert {name: taken[name] for name in ("weight", "ifmap", "result")} == {
         "weight": [8, 10], "ifmap": [14, 16], "result": [19, 21],

@@ -186,10 +186,14 @@ def tell_left_out(work: Workload) -> None:
 
 @dataclass(frozen=True)
 class EndToEnd:
-    """Source of a network's inputs, and target of its outputs; None: random inputs, no outputs kept."""
+    """Source of a network's inputs, and target of its outputs; None: random inputs, no outputs kept.
+
+    Where nothing is to be computed (`check` is false), the inputs settle sizes and branches alone.
+    """
 
     source: Path | None
     target: Path | None
+    check: bool = True
 
     @cached_property
     def arrays(self) -> Arrays:
@@ -199,13 +203,13 @@ class EndToEnd:
     @property
     def asked(self) -> bool:
         """Whether values are to go from layer to layer."""
-        return bool(self.source or self.target)
+        return bool((self.source and self.check) or self.target)
 
     def dtype(self, given: str | None) -> str:
         """The element type if none is `given`: the network's, or small whole numbers."""
         return given or (F32.name if self.asked else INTEGERS)
 
-    def journey(self, workload: str, jobs: Jobs, asked: ModelOptions, check: bool, sums: str, seed: int) -> Journey:
+    def journey(self, workload: str, jobs: Jobs, asked: ModelOptions, sums: str, seed: int) -> Journey:
         """The values on their way, before the first layer.
 
         Raises:
@@ -213,9 +217,11 @@ class EndToEnd:
                 cannot be computed.
         """
         work, dtype = jobs.work, jobs.dtype
-        if not check or dtype == INTEGERS:
-            wrong = f"--dtype {INTEGERS}: they are made for each layer" if check else "--no-check: nothing is computed"
-            raise InputError(f"{wrong}; leave it out, with --input and --save-outputs")
+        if not self.check:
+            raise InputError("--no-check: nothing is computed; leave it out, with --save-outputs")
+        if dtype == INTEGERS:
+            says = f"--dtype {INTEGERS}: they are made for each layer"
+            raise InputError(f"{says}; leave it out, with --input and --save-outputs")
         if self.target is not None:
             if self.target.suffix.lower() != ".npz":
                 says = f"arrays are written as .npz, not as {self.target.suffix or 'no suffix'}"

@@ -38,7 +38,7 @@ class Tpu(Family):
 
     name = "tpu"
     title = "a TPU"
-    engines = "event", "register", "both"
+    engines = "event", "simpy", "register", "both"
     unbounded = frozenset({"winograd_2", "winograd_4", "fft"})
     array_order = True
 
@@ -238,7 +238,7 @@ def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, inter
     A known output takes a byte, and so does a small operand; the register engine holds numbers besides. Each of the
     `intermediates`, which are written and read again, takes a number and a byte.
     """
-    if not how.check and how.engine == "event":
+    if not how.check and not how.steps:
         return 0
     operands, outputs, each = layer.operands(batch), layer.outputs(batch), how.operand_bytes
     elements = operands + outputs
@@ -248,7 +248,7 @@ def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, inter
     held += (1 + _FLOAT_BYTES) * intermediates
     # The register engine also holds every word that moves.
     moved = elements + 2 * intermediates
-    return held if how.engine == "event" else held + 3 * _FLOAT_BYTES * moved
+    return held if not how.steps else held + 3 * _FLOAT_BYTES * moved
 
 
 FAMILY = Tpu()

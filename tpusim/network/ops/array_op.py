@@ -432,7 +432,8 @@ class ConvTranspose2d(PlanarOp):
     Attributes:
         stride: rows and columns of the ofmap from one element of the ifmap to the next.
         padding: rows and columns that are cut off the ofmap, as many on opposite sides.
-        output_padding: rows and columns that are added to the ofmap at its far ends.
+        output_padding: rows and columns that are added to the ofmap at its far ends; up to the padding, they are such
+            as it has cut off there.
         dilation: rows and columns from one tap of the kernel to the next.
 
     Examples:
@@ -490,10 +491,12 @@ class ConvTranspose2d(PlanarOp):
     def size_problems(self) -> Iterator[Problem]:
         for axis, side in enumerate(("height", "width")):
             added, stride, dilation = self.output_padding[axis], self.stride[axis], self.dilation[axis]
-            # The limit is PyTorch's, whose fields these are.
-            if added >= max(stride, dilation):
+            most = self.padding[axis] + max(stride, dilation) - 1
+            # PyTorch's limit, beyond what the padding has cut off there.
+            if added > most:
                 sizes = f"output_padding {added} in {side} is not below its stride {stride} or its dilation {dilation}"
-                yield Problem(f"{sizes}; write at most {max(stride, dilation) - 1}", "output_padding")
+                more = f", and its padding {self.padding[axis]} besides" if self.padding[axis] else ""
+                yield Problem(f"{sizes}{more}; write at most {most}", "output_padding")
             elif (outputs := self._outputs(axis)) < 1:
                 whole = outputs + 2 * self.padding[axis]
                 sizes = f"padding {self.padding[axis]} cuts off all {whole} of the output's {side}, from both ends"

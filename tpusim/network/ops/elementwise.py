@@ -162,6 +162,15 @@ class Paired(Pointwise):
 
 
 @validated
+class Chosen(Pointwise):
+    """A choice between two maps of one size, by a third."""
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: all alike."""
+        return dict.fromkeys(("ifmap", "other", "condition", OFMAP), self.map(batch))
+
+
+@validated
 class ScaleShift(Pointwise):
     """The ifmap times the channel's scale, plus the channel's shift."""
 
@@ -430,6 +439,10 @@ ROWS = {
     "mul": OpRow(Arithmetic, "The ifmap times the other operand."),
     "div": OpRow(Arithmetic, "The ifmap over the other operand.", exact=False),
     "rdiv": OpRow(Arithmetic, "The other operand over the ifmap.", exact=False),
+    "maximum": OpRow(Arithmetic, "The larger of the ifmap and the other operand."),
+    "minimum": OpRow(Arithmetic, "The smaller of the ifmap and the other operand."),
+    "prelu": OpRow(Arithmetic, "The ifmap; where it is below zero, times the other operand."),
+    "where": OpRow(Chosen, "The ifmap where the condition is not zero; elsewhere the other operand."),
     "copy": OpRow(
         Pointwise, "Each element as it is, from HBM and back: to lay a map out anew, or to join some to one."
     ),

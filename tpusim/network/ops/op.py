@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import Field, dataclass, fields, replace
+from functools import cache
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.form import Reader, names_of, pair, size, whole
-from tpusim.input.scalars import integer, show, worked_out
+from tpusim.input.scalars import integer, name_text, show, worked_out
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +36,7 @@ OFMAP = "ofmap"
 Sides: TypeAlias = tuple[int, int]
 """A size by rows, and one by columns."""
 
-MOST_SIDE = 2**16
+MOST_SIDE = 2**22
 """The largest extent of a map, and of a kernel that moves over it."""
 Size: TypeAlias = Annotated[int, whole(MOST_SIDE)]
 Channels: TypeAlias = Annotated[int, whole(MOST_CHANNELS)]
@@ -51,6 +54,11 @@ def steps_text(stride: Sides, dilation: Sides) -> str:
     """Write stride and dilation where they are not 1: "/2 d3"."""
     text = f"/{short(stride)}" if prod(stride) > 1 else ""
     return text + (f" d{short(dilation)}" if prod(dilation) > 1 else "")
+
+
+@cache
+def _all_but_name(kind: type[Op]) -> Callable[[Op], Hashable]:
+    return attrgetter(*(field.name for field in fields(kind) if field.name != "name"))
 
 
 class Op(ABC):
@@ -85,8 +93,13 @@ class Op(ABC):
     @property
     def shape_key(self) -> Hashable:
         """Equal for layers that differ in nothing but their name."""
-        sizes = (getattr(self, field.name) for field in fields(self) if field.name != "name")
-        return (self.op, *sizes)
+        return self.op, _all_but_name(type(self))(self)
+
+    def called(self, name: str) -> Self:
+        """Return the layer by another name. Raises InputError where that is no name."""
+        made = copy(self)
+        object.__setattr__(made, "name", name_text(name))
+        return made
 
     @property
     def core(self) -> Op:

@@ -13,16 +13,18 @@ from math import inf
 import numpy as np
 
 from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes import elementwise, moves, primitives, recurrent, reductions
+from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions, standard
 from tpusim.reference.nodes.node import Call, Function
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
 
 NODES: dict[str, Function] = {
+    **standard.NODES,
     **elementwise.NODES,
     **moves.NODES,
     **reductions.NODES,
     **recurrent.NODES,
+    **quantized.NODES,
     **{f"lax.{name}": each for name, each in primitives.NODES.items()},
 }
 """The functions by the name of the operator; of JAX by those of `jax.lax`."""

@@ -309,6 +309,13 @@ def _chosen_add(
     return made.reshape(values.shape)
 
 
+def _largest(values: Values, *, k: Any = 1, axis: int = -1) -> Sequence[Values]:
+    """Return the largest elements along an axis, in falling order, and their places; of equals the first come first."""
+    ordered = np.argsort(-values.astype(np.float64), axis=axis, kind="stable")
+    places = np.take(ordered, np.arange(k), axis=axis)
+    return [np.take_along_axis(values, places, axis), places.astype(np.int32)]
+
+
 def _softmax(values: Values, *, axis: int = -1) -> Values:
     raised = np.exp(values - values.max(axis=axis, keepdims=True))
     return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
@@ -347,7 +354,7 @@ NODES: dict[str, Function] = {
     "slice": _slice, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _updated, "split": _split,
     "gather": _gather, "scatter": _scattered(False), "scatter-add": _scattered(True),
     "reduce_window_max": _window(np.maximum, _least), "reduce_window_sum": _window(np.add, lambda _: 0),
-    "average_pool": _average, "select_and_scatter_add": _chosen_add, "window_choice": _choice,
+    "top_k": _largest, "average_pool": _average, "select_and_scatter_add": _chosen_add, "window_choice": _choice,
     "max_pool_gradient": _given_back, "relu_gradient": lambda dy, x: np.where(x > 0, dy, np.zeros_like(dy)),
     "weighted_sum": lambda one, other, *, factor=1.0, other_factor=1.0: one * factor + other * other_factor,
 }  # fmt: skip

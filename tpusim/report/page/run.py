@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, Literal
 
@@ -72,7 +72,7 @@ def run_data(result: Result) -> dict[str, Any]:
             "pes": hardware.pes,
         },
         "columns": _columns(result),
-        "layers": [_layer(layer, result.total.cycles, shown) for layer in result.layers],
+        "layers": [*_layers(result, shown)],
         "diagram": diagram(result, hardware, blocks) if blocks else None,
         "machine": fields(result.hardware),
         "inputs": inputs(result),
@@ -98,6 +98,16 @@ def _check_units(record: LayerResult, name: str) -> None:
     missing += [] if ports_of(record.units) else ["port"]
     if missing:
         raise InputError(f"{name}: units has no {', '.join(missing)}; write the result again with this version")
+
+
+def _layers(result: Result, shown: Sequence[states.State]) -> Iterator[dict[str, Any]]:
+    """Yield the row of each layer; what layers of a kind share is worked out once."""
+    rows: dict[int, dict[str, Any]] = {}
+    for layer, first in zip(result.layers, result.kinds, strict=True):
+        if id(first) not in rows:
+            rows[id(first)] = _layer(first, result.total.cycles, shown)
+        names = {"name": layer.name, "reads": ", ".join(layer.inputs), "riders": ", ".join(layer.riders)}
+        yield {**rows[id(first)], **names}
 
 
 def _layer(layer: LayerResult, run_cycles: int, shown: Sequence[states.State]) -> dict[str, Any]:
@@ -154,9 +164,11 @@ def _columns(result: Result) -> list[PageColumn]:
 
     def of(key: str, bar: Literal["", "widest", "whole"] = "", alike: Sequence[str] = ()) -> PageColumn:
         # Columns that are compared share a unit, the one that suits all of them.
-        values = (figures.value_of(layer, each) for layer in result.layers for each in alike or (key,))
+        told = {id(layer): [figures.value_of(layer, each) for each in alike or (key,)] for layer in kinds}
+        values = chain.from_iterable(told[id(first)] for first in result.kinds)
         return column(figures.LAYER[key], values, bar)
 
+    kinds = [*{id(first): first for first in result.kinds}.values()]
     shown = states.parts_in([result.total])
     traffic, differ = ("hbm_read_bytes", "hbm_write_bytes"), runs.worth_telling(result.layers, result.lowering)
 
@@ -167,7 +179,7 @@ def _columns(result: Result) -> list[PageColumn]:
         own.append(text_column(key, figure.label) if len(numbers) < len(values) else column(figure, numbers))
 
     def those(*keys: str) -> list[PageColumn]:
-        return [of(key) for key in keys if figures.known(result.layers, key)]
+        return [of(key) for key in keys if figures.known(kinds, key)]
 
     return [
         text_column("name", "layer", "in network order, until sorted otherwise"),
@@ -320,7 +332,7 @@ def inputs(result: Result) -> list[tuple[str, str]]:
         ("workload", result.workload),
         ("batch", FIELDS["batch"].shown(result.batch)),
         ("lowering", result.lowering),
-        ("engine", "both, in agreement" if result.engine == "both" else result.engine),
+        ("engine", "all, in agreement" if result.engine == "both" else result.engine),
         *([("dtype", result.dtype), ("sums", result.sums)] if runs.numbers_asked(result) else []),
         ("seed", f"{result.seed}"),
         ("tpusim", result.tpusim),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
+from dataclasses import fields
+from itertools import chain, groupby
+from operator import attrgetter
 from types import MappingProxyType
 
 from tpusim.machines.family import KEY, USUAL
@@ -44,7 +44,7 @@ _MORE_OPS = " --ops all times those that the vector unit computes."
 
 def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
     """Return all paragraphs on a run; layers are named in the words of its workload."""
-    counts = alike(result.layers)
+    counts = alike(result.layers, work.copies)
     apart = [layer for layer in result.layers if layer.name in counts]
     shapes = {layer.name: layer.text for layer in work.layers}
     layers = layer_table(costliest(apart, counts), shapes, result.lowering, counts)
@@ -137,73 +137,42 @@ def _own_column(key: str, layers: Sequence[LayerResult]) -> Column[LayerResult]:
     return Column(f"{head}\n{unit}" if unit else head, cell, _OWN_RANK, legend=figure.legend)
 
 
-def alike(layers: Sequence[LayerResult]) -> dict[str, int]:
-    """Return the layers that have rows of their own, by name, and how many layers each stands for.
-
-    Layers share a row if no figure differs: many in a row, such as those of one `count`, or those of blocks in a row,
-    which are called NAME_1, NAME_2 and so on.
-    """
-    # Blocks read one another, so what a layer reads is no figure here.
-    kinds = [replace(layer, name="", inputs=()) for layer in layers]
-    names = [layer.name for layer in layers]
-    place = {name: at for at, name in enumerate(names)}
-    found: dict[str, int] = {}
-    at = 0
-    while at < len(layers):
-        size, blocks = _blocks(at, kinds, names, place)
-        runs = ([*run] for _, run in groupby(range(at, at + size), kinds.__getitem__))
-        rows = (((run[0], len(run)),) if len(run) > _MOST_ALIKE else ((each, 1) for each in run) for run in runs)
-        found |= {names[each]: count * blocks for row in rows for each, count in row}
-        at += size * blocks
-    return found
-
-
-_NUMBER = re.compile(r"_(\d+)(?=$|[._])")
-"""A number in the name of a layer, which may be that of a block."""
+_FIGURES = attrgetter(*(each.name for each in fields(LayerResult) if each.name not in ("name", "inputs")))
+"""All of a layer but its name and, as blocks read one another, what it reads."""
 _FEWEST_BLOCKS = 3
 """Fewest blocks that share rows."""
 
 
-def _blocks(
-    first: int, kinds: Sequence[LayerResult], names: Sequence[str], place: Mapping[str, int]
-) -> tuple[int, int]:
-    """Return the layers of a block that begins with the `first` layer, and how many blocks in a row are alike; all
-    layers up to the next block, and 1, where none begins.
+def alike(
+    layers: Sequence[LayerResult], copies: Mapping[str, tuple[int, int]] = MappingProxyType({})
+) -> dict[str, int]:
+    """Return the layers that have rows of their own, by name, and how many layers each stands for.
+
+    Layers share a row if no figure differs: many in a row, such as those of one `count`, or those of blocks in a row;
+    `copies` has the block and the copy of a layer (`Workload.copies`).
     """
-    size, blocks = _of_blocks(first, kinds, names, place)
-    if blocks >= _FEWEST_BLOCKS:
-        return size, blocks
-    behind = range(first + 1, len(kinds))
-    following = (at for at in behind if _of_blocks(at, kinds, names, place)[1] >= _FEWEST_BLOCKS)
-    return next(following, len(kinds)) - first, 1
+    kinds = [*map(_FIGURES, layers)]
+    found: dict[str, int] = {}
 
+    def tell(places: Sequence[int], blocks: int = 1) -> None:
+        for run in ([*run] for _, run in groupby(places, kinds.__getitem__)):
+            rows = [(run[0], len(run))] if len(run) > _MOST_ALIKE else [(at, 1) for at in run]
+            found.update((layers[at].name, count * blocks) for at, count in rows)
 
-def _of_blocks(
-    first: int, kinds: Sequence[LayerResult], names: Sequence[str], place: Mapping[str, int]
-) -> tuple[int, int]:
-    """Return the size of a block that begins with the `first` layer, as its name tells, and how many in a row are
-    alike.
-    """
-    for begun in {int(each[1]) for each in _NUMBER.finditer(names[first])}:
-        # The block of the next number begins where the first layer's name comes again.
-        nexts = [place[each] - first for each in _further(names[first], begun, 1) if each in place]
-        size, blocks = min((each for each in nexts if each > 1), default=len(kinds)), 1
-        while all(
-            at + blocks * size < len(kinds)
-            and kinds[at] == kinds[at + blocks * size]
-            and names[at + blocks * size] in _further(names[at], begun, blocks)
-            for at in range(first, first + size)
-        ):
-            blocks += 1
-        if blocks >= _FEWEST_BLOCKS:
-            return size, blocks
-    return 1, 1
+    def block(span: Sequence[int]) -> object:
+        return copies.get(layers[span[0]].name, (None,))[0], [kinds[at] for at in span]
 
-
-def _further(name: str, begun: int, blocks: int) -> set[str]:
-    """Return the names that a layer of block number `begun` may have some blocks further on."""
-    places = (each.span(1) for each in _NUMBER.finditer(name) if int(each[1]) == begun)
-    return {f"{name[:start]}{begun + blocks}{name[stop:]}" for start, stop in places}
+    apart: list[int] = []
+    spans = ([*span] for _, span in groupby(range(len(layers)), lambda at: copies.get(layers[at].name)))
+    for same in ([*same] for _, same in groupby(spans, block)):
+        if len(same) >= _FEWEST_BLOCKS and len(same[0]) > 1:
+            tell(apart)
+            tell(same[0], len(same))
+            apart = []
+        else:
+            apart += chain.from_iterable(same)
+    tell(apart)
+    return found
 
 
 def costliest(layers: Sequence[LayerResult], counts: Mapping[str, int] = MappingProxyType({})) -> Sequence[LayerResult]:

@@ -27,7 +27,7 @@ def heading(result: Result) -> str:
 
     A machine that is a part of a chip is said to be one.
     """
-    engine = "both engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
+    engine = "all engines, in agreement" if result.engine == "both" else f"{result.engine} engine"
     numbers = f"{asked}, " if (asked := numbers_asked(result)) else ""
     total = result.total
     told = with_extent(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tpusim.base.errors import CapacityError, TpusimError
@@ -150,8 +150,8 @@ def _parts(jobs: Jobs) -> Mapping[Hashable, Job | Jobs]:
     if _overlap(jobs):
         return {_kind(jobs): jobs}
     parts: dict[Hashable, Job | Jobs] = {}
-    for job in jobs.each:
-        parts.setdefault(job.kind, job)
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
+        parts.setdefault(kind, job)
     return parts
 
 
@@ -187,9 +187,10 @@ def _layers_of(point: Point, found: Mapping[Hashable, WorkFinding]) -> WorkFindi
     jobs, layers = point.jobs, list[LayerResult]()
     if _overlap(jobs):
         return found[_kind(jobs)]
-    for job in jobs.each:
-        finding = found[job.kind]
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
+        finding = found[kind]
         if isinstance(finding, str):
             return f"layer {job.layer.name}: {finding}"
-        layers.append(replace(finding[0], name=job.layer.name))
+        (layer,) = finding
+        layers.append(layer.called(job.layer.name, layer.inputs, layer.riders, layer.phase))
     return tuple(layers)

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, islice, product, repeat
+from itertools import count, islice, product
 from math import prod
 from pathlib import Path
 from random import Random
@@ -19,9 +19,10 @@ from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
+from tpusim.network.blocks import EntryReader, wiring_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
 from tpusim.network.workload import MOST_IMAGES, Workload, names_in
-from tpusim.network.workload_file import in_network_order, narrowed, wiring_of, workload_of
+from tpusim.network.workload_file import narrowed, workload_of
 from tpusim.result.chips import share_notice
 from tpusim.result.vocabulary.figures import SPEEDS
 from tpusim.result.vocabulary.runs import left_out
@@ -208,8 +209,10 @@ class _Network:
         # Sizes of layers may follow from those of the layers before them.
         names, wiring = names_in(document, batch), wiring_of(document, batch)
         read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
-        layers, own, edges, biases = in_network_order(read, repeat(None, len(read)))
-        found = replace(self._known[sized], layers=layers, lowerings=own, edges=edges, biases=biases)
+        parts = EntryReader(document).parts(read)
+        # A value of an axis has no place in the file.
+        own = tuple(replace(each, where=None) for each in parts.lowerings)
+        found = replace(self._known[sized], **parts._replace(lowerings=own)._asdict())
         return narrowed(found, document).with_ops(self._ops)
 
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring) -> Read:

@@ -1,23 +1,33 @@
-"""Accounts and timelines of the units, drawn from the log and from the calendars of the ports.
+"""Accounts and timelines of the units, drawn from the tables of a log.
 
 When several layers run as one Program, the accounts are cut where one layer ends and the next begins.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, WEIGHT, Frame, last_weight
+from tpusim.machines.tpu.definition import BIAS_CYCLES, CLIENTS, FREE, last_weight
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.board import DmaTransfer, Loads, Log, Passes, StandBy
-from tpusim.machines.tpu.event.calendar import Owners, Ports
+from tpusim.machines.tpu.event.columns import Records
+from tpusim.machines.tpu.event.log import (
+    BLOCKED,
+    CAUSES,
+    PORT_STALL,
+    UNKNOWN,
+    VECTOR_WORK,
+    WAITING_WEIGHTS,
+    Log,
+    Owners,
+)
 from tpusim.machines.tpu.observation.drawing import MOST_CHANNELS, TimelineDrawing
 from tpusim.machines.tpu.observation.timeline import (
     HOLDERS,
@@ -32,117 +42,399 @@ from tpusim.machines.tpu.observation.timeline import (
     unit_name,
 )
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Stream, Vector, bias_words_of
+from tpusim.machines.tpu.program.steps import Vector
+from tpusim.machines.tpu.program.transfers import HBM
+
+STATES = *CAUSES, "busy", "bank_conflict"
+"""States of units, by their number in slices."""
+BUSY, BANK_CONFLICT = range(len(CAUSES), len(STATES))
+
+Slices: TypeAlias = NDArray[np.int64]
+"""Slices of a unit's time, which never overlap: int64[4, slices], their states, first cycles, cycles and steps."""
 
 
-def timing_of(log: Log, port: Ports, program: Program, hardware: Hardware) -> Timing:
-    """Close the accounts of a run."""
+def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
+    """Close the accounts of a run, and those of each layer in a run of several."""
     uses: dict[str, Mapping[str, int]] = {}
-    held = Track.of(holding(log.queue))
-    for array, mine in log.of_arrays(program, hardware):
-        uses[unit_name("systolic_array", array)] = array_use(mine, program, held)
-        late = [(each.steps[0], each.ready, each.filled) for each in mine.loads if each.filled > each.ready]
-        use = _booked(waiting(held, late))
-        for each in mine.loads:
-            times, biases = len(each.steps), bias_words_of(program.steps[each.steps[0]])
-            cycles = hardware.preload_cycles + BIAS_CYCLES * biases
-            use["busy"] += times * cycles
-            use["blocked"] += times * (each.ready - each.free + each.start - max(each.ready, each.filled))
-            use["port_stall"] += times * (each.last - each.start - cycles)
-        uses[unit_name("preload", array)] = use
-        uses[unit_name("vector_unit", array)] = vector_unit_use(mine, program, hardware)
-    uses |= {name: _booked(bus(moves)) for name, moves in log.buses.items()}
-    found = accounts(uses, port.owned, log.cycles, program.ports(hardware))
-    reads, writes = program.use.port_reads, program.use.port_writes
-    return Timing(log.cycles, found, bus_use(log.moves, program), reads, writes, log.hbm)
+    held = holding(log.queue)
+    for array in arrays_of(log, hardware):
+        uses[array.name("systolic_array")] = _use(array.waits(held)) + array.streaming_use()
+        uses[array.name("preload")] = array.preload_use(held)
+        uses[array.name("vector_unit")] = array.vector_unit_use()
+    uses |= {name: _use(bus(log.on_bus(name))) for name in log.buses}
+    units = accounts(uses, log.owned, log.cycles, program.ports(hardware))
+    moved, use = bus_use(log, log.on_bus(HBM.bus), program), program.use
+    whole = Timing(log.cycles, units, moved, use.port_reads, use.port_writes, log.hbm)
+    return replace(whole, layers=shares(log, program, hardware, whole)) if program.layers else whole
 
 
-def array_use(log: Log, program: Program, held: Track) -> Counter[str]:
-    """Cycles of the array by what it does or waits for, over all steps in `log`; `held` tells what holds transfers
-    when."""
-    # Only the first of repeated passes can wait for a fill: the others were repeated because nothing they need is late.
-    late = [(each.steps[0], each.ended, each.filled) for each in log.passes if each.filled > each.ended]
-    use = _booked(chain(waiting(held, late), _standing_by(log.works, held)))
-    for each in log.passes:
-        times = len(each.steps)
-        use["waiting_weights"] += times * (each.loaded - each.filled)
-        use["blocked"] += times * (each.cleared - each.loaded)
-        use[each.cause] += times * (each.start - 1 - each.cleared)
-    return use + streaming_use(log, program)
-
-
-def streaming_use(log: Log, program: Program) -> Counter[str]:
-    """Cycles of the array in the frames of the passes in `log`."""
-    use: Counter[str] = Counter()
-    for frame, mine in log.by_frame(program):
-        frames = 0
-        for each in mine.passes:
-            frames += len(each.steps) * frame.frames(_stream(each, program).words)
-            use["bank_conflict"] += len(each.steps) * each.lost * frame.period
-        use["busy"] += frames * frame.issue_cycles
-        use["port_stall"] += frames * frame.port_stall
-        use["blocked"] += frames * frame.blocked
-    return use
-
-
-def first_fill(log: Log, program: Program) -> Counter[str]:
-    """Cycles that the array waits, by cause, until the fills of its first pass or vector step are done.
+def first_fill(log: Log) -> Counter[str]:
+    """Cycles that the first array with passes waits, by cause, until the fills of its first pass or vector step are
+    done.
 
     The wait for the next frame is included if the last fill caused it.
     """
-    passes = [(each.ended, each.filled, each) for each in log.passes[:1]]
-    works = [(each.ended, each.filled, None) for each in log.works[:1]]
-    ended, filled, first = min((*passes, *works), key=lambda each: each[0])
-    use = _booked(waiting(Track.of(holding(log.queue)), [(-1, ended, filled)]))
-    if first and first.cleared == filled and not _stream(first, program).reads.table:
-        use[first.cause] += first.start - 1 - filled
+    held, works, columns = holding(log.queue), log.works[:1], log.columns
+    passes = log.passes[np.argsort(columns.rows["array"][log.passes["step"]], kind="stable")[:1]]
+    if not len(passes) or (len(works) and works["ended"][0] < passes["ended"][0]):
+        return _use(waiting(held, works, "ended"))
+    use, first = _use(waiting(held, passes, "ended")), passes[0]
+    table = columns.passes["table"][columns.rows["recipe"][first["step"]]]
+    if first["cleared"] == first["filled"] and table < 0:
+        use[CAUSES[first["cause"]]] += int(first["start"] - 1 - first["filled"])
     return use
 
 
-def vector_unit_use(log: Log, program: Program, hardware: Hardware) -> Counter[str]:
-    """Busy cycles of the vector unit, with partial sums and in steps of its own, over all steps in `log`."""
-    busy = 0
-    for frame, mine in log.by_frame(program):
-        streams = ((len(each.steps), _stream(each, program)) for each in mine.passes if each.steps)
-        busy += sum(times * frame.frames(stream.words) * frame.work(stream.accumulate, bool(stream.finish))
-                    for times, stream in streams)  # fmt: skip
-    for each in log.works:
-        step = program.steps[each.step]
-        assert isinstance(step, Vector)
-        beat = step.beat(program.fill_of(each.step), hardware)
-        busy += beat.turns(step.words) * beat.work
-    return Counter(busy=busy)
+def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
+    """First cycle of each layer, and the cycle after the last layer: a layer ends when all arrays have ended its
+    steps.
+    """
+    layers = np.array(program.layers)
+    ends = np.zeros(layers.max() + 1, np.int64)
+    np.maximum.at(ends, layers[log.works["step"]], log.works["done"])
+    for array in arrays_of(log, hardware):
+        over = array.passes["start"] - 1 + array.frames * array.frame["period"] + array.lost
+        np.maximum.at(ends, layers[array.passes["step"]], over)
+    return [0, *np.maximum.accumulate(ends)[:-1].tolist(), log.cycles]
 
 
-def _booked(pieces: Iterable[Pieces]) -> Counter[str]:
-    """Cycles by name, summed over the pieces."""
-    use: Counter[str] = Counter()
-    for each in pieces:
-        use[each.name] += int(np.sum(each.cycles))
-    return use
+def shares(log: Log, program: Program, hardware: Hardware, whole: Timing) -> tuple[Timing, ...]:
+    """Timing of each layer in a run of several; `whole` is the timing of all.
+
+    Cycles in which passes stream and the vector unit works go to the layer whose steps took them. All others are cut in
+    time, where one layer ends and the next begins.
+    """
+    cuts, layers = cuts_of(log, program, hardware), np.array(program.layers)
+    arrays, held, moves = [*arrays_of(log, hardware)], holding(log.queue), log.on_bus(HBM.bus)
+    shared = {
+        **{array.name("systolic_array"): _cut(array.waits(held), cuts) for array in arrays},
+        **{array.name("preload"): _cut(array.preloading(held), cuts) for array in arrays},
+        **{array.name("vector_unit"): [Counter[str]()] * len(program.uses) for array in arrays},
+        **{name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses},
+        **{port: _owned(owners, cuts) for port, owners in log.owners.items()},
+    }
+    found = []
+    for number, (use, cycles) in enumerate(zip(program.uses, np.diff(cuts).tolist(), strict=True)):
+        its = {unit: each[number] for unit, each in shared.items()}
+        for array in arrays:
+            mine = array.where(layers == number)
+            its[array.name("systolic_array")] += mine.streaming_use()
+            its[array.name("vector_unit")] = mine.vector_unit_use()
+        units = {unit: split(its[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
+        moved = bus_use(log, moves[layers[moves["step"]] == number], program)
+        found.append(Timing(cycles, units, moved, use.port_reads, use.port_writes))
+    return tuple(found)
 
 
-def _stream(each: Passes, program: Program) -> Stream:
-    """The first stream of a record of passes; the others in it are like the first."""
-    step = program.steps[each.steps[0]]
-    assert isinstance(step, Stream)
-    return step
+# ---- slices
 
 
-def bus_use(moves: Iterable[DmaTransfer], program: Program) -> dict[str, int]:
+def holding(queue: Records) -> Track:
+    """A track that names, at any time, what holds the oldest transfer to or from lanes or banks."""
+    # Transfers end in order, so each of them is the oldest from the end of the one before.
+    begun, ends = np.append(0, queue["done"])[: len(queue)], ("freed", "come", "converted", "done")
+    cycles = np.maximum.accumulate(np.stack([begun, *(queue[each] for each in ends)]), axis=0).T
+    starts, stops = cycles[:, :-1].ravel(), cycles[:, 1:].ravel()
+    kinds, steps = np.tile(np.arange(len(HOLDERS)), len(queue)), np.repeat(queue["step"], len(HOLDERS))
+    seen = starts < stops
+    return Track(HOLDERS, starts[seen], stops[seen], kinds[seen], steps[seen])
+
+
+def waiting(held: Track, rows: Records, since: str) -> Slices:
+    """Waits of steps for fills, from the cycle in a column of their log on until they are `filled`, cut up by what
+    holds the transfers meanwhile.
+    """
+    rows = rows[rows["filled"] > rows[since]]
+    begun, filled = rows[since], rows["filled"]
+    # Only slices of `held` that overlap a wait are visited; two binary searches find the first and the last of them.
+    first = held.ends.searchsorted(begun, "right")
+    counts = np.maximum(held.starts.searchsorted(filled, "left") - first, 0)
+    each = np.repeat(np.arange(len(rows)), counts)
+    at = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    starts, ends = np.maximum(held.starts[at], begun[each]), np.minimum(held.ends[at], filled[each])
+    return _slices(held.kinds[at], starts, ends - starts, rows["step"][each])
+
+
+def bus(moves: Records) -> Slices:
+    """Slices of a bus, transfer by transfer."""
+    waits = moves["ended"] - moves["start"] - moves["busy"]
+    moving, step = moves["stalled"] + waits, moves["step"]
+    return _joined(
+        _between(BLOCKED, moves, "free", "ready"),
+        _between(PORT_STALL, moves, "ready", "start"),
+        _between(BUSY, moves, "start", "stalled"),
+        _slices(PORT_STALL, moves["stalled"], waits, step),
+        _slices(BUSY, moving, moves["ended"] - moving, step),
+    )
+
+
+def _slices(state: int | Cycles, starts: Cycles, cycles: Cycles, steps: Cycles) -> Slices:
+    found = np.empty((4, len(starts)), np.int64)
+    found[0], found[1], found[2], found[3] = state, starts, cycles, steps
+    return found
+
+
+def _between(state: int, rows: Records, since: str, until: str) -> Slices:
+    """Slices from the cycle in one column of a log to that in another."""
+    return _slices(state, rows[since], rows[until] - rows[since], rows["step"])
+
+
+def _joined(*slices: Slices) -> Slices:
+    joined: Slices = np.concatenate(slices, axis=1)
+    return joined
+
+
+def _use(slices: Slices) -> Counter[str]:
+    """Cycles by state."""
+    sums = np.bincount(slices[0], slices[2], minlength=len(STATES)).tolist()
+    return Counter({name: int(each) for name, each in zip(STATES, sums, strict=True)})
+
+
+def _cut(slices: Slices, cuts: Sequence[int]) -> list[Counter[str]]:
+    """Cycles between each cut and the next, by state."""
+    found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
+    slices = slices[:, slices[2] > 0]
+    slices = slices[:, np.argsort(slices[1])]
+    for state, name in enumerate(STATES):
+        _, starts, cycles, _ = slices[:, slices[0] == state]
+        begun = starts.searchsorted(cuts)
+        # Prefix sums over all slices; what the last begun slice has beyond a cut is taken off again.
+        sums, ends = np.append(0, cycles.cumsum()), np.append(0, starts + cycles)
+        until = sums[begun] - np.maximum(ends[begun] - cuts, 0)
+        for count, more in zip(found, np.diff(until).tolist(), strict=True):
+            count[name] = more
+    return found
+
+
+def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
+    """Cycles that each client owns between each cut and the next."""
+    counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
+    return [Counter(dict(zip(CLIENTS[1:], each[1:], strict=True))) for each in counts]
+
+
+# ---- arrays
+
+
+def arrays_of(log: Log, hardware: Hardware) -> Iterator[ArrayLog]:
+    """The log of each array with weights of its own, or of all arrays that share weights."""
+    if log.columns.arrays == 1:
+        yield ArrayLog(log, hardware, 0, log.loads, log.passes, log.works, log.reads)
+        return
+    rows = log.columns.rows["array"]
+    for array in range(log.columns.arrays):
+        mine = rows[log.loads["step"]] == array
+        passes, works = log.passes[rows[log.passes["step"]] == array], log.works[array :: log.columns.arrays]
+        yield ArrayLog(log, hardware, array, log.loads[mine], passes, works, log.reads[mine[: len(log.reads)]])
+
+
+_IN_FRAMES = {BUSY: "issue_cycles", PORT_STALL: "port_stall", BLOCKED: "blocked"}
+"""States of an array in a frame, in order, and the attribute of a frame with the cycles of each."""
+_ADDING = {"accumulate": ("psum_delay", "add_cycles"), "finish": ("finish_delay", "finish_cycles")}
+"""What the vector unit does with words of a pass, when after the read of an ifmap word, and for how long."""
+_FRAME = *_IN_FRAMES.values(), *sum(_ADDING.values(), ()), "period", "result_delay", "together"
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayLog:
+    """The part of the log that tells of an array, or of all arrays that share weights."""
+
+    log: Log
+    hardware: Hardware
+    array: int
+    loads: Records
+    passes: Records
+    works: Records
+    reads: Cycles
+
+    def name(self, unit: str) -> str:
+        """Name of the account, or the track, of the array's unit."""
+        return unit_name(unit, self.array)
+
+    def where(self, steps: NDArray[np.bool_]) -> ArrayLog:
+        """Return the log of those passes and vector steps alone for which `steps` has True, by their number."""
+        passes, works = (each[steps[each["step"]]] for each in (self.passes, self.works))
+        return replace(self, passes=passes, works=works)
+
+    @cached_property
+    def recipes(self) -> Records:
+        """Return the recipe of each pass."""
+        columns = self.log.columns
+        recipes: Records = columns.passes[columns.rows["recipe"][self.passes["step"]]]
+        return recipes
+
+    @cached_property
+    def frame(self) -> Records:
+        """Return the frame of each pass."""
+        rows = [tuple(getattr(frame, name) for name in _FRAME) for frame in self.log.frames]
+        table = np.array(rows, [(name, np.int64) for name in _FRAME])
+        frames: Records = table[self.log.columns.rows["pace"][self.passes["step"]]]
+        return frames
+
+    @cached_property
+    def frames(self) -> Cycles:
+        """The number of frames of each pass, without those that it loses to conflicts of banks."""
+        frames: Cycles = -(-self.recipes["words"] // self.frame["together"])
+        return frames
+
+    @property
+    def lost(self) -> Cycles:
+        """The cycles that each pass loses to conflicts of banks."""
+        frames = np.append(self.log.columns.conflicts["frames"], 0)[self.recipes["conflicts"]]
+        lost: Cycles = frames * self.frame["period"]
+        return lost
+
+    # ---- accounts
+
+    def waits(self, held: Track) -> Slices:
+        """Slices of an array that waits, or stands by while the vector unit works; `held` tells what holds transfers
+        when.
+        """
+        passes, works, cleared = self.passes, self.works, self.passes["cleared"]
+        return _joined(
+            waiting(held, passes, "ended"),
+            _between(WAITING_WEIGHTS, passes, "filled", "loaded"),
+            _between(BLOCKED, passes, "loaded", "cleared"),
+            _slices(passes["cause"], cleared, passes["start"] - 1 - cleared, passes["step"]),
+            waiting(held, works, "ended"),
+            _between(WAITING_WEIGHTS, works, "filled", "loaded"),
+            _between(BLOCKED, works, "loaded", "issued"),
+            _between(VECTOR_WORK, works, "issued", "done"),
+        )
+
+    def streaming_use(self) -> Counter[str]:
+        """Cycles of the array in the frames of its passes."""
+        use = Counter({STATES[state]: int(self.frames @ self.frame[of]) for state, of in _IN_FRAMES.items()})
+        use["bank_conflict"] = int(self.lost.sum())
+        return use
+
+    def vector_unit_use(self) -> Counter[str]:
+        """Busy cycles of the vector unit, with partial sums and in steps of its own."""
+        adding = sum(int(self.frames @ (self.recipes[does] * self.frame[of])) for does, (_, of) in _ADDING.items())
+        columns = self.log.columns
+        alone = columns.works["busy"][columns.rows["recipe"][self.works["step"]]]
+        return Counter(busy=adding + int(alone.sum()))
+
+    def preload_use(self, held: Track) -> Counter[str]:
+        """Cycles of the weight path."""
+        columns, loads, use = self.log.columns, self.loads, _use(self._ahead_of_preloads(held))
+        biases = columns.loads["bias"][columns.rows["recipe"][loads["step"]]]
+        busy = len(loads) * self.hardware.preload_cycles + BIAS_CYCLES * int(biases.sum())
+        use["busy"] += busy
+        use["port_stall"] += int((loads["last"] - loads["start"]).sum()) - busy
+        return use
+
+    def _ahead_of_preloads(self, held: Track) -> Slices:
+        """Slices of the weight path until the port is asked for weights."""
+        loads, filled = self.loads, np.maximum(self.loads["ready"], self.loads["filled"])
+        return _joined(
+            _between(BLOCKED, loads, "free", "ready"),
+            waiting(held, loads, "ready"),
+            _slices(BLOCKED, filled, loads["start"] - filled, loads["step"]),
+        )
+
+    # ---- tracks
+
+    def preloading(self, held: Track) -> Slices:
+        """Slices of the weight path: a word keeps it busy from its read until its weights or its bias have entered."""
+        entered = self.reads + self.hardware.weight_word_cycles
+        # The last word of weights may be short; behind it comes that of the biases, if there is one.
+        entered[:, -2] = last_weight(0, self.hardware) + self.reads[:, -2]
+        entered[:, -1] = self.loads["last"]
+        before, there = np.column_stack((self.loads["start"], entered[:, :-1])), self.reads != UNKNOWN
+        step = np.broadcast_to(self.loads["step"][:, None], there.shape)[there]
+        before, read, entered = before[there], self.reads[there], entered[there]
+        return _joined(
+            self._ahead_of_preloads(held),
+            _slices(PORT_STALL, before, read - before, step),
+            _slices(BUSY, read, entered - read, step),
+        )
+
+    def tracks(self, program: Program, held: Track, span: range) -> Iterator[tuple[str, Track]]:
+        """The tracks of the array; slices of a frame or a cycle are made in `span` only."""
+        yield "preload", Track.in_order(STATES, *self.preloading(held))
+        yield "stream", Track.of([self._words("stream", 0)])
+        yield "systolic_array", Track.in_order(STATES, *_joined(self.waits(held), self._busy(span)))
+        yield "drain", Track.of([self._words("drain", self.frame["result_delay"])])
+        yield "vector_unit", Track.of([*self._adding(span), *self._working(program, span)])
+
+    def _words(self, name: str, delay: Cycles | int) -> Pieces:
+        """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
+        together, first = self.frame["together"], self._late(np.arange(len(self.passes)), np.zeros_like(self.frames))
+        last = (self.frames - 1) * self.frame["period"] + (self.recipes["words"] - 1) % together + 1
+        return Pieces(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
+
+    def _busy(self, span: range) -> Slices:
+        """A frame for every word (of each array)."""
+        at, begins, lost = self._frames(span, -1, self.frames)
+        frame, steps = self.frame[at], self.passes["step"][at]
+        found = [_slices(BANK_CONFLICT, begins - lost, lost, steps)]
+        for state, of in _IN_FRAMES.items():
+            found.append(_slices(state, begins, frame[of], steps))
+            begins = begins + frame[of]
+        return _joined(*found)
+
+    def _adding(self, span: range) -> Iterator[Pieces]:
+        """Work of the vector unit on each frame of passes that add to sums, or finish results."""
+        for does, (delay, cycles) in _ADDING.items():
+            at, begins, _ = self._frames(span, self.frame[delay], self.frames * self.recipes[does])
+            yield Pieces("busy", begins, self.frame[cycles][at], self.passes["step"][at])
+
+    def _working(self, program: Program, span: range) -> Iterator[Pieces]:
+        """Work of vector steps on every word, once its operands are read."""
+        works = self.works[(self.works["start"] < span.stop) & (self.works["done"] > span.start)]
+        for number, start in zip(works["step"].tolist(), works["start"].tolist(), strict=True):
+            step = program.steps[number]
+            assert isinstance(step, Vector)
+            beat = step.beat(program.fill_of(number), self.hardware)
+            begins = start + beat.work_delay + np.arange(beat.turns(step.words)) * beat.period
+            yield Pieces("busy", begins, beat.work, number)
+
+    def _frames(self, span: range, delay: Cycles | int, counts: Cycles) -> tuple[Cycles, Cycles, Cycles]:
+        """(number of the pass, cycle, cycles lost before it) of each of the `counts` first frames of every pass in the
+        span, `delay` after its ifmap slot.
+        """
+        begins, period = self.passes["start"] + delay, self.frame["period"]
+        inside = (begins < span.stop) & (begins + counts * period + self.lost > span.start)
+        counts = np.where(inside, counts, 0)
+        at = np.repeat(np.arange(len(counts)), counts)
+        number = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+        late = self._late(at, number)
+        lost = np.where(number > 0, np.diff(late, prepend=0), late)
+        return at, begins[at] + number * period[at] + late, lost
+
+    def _late(self, at: Cycles, number: Cycles) -> Cycles:
+        """The cycles by which conflicts make words late, given the places of passes, and numbers of words in them."""
+        columns, conflicts = self.log.columns, self.recipes["conflicts"][at]
+        first = np.append(columns.conflicts["words"], len(columns.delivered))[conflicts]
+        delivered = np.append(columns.delivered, 0)[np.where(conflicts < 0, -1, first + number)]
+        late: Cycles = np.where(conflicts < 0, 0, delivered - number * self.frame["period"][at])
+        return late
+
+
+# ---- transfers, and timelines
+
+
+def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cycles]:
+    """Different labels of transfers, in order, and the number of each transfer's; those of a recipe have one label."""
+    recipes, first, at = np.unique(log.columns.rows["recipe"][moves["step"]], return_index=True, return_inverse=True)
+    numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
+    for recipe in np.argsort(first).tolist():
+        numbers[recipe] = known.setdefault(program.steps[moves["step"][first[recipe]]].label, len(known))
+    return [*known], numbers[at]
+
+
+def bus_use(log: Log, moves: Records, program: Program) -> dict[str, int]:
     """Cycles of the HBM bus by the label of the transfer that has them."""
-    held: Counter[str] = Counter()
-    for each in moves:
-        held[program.steps[each.step].label] += each.ended - each.free
-    return dict(held)
+    labels, numbers = labels_of(log, moves, program)
+    sums = np.bincount(numbers, moves["ended"] - moves["free"], minlength=len(labels))
+    return {label: int(each) for label, each in zip(labels, sums.tolist(), strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A run of `program` from which timelines can be drawn; `ports` are the owners of lane 0's ports, by account."""
+    """A run of `program`, with the owners of all cycles of ports, from which timelines can be drawn."""
 
     log: Log
-    ports: Mapping[str, Owners]
     program: Program
     hardware: Hardware
 
@@ -151,139 +443,53 @@ class Recording:
         """The cycles of the layer."""
         return self.log.cycles
 
-    @cached_property
-    def held(self) -> Track:
-        """A track that names what holds the oldest transfer under way."""
-        return Track.of(holding(self.log.queue))
-
     def timeline(self, first: int = 0, stop: int | None = None) -> Timeline:
         """Every track, complete at least in cycles [first, stop), to the end without a `stop`.
 
-        Pieces of a frame or a cycle are made for these cycles only, so that a part of a long run needs little memory.
+        Slices of a frame or a cycle are made for these cycles only, so that a part of a long run needs little memory.
         """
         span = range(first, self.cycles if stop is None else stop)
-        log, program, hardware = self.log, self.program, self.hardware
-        tracks: dict[str, Iterable[Pieces]] = {
-            **{name: bus(moves) for name, moves in log.buses.items()},
-            "dma_0": _transfers(log.queue[::2], program),
-            "dma_1": _transfers(log.queue[1::2], program),
-            "queue": holding(log.queue),
+        log, held = self.log, holding(self.log.queue)
+        tracks = {
+            **{name: Track.in_order(STATES, *bus(log.on_bus(name))) for name in log.buses},
+            # Two transfers may be under way at once, but not three.
+            **{f"dma_{turn}": _transfers(log, log.queue[turn::2], self.program) for turn in (0, 1)},
+            "queue": held,
         }
-        for array, mine in log.of_arrays(program, hardware):
-            tracks |= {unit_name(unit, array): pieces for unit, pieces in self._of_array(array, mine, span)}
-            # From the first operand of each step to its last result.
-            works = [Pieces("vector", each.start, each.done - each.start, each.step) for each in mine.works]
-            tracks |= {"vector": works} if works else {}
-        tracks |= dict(_channels(log, program))
-        drawn = {name: Track.of(pieces) for name, pieces in tracks.items()}
-        ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in self.ports.items()}
-        return Timeline(self.cycles, drawn | ports)
+        for array in arrays_of(log, self.hardware):
+            tracks |= {array.name(unit): track for unit, track in array.tracks(self.program, held, span)}
+            if len(works := array.works):
+                # From the first operand of each step to its last result.
+                lasting = works["done"] - works["start"]
+                tracks["vector"] = Track.of([Pieces("vector", works["start"], lasting, works["step"])])
+        ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in log.owners.items()}
+        return Timeline(self.cycles, tracks | dict(_channels(log, self.program)) | ports)
 
     def drawn(self, first: int, stop: int) -> TimelineDrawing:
         """The drawing that a trace shows, complete in cycles [first, stop)."""
         return TimelineDrawing(self.cycles, self.program, self.timeline(first, stop), self.hardware)
 
-    def _of_array(self, array: int, log: Log, span: range) -> Iterator[tuple[str, Iterable[Pieces]]]:
-        """The tracks of an array, or of all arrays that share weights."""
-        every = [_Streams(mine.passes, self.program, frame, span) for frame, mine in log.by_frame(self.program)]
-        yield "preload", self.preloads(log, array)
-        yield "stream", chain(*(each.words("stream", 0) for each in every))
-        busy = chain(*(chain(each.waits(self.held), each.busy()) for each in every))
-        yield "systolic_array", chain(busy, _standing_by(log.works, self.held))
-        yield "drain", chain(*(each.words("drain", each.frame.result_delay) for each in every))
-        working: list[Pieces] = []
-        for each in every:
-            frame = each.frame
-            working += each.work(each.accumulate, frame.psum_delay, frame.add_cycles)
-            working += each.work(each.finish, frame.finish_delay, frame.finish_cycles)
-        for work in log.works:
-            # The work on every word, once its operands are read.
-            if work.start < span.stop and work.done > span.start:
-                step = self.program.steps[work.step]
-                assert isinstance(step, Vector)
-                beat = step.beat(self.program.fill_of(work.step), self.hardware)
-                turns = np.arange(beat.turns(step.words))
-                begins = work.start + beat.work_delay + turns * beat.period
-                working.append(Pieces("busy", begins, beat.work, work.step))
-        yield "vector_unit", working
 
-    def waits(self, log: Log) -> Iterator[Pieces]:
-        """Pieces of an array that waits, or stands by while the vector unit works."""
-        yield from _standing_by(log.works, self.held)
-        for frame, mine in log.by_frame(self.program):
-            yield from _Streams(mine.passes, self.program, frame, range(0)).waits(self.held)
-
-    def preloads(self, log: Log, array: int) -> Iterator[Pieces]:
-        """Pieces of the weight path: a word keeps it busy from its read until its weights or its bias have entered."""
-        for frame, mine in log.by_frame(self.program):
-            if mine.loads or len(log.frames) == 1:
-                yield from self._preloads(frame, mine, array)
-
-    def _preloads(self, frame: Frame, log: Log, array: int) -> Iterator[Pieces]:
-        """Pieces of preloads of one frame."""
-        step, free, ready, filled, start, last = unrolled(log.loads).T
-        filled = np.maximum(ready, filled)
-        yield Pieces("blocked", free, ready - free, step)
-        yield from waiting(self.held, np.stack([step, ready, filled], axis=1))
-        yield Pieces("blocked", filled, start - filled, step)
-        waits, hardware = np.array(frame.weight_waits(array)), self.hardware
-        owners = self.ports["port"] if "port" in self.ports else self.ports["port_weight"]
-        reads = np.flatnonzero(owners == WEIGHT)
-        # Arrays with weights of their own share the port: an array's reads are the ones at which it waits for no turn.
-        reads = reads[waits[reads % len(waits)] == 0]
-        if len(self.log.frames) > 1:
-            # Reads of other frames lie between those preloads of this one that follow one another.
-            behind = start.searchsorted(reads, "right") - 1
-            reads = reads[(behind >= 0) & (reads <= last[behind])]
-        biased = np.array([bias_words_of(self.program.steps[number]) for number in step.tolist()], np.int64)
-        words = hardware.preload_words + biased
-        ends = np.cumsum(words)
-        entered = reads + hardware.weight_word_cycles
-        # The last word of weights may be short.
-        short = (ends - 1 - biased)[biased > 0]
-        entered[short] = last_weight(reads[short], hardware)
-        entered[ends - 1] = last
-        before = np.roll(entered, 1)
-        before[ends - words] = start
-        steps = np.repeat(step, words)
-        yield Pieces("port_stall", before, reads - before, steps)
-        yield Pieces("busy", reads, entered - reads, steps)
+def _transfers(log: Log, moves: Records, program: Program) -> Track:
+    """The track of transfers by their labels."""
+    labels, numbers = labels_of(log, moves, program)
+    return Track.in_order((*labels,), numbers, moves["start"], moves["done"] - moves["start"], moves["step"])
 
 
-def holding(queue: Sequence[DmaTransfer]) -> Iterator[Pieces]:
-    """Pieces that name, at any time, what holds the oldest transfer to or from lanes or banks."""
-    if not queue:
+def _channels(log: Log, program: Program) -> Iterator[tuple[str, Track]]:
+    """A track for each channel of the DRAM, up to MOST_CHANNELS; its slices are transfers and never overlap."""
+    if not log.spans:
         return
-    step, *held, done = np.array(queue, np.int64).T[[0, *range(-len(HOLDERS), 0)]]
-    since = np.append(0, done[:-1])
-    for name, until in zip(HOLDERS, (*held, done), strict=True):
-        until = np.maximum(since, until)
-        yield Pieces(name, since, until - since, step)
-        since = until
-
-
-def waiting(held: Track, waits: Sequence[tuple[int, int, int]] | Cycles) -> Iterator[Pieces]:
-    """Waits for fills (step, first cycle, cycle after the last), cut up by what holds the transfers meanwhile."""
-    step, since, until = np.array(waits, np.int64).reshape(-1, 3).T
-    # Only pieces of `held` that overlap a wait are visited; two binary searches find the first and the last of them.
-    first = held.ends.searchsorted(since, "right")
-    counts = np.maximum(held.starts.searchsorted(until, "left") - first, 0)
-    each = np.repeat(np.arange(len(step)), counts)
-    at = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    starts, ends = np.maximum(held.starts[at], since[each]), np.minimum(held.ends[at], until[each])
-    for kind, name in enumerate(held.names):
-        yield Pieces(name, starts, np.where(held.kinds[at] == kind, ends - starts, 0), step[each])
-
-
-def _standing_by(works: Sequence[StandBy], held: Track) -> Iterator[Pieces]:
-    """Waits of the array for the operands of vector steps, and then for the vector unit."""
-    if not works:
-        return
-    step, ended, filled, loaded, issued, _, done, _ = np.array(works, np.int64).T
-    yield from waiting(held, np.stack([step, ended, filled], axis=1))
-    yield Pieces("waiting_weights", filled, loaded - filled, step)
-    yield Pieces("blocked", loaded, issued - loaded, step)
-    yield Pieces("vector_work", issued, done - issued, step)
+    moves = log.on_bus(HBM.bus)
+    labels, numbers = labels_of(log, moves, program)
+    at = np.repeat(np.arange(len(moves)), [len(span.channels) for span in log.spans])
+    channels, first, last = (np.concatenate(columns) for columns in zip(*log.spans, strict=True))
+    for channel in range(min(int(channels.max(initial=-1)) + 1, MOST_CHANNELS)):
+        here = channels == channel
+        ends, its = np.maximum.accumulate(last[here]), at[here]
+        starts = np.minimum(np.maximum(first[here], np.append(0, ends[:-1])), ends)
+        track = Track.in_order((*labels,), numbers[its], starts, ends - starts, moves["step"][its])
+        yield f"hbm_channel_{channel}", track
 
 
 def _port(owners: Owners, first: int) -> Track:
@@ -294,187 +500,3 @@ def _port(owners: Owners, first: int) -> Track:
     starts, ends = starts[owned], ends[owned]
     kinds, none = owners[starts].astype(np.int64) - 1, np.full(len(starts), -1)
     return Track(PORT_CLIENTS, starts + first, ends + first, kinds, none)
-
-
-def bus(moves: Sequence[DmaTransfer]) -> Iterator[Pieces]:
-    """Pieces of a bus, transfer by transfer."""
-    if not moves:
-        return
-    step, free, ready, start, busy, stalled, ended, *_ = np.array(moves, np.int64).T
-    waits = ended - start - busy
-    yield Pieces("blocked", free, ready - free, step)
-    yield Pieces("port_stall", ready, start - ready, step)
-    yield Pieces("busy", start, stalled - start, step)
-    yield Pieces("port_stall", stalled, waits, step)
-    yield Pieces("busy", stalled + waits, ended - stalled - waits, step)
-
-
-def _transfers(moves: Sequence[DmaTransfer], program: Program) -> Iterator[Pieces]:
-    """Pieces of transfers. Every other transfer has a track, because two may be under way at once, but not three."""
-    for move in moves:
-        yield Pieces(program.steps[move.step].label, move.start, move.done - move.start, move.step)
-
-
-def _channels(log: Log, program: Program) -> Iterator[tuple[str, Iterable[Pieces]]]:
-    """A track for each channel of the DRAM, up to MOST_CHANNELS; its slices are transfers and never overlap."""
-    if not log.spans:
-        return
-    steps = np.repeat([move.step for move in log.moves], [len(span.channels) for span in log.spans])
-    channels, first, last = (np.concatenate(columns) for columns in zip(*log.spans, strict=True))
-    labels = np.array([program.steps[step].label for step in steps.tolist()], np.str_)
-    for channel in range(min(int(channels.max(initial=-1)) + 1, MOST_CHANNELS)):
-        here = channels == channel
-        ends = np.maximum.accumulate(last[here])
-        starts = np.minimum(np.maximum(first[here], np.append(0, ends[:-1])), ends)
-        yield (
-            f"hbm_channel_{channel}",
-            [
-                Pieces(str(name), starts, np.where(labels[here] == name, ends - starts, 0), steps[here])
-                for name in np.unique(labels[here])
-            ],
-        )
-
-
-_CYCLES = 5
-"""Times that the log has of each preload or pass."""
-
-
-class _Streams:
-    """All passes in order, a column for each time in the log, and their frames as far as they lie in `span`."""
-
-    def __init__(self, passes: Sequence[Passes], program: Program, frame: Frame, span: range) -> None:
-        self.frame, self.span = frame, span
-        self.step, self.ended, self.filled, self.loaded, self.cleared, self.start = unrolled(passes).T
-        records = {step: each for each in passes for step in each.steps}
-        mine = [each for number in self.step.tolist() if isinstance(each := program.steps[number], Stream)]
-        words = np.array([stream.words for stream in mine], np.int64)
-        self.frames = -(-words // frame.together)
-        self.last = (self.frames - 1) * frame.period + (words - 1) % frame.together + 1
-        self.accumulate = np.array([stream.accumulate for stream in mine], np.bool_)
-        self.finish = np.array([bool(stream.finish) for stream in mine], np.bool_)
-        self.cause = np.array([records[number].cause for number in self.step.tolist()])
-        self.conflicts = [records[number].conflicts for number in self.step.tolist()]
-
-    def words(self, name: str, delay: int) -> Iterator[Pieces]:
-        """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
-        late = [(each.lost[[0, -1]] * each.period if each else (0, 0)) for each in self.conflicts]
-        first, last = np.array(late, np.int64).reshape(-1, 2).T
-        yield Pieces(name, self.start + first + delay, self.last + last - first, self.step)
-
-    def waits(self, held: Track) -> Iterator[Pieces]:
-        """Waits ahead of passes."""
-        yield from waiting(held, np.stack([self.step, self.ended, self.filled], axis=1))
-        yield Pieces("waiting_weights", self.filled, self.loaded - self.filled, self.step)
-        yield Pieces("blocked", self.loaded, self.cleared - self.loaded, self.step)
-        for name in np.unique(self.cause).tolist():
-            waits = np.where(self.cause == name, self.start - 1 - self.cleared, 0)
-            yield Pieces(name, self.cleared, waits, self.step)
-
-    def busy(self) -> Iterator[Pieces]:
-        """A frame for every word (of each array)."""
-        frame = self.frame
-        begins, steps, lost = self._frames(-1, self.frames)
-        yield Pieces("bank_conflict", begins - lost * frame.period, lost * frame.period, steps)
-        yield Pieces("busy", begins, frame.issue_cycles, steps)
-        yield Pieces("port_stall", begins + frame.issue_cycles, frame.port_stall, steps)
-        yield Pieces("blocked", begins + frame.issue_cycles + frame.port_stall, frame.blocked, steps)
-
-    def work(self, chosen: NDArray[np.bool_], delay: int, cycles: int) -> Iterator[Pieces]:
-        """The `cycles` of work on each frame of the `chosen` passes, `delay` cycles after its ifmap read."""
-        begins, steps, _ = self._frames(delay, np.where(chosen, self.frames, 0))
-        yield Pieces("busy", begins, cycles, steps)
-
-    def _frames(self, delay: int, counts: Cycles) -> tuple[Cycles, Cycles, Cycles]:
-        """(cycle, step, frames lost before it) of each of the `counts` first frames of every pass in the span, `delay`
-        after its ifmap slot.
-        """
-        begins, period = self.start + delay, self.frame.period
-        lost_frames = np.array([each.frames if each else 0 for each in self.conflicts], np.int64)
-        inside = (begins < self.span.stop) & (begins + (counts + lost_frames) * period > self.span.start)
-        counts = np.where(inside, counts, 0)
-        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        none = np.zeros(counts.max(initial=0), np.int64)
-        each_pass = zip(self.conflicts, counts.tolist(), strict=True)
-        late: Cycles = np.concatenate([none[:0], *((each.lost if each else none)[:count] for each, count in each_pass)])
-        lost = np.where(number > 0, np.diff(late, prepend=0), late)
-        return np.repeat(begins, counts) + (number + late) * period, np.repeat(self.step, counts), lost
-
-
-def unrolled(records: Sequence[Loads | Passes]) -> Cycles:
-    """The table [step, column] of preloads or passes: the step's number, then the times that the log has of it."""
-    rows = [np.empty((0, _CYCLES + 1), np.int64)]
-    for each in records:
-        later = np.arange(len(each.steps))[:, None] * each.every + np.array(each[2 : 2 + _CYCLES])
-        rows.append(np.append(np.array(each.steps)[:, None], later, axis=1))
-    table = np.concatenate(rows)
-    return table[np.argsort(table[:, 0])]
-
-
-def shares(run: Recording, whole: Timing) -> tuple[Timing, ...]:
-    """Timing of each layer in a run of several; `whole` is the timing of all.
-
-    Cycles in which passes stream and the vector unit works go to the layer whose steps took them. All others are cut in
-    time, where one layer ends and the next begins.
-    """
-    log, program, hardware = run.log, run.program, run.hardware
-    cuts = cuts_of(log, program)
-    arrays = [*log.of_arrays(program, hardware)]
-    waits = [_counts(run.waits(mine), cuts) for _, mine in arrays]
-    shared = {
-        **{unit_name("preload", array): _counts(run.preloads(mine, array), cuts) for array, mine in arrays},
-        **{name: _counts(bus(moves), cuts) for name, moves in log.buses.items()},
-        **{port: _owned(owners, cuts) for port, owners in run.ports.items()},
-    }
-    layers, passes = program.layers, defaultdict[int, list[Passes]](list)
-    for each in log.passes:
-        steps: defaultdict[int, list[int]] = defaultdict(list)
-        for step in each.steps:
-            steps[layers[step]].append(step)
-        for layer, its in steps.items():
-            passes[layer].append(each._replace(steps=its))
-    found = []
-    for number, use in enumerate(program.uses):
-        works = tuple(each for each in log.works if layers[each.step] == number)
-        moves = [each for each in log.moves if layers[each.step] == number]
-        mine = replace(log, loads=(), passes=tuple(passes[number]), works=works)
-        cycles, counts = cuts[number + 1] - cuts[number], {unit: each[number] for unit, each in shared.items()}
-        for array, own in mine.of_arrays(program, hardware):
-            counts[unit_name("systolic_array", array)] = waits[array][number] + streaming_use(own, program)
-            counts[unit_name("vector_unit", array)] = vector_unit_use(own, program, hardware)
-        units = {unit: split(counts[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
-        found.append(Timing(cycles, units, bus_use(moves, program), use.port_reads, use.port_writes))
-    return tuple(found)
-
-
-def cuts_of(log: Log, program: Program) -> list[int]:
-    """First cycle of each layer, and the cycle after the last layer: a layer ends when all arrays have ended its
-    steps."""
-    layers = np.array(program.layers)
-    ends = np.zeros(layers.max() + 1, np.int64)
-    for work in log.works:
-        ends[layers[work.step]] = max(ends[layers[work.step]], work.done)
-    for frame, mine in log.by_frame(program):
-        streams = _Streams(mine.passes, program, frame, range(0))
-        lost = np.array([each.frames if each else 0 for each in streams.conflicts], np.int64)
-        np.maximum.at(ends, layers[streams.step], streams.start - 1 + (streams.frames + lost) * frame.period)
-    return [0, *np.maximum.accumulate(ends)[:-1].tolist(), log.cycles]
-
-
-def _counts(pieces: Iterable[Pieces], cuts: Sequence[int]) -> list[Counter[str]]:
-    """Cycles of pieces between each cut and the next, by name. Pieces of one unit ascend and never overlap."""
-    found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
-    for piece in pieces:
-        starts, cycles = np.broadcast_arrays(np.atleast_1d(piece.starts), piece.cycles)
-        begun = starts.searchsorted(cuts)
-        # Prefix sums over all pieces; what the last begun piece has beyond a cut is taken off again.
-        sums, ends = np.append(0, cycles.cumsum()), np.append(0, starts + cycles)
-        until = sums[begun] - np.maximum(ends[begun] - cuts, 0)
-        for count, more in zip(found, np.diff(until).tolist(), strict=True):
-            count[piece.name] += more
-    return found
-
-
-def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
-    """Cycles that each client owns between each cut and the next."""
-    counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
-    return [Counter({name: n for name, n in zip(CLIENTS[1:], each[1:], strict=True) if n}) for each in counts]

@@ -21,7 +21,6 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
     HBM,
-    SCRATCH,
     BankFill,
     Fill,
     Keep,
@@ -43,9 +42,6 @@ KINDS = {
     BankFill: BANK_FILL, Keep: KEEP,
 }  # fmt: skip
 """Kind of each class of steps."""
-
-BUSES = HBM.bus, SCRATCH.bus
-"""Buses by their number in a recipe of transfers."""
 
 
 @dataclass(slots=True)
@@ -148,7 +144,7 @@ class MoveRecipe:
     """What a transfer does.
 
     Attributes:
-        bus: number of its bus in BUSES.
+        bus: number of its bus among `Hardware.pipes`.
         words: words that lane 0, or the fullest bank, moves.
         moving: cycles of the bus to move the bytes.
         busy: cycles of the bus, if nothing but the bus or the conversion of words holds it up.
@@ -275,7 +271,7 @@ class Columns(NamedTuple):
         pointer_frames, pointer_places: int64, of each pointer word the frame of the pass that first needs it, and its
             place in the slots of the frame before.
         machine: of MACHINE, one row.
-        latency: int64[2], latency of each bus in cycles.
+        latency: int64[buses], latency of each bus in cycles.
         port_of: int64, port of each client of `definition.CLIENTS`.
     """
 
@@ -310,6 +306,13 @@ class Columns(NamedTuple):
     def steps(self, kind: int) -> Numbers:
         """Numbers of the steps of a kind."""
         return np.flatnonzero(self.rows["kind"] == kind)
+
+
+RECORDS = {
+    "rows": ROW, "waits": WAIT, "loads": LOAD, "passes": PASS, "works": WORK, "moves": MOVE, "parts": PART,
+    "paces": PACE, "conflicts": LOST, "tables": POINTERS, "machine": MACHINE,
+}  # fmt: skip
+"""Records of those columns that are tables; all others are int64."""
 
 
 def columns_of(program: Program, hardware: Hardware) -> Columns:
@@ -371,7 +374,7 @@ def columns_of(program: Program, hardware: Hardware) -> Columns:
         rows, waits, np.concatenate(orders), _numbers([0, *np.cumsum([*map(len, orders)])]), transfers, keeps,
         _table(loads, LOAD), _table(passes, PASS), _table(works, WORK), _table(moves.rows, MOVE),
         _table(moves.parts, PART), pace_rows, turns, *conflicts.columns, *tables.columns, _table([machine], MACHINE),
-        _numbers([pipe.latency for pipe in moves.pipes]), port_of,
+        _numbers([pipe.latency for pipe in moves.pipes.values()]), port_of,
     )  # fmt: skip
 
 
@@ -423,7 +426,7 @@ class _Moves:
     def __init__(self, hardware: Hardware) -> None:
         self._hardware, self._known = hardware, dict[tuple[int, ...], int]()
         self.rows, self.parts = list[tuple[int, ...]](), list[tuple[int, ...]]()
-        self.pipes = hardware.pipes[HBM.bus], hardware.pipes.get(SCRATCH.bus, hardware.pipes[HBM.bus])
+        self.pipes = hardware.pipes
 
     def of(self, step: Transfer) -> int:
         """The number of the recipe of a transfer."""
@@ -431,6 +434,9 @@ class _Moves:
         key: tuple[int, ...] = KINDS[type(step)], step.words, step.hbm_bytes, id(step.tensor)
         if isinstance(step, LaneTransfer) and step.work:
             key = *key, id(step.work), *(part.words for part in step.parts)
+        elif isinstance(step, BankFill):
+            # The vector unit unpacks the words of all banks, not only those of the fullest one.
+            key = *key, step.lane_words
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = len(self.rows)
@@ -438,8 +444,8 @@ class _Moves:
         return found
 
     def _recipe(self, step: Transfer) -> tuple[int, ...]:
-        hardware, bus, first = self._hardware, BUSES.index(step.bus), len(self.parts)
-        moving, conversion = self.pipes[bus].cycles(step.hbm_bytes), step.conversion_cycles(hardware)
+        hardware, bus, first = self._hardware, [*self.pipes].index(step.bus), len(self.parts)
+        moving, conversion = self.pipes[step.bus].cycles(step.hbm_bytes), step.conversion_cycles(hardware)
         self.parts += _parts(step)
         accesses = sum(ahead + words * (1 + beside) + behind for words, ahead, beside, behind in self.parts[first:])
         busy, served = max(moving, conversion), bool(hardware.hbm.dram) and step.bus == HBM.bus

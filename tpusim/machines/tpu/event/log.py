@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import Frame
-from tpusim.machines.tpu.event.columns import BUSES, PREFETCH, Columns, Numbers, Records, record_of
+from tpusim.machines.tpu.event.columns import PREFETCH, Columns, Numbers, Records, record_of
 from tpusim.machines.tpu.event.memories import ChannelSpan
 from tpusim.machines.tpu.observation.timeline import HOLDERS, HbmUse
 from tpusim.machines.tpu.program.steps import Preload, Vector
@@ -97,8 +97,9 @@ class Moved:
     word is in place at `done`. Before that, the steps it waits for are done at `freed`, its last word has `come` (a
     fill) or is wanted (a spill), and is `converted`.
 
-    `bus` is a number of BUSES. A spill is in the memory at `stored`, in time of the last lane, and its last word was
-    `taken` from the port. `held` is the number in CAUSES of what held the transfer just before it was done.
+    `bus` is the number of its bus among `Log.buses`. A spill is in the memory at `stored`, in time of the last lane.
+    The last word from or to lanes crosses the port when `taken`. `held` is the number in CAUSES of what held the
+    transfer just before it was done. Where one of these means nothing, it is 0.
     """
 
     step: int
@@ -129,6 +130,7 @@ class Log:
         cycles: cycles of the layer, the skew of the lanes included.
         columns: the Program.
         frames: the port's frame at each pace.
+        buses: names of the buses, by their number.
         loads, passes, moves: of LOADED, PASSED and MOVED, a row for each preload, stream and transfer.
         works: of WORKED, a row for each vector step and array; those of a step lie side by side.
         owned: cycles that each client owns, by the names of CLIENTS, over all ports.
@@ -142,6 +144,7 @@ class Log:
     cycles: int
     columns: Columns
     frames: tuple[Frame, ...]
+    buses: tuple[str, ...]
     loads: Records
     passes: Records
     works: Records
@@ -160,7 +163,7 @@ class Log:
 
     def on_bus(self, name: str) -> Records:
         """Transfers on a bus, by the name of its account."""
-        moves: Records = self.moves[self.moves["bus"] == BUSES.index(name)]
+        moves: Records = self.moves[self.moves["bus"] == self.buses.index(name)]
         return moves
 
     @property

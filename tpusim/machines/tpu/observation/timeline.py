@@ -202,11 +202,15 @@ class Track:
         parts = list(pieces)
         names = tuple(dict.fromkeys(piece.name for piece in parts))
         columns = [
-            np.broadcast_arrays(np.atleast_1d(piece.starts), piece.cycles, names.index(piece.name), piece.steps)
+            np.broadcast_arrays(names.index(piece.name), np.atleast_1d(piece.starts), piece.cycles, piece.steps)
             for piece in parts
         ]
         none = np.empty((4, 0), np.int64)
-        starts, cycles, kinds, steps = np.concatenate([none, *map(np.stack, columns)], axis=1)
+        return cls.in_order(names, *np.concatenate([none, *map(np.stack, columns)], axis=1))
+
+    @classmethod
+    def in_order(cls, names: tuple[str, ...], kinds: Cycles, starts: Cycles, cycles: Cycles, steps: Cycles) -> Track:
+        """Put slices in order, as `of` does."""
         order = np.argsort(starts, kind="stable")
         order = order[cycles[order] > 0]
         starts, ends, kinds, steps = starts[order], (starts + cycles)[order], kinds[order], steps[order]

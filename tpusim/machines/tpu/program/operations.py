@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
+from itertools import chain
 from math import erf, erfc, pi, prod, sqrt
 from operator import add, mul
 from typing import Any, NamedTuple, TypeAlias
@@ -153,6 +154,11 @@ def _of_masked(multiplies: bool) -> Operation:
         work,
         lambda counts: counts.operands > 2 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     )
+
+
+def _bent(x: _Values, slope: _Values) -> _Values:
+    """Each element, or its product with a slope where it is below zero."""
+    return np.where(x < 0, x * slope, x)
 
 
 def _clip(x: _Values, low: float, high: float) -> _Values:
@@ -393,9 +399,10 @@ OPERATIONS: dict[str, Operation] = {
         lambda counts: counts.operands > 0 and counts.operands % 2 == 0 and not counts.scalars + counts.coefficients,
     ),
     "maximum": Operation(
-        lambda operands, *_: reduce(np.maximum, operands),
-        lambda counts, _: AluWork(0, counts.operands - 1),
-        lambda counts: counts.operands > 0 and not counts.scalars + counts.coefficients,
+        # One after another, as windows have many operands.
+        lambda operands, scalars, _: reduce(np.maximum, chain(operands, _terms((), scalars))),
+        lambda counts, _: AluWork(0, counts.operands + (counts.scalars > 0) - 1),
+        lambda counts: counts.operands > 0 and not counts.coefficients,
         selects=True,
     ),
     # Two choices a tap, of the element and of its number, by one comparison.
@@ -421,6 +428,14 @@ OPERATIONS: dict[str, Operation] = {
     "sub": _of_terms(_difference),
     "rsub": _of_terms(lambda terms: _difference(terms[::-1])),
     "mul": _of_terms(lambda terms: reduce(mul, terms), multiplies=True),
+    "minimum": _of_terms(lambda terms: reduce(np.minimum, terms))._replace(selects=True),
+    "prelu": Operation(
+        lambda operands, scalars, _: _bent(*_terms(operands, scalars)),
+        # A product, and a choice by the sign.
+        lambda *_: AluWork(1, 1),
+        lambda counts: counts.operands + (counts.scalars > 0) == 2 and not counts.coefficients,
+    ),
+    "where": _of_values(lambda x, y, by: _chosen(by != 0, x, y), 3, 0, 2)._replace(selects=True),
     "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
     "masked": Operation(

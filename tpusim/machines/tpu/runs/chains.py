@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,10 +114,18 @@ class ProgramChain:
         with failures_named(self):
             return event.run(self.program, self.hardware)
 
+    @cached_property
+    def by_simpy(self) -> Timing:
+        """Time by processes of SimPy; see `timing`."""
+        if self.like:
+            return self.like.by_simpy
+        with failures_named(self):
+            return event.by_simpy(self.program, self.hardware)
+
     def recorded(self) -> tuple[Recording, tuple[int, ...]]:
         """A recording of all units; and the first cycle of each layer, with the cycle after the last."""
         found = event.record(self.program, self.hardware)
-        cuts = cuts_of(found.log, found.program) if len(self.members) > 1 else (0, found.cycles)
+        cuts = cuts_of(found.log, found.program, found.hardware) if len(self.members) > 1 else (0, found.cycles)
         return found, tuple(cuts)
 
     @property
@@ -146,7 +154,7 @@ def chains_of(
     members: Iterable[tuple[Op, Prepared]], workload: Workload, hardware: Hardware, most_steps: int
 ) -> Iterator[ProgramChain]:
     """Chains, as long as possible, of the layers in order; a chain has at most `most_steps` steps unless it is one
-    layer. In networks of blocks that repeat, a chain that is full ends with a block, so that chains repeat as well.
+    layer. Where the workload says its blocks, a chain that is full ends with one, so that chains repeat as well.
     """
     reads, arrangements = _Reads(workload), _Arrangements(hardware, workload.batch)
     blocks, known = _blocks(workload), dict[Hashable, ProgramChain]()
@@ -186,27 +194,10 @@ def chains_of(
 
 
 def _blocks(workload: Workload) -> dict[str, int]:
-    """Return by the first layer of each block that repeats the number of the block's layers."""
-    kinds = [layer.shape_key for layer in workload.layers]
-    found: dict[str, int] = {}
-    at = 0
-    while at < len(kinds):
-        sizes = range(2, MOST_LAYERS + 1)
-        size = next((each for each in sizes if _alike(kinds, at, each) and _alike(kinds, at + each, each)), 0)
-        if not size:
-            at += 1
-            continue
-        while _alike(kinds, at, size):
-            found[workload.layers[at].name] = size
-            at += size
-        found[workload.layers[at].name] = size
-        at += size
-    return found
-
-
-def _alike(kinds: Sequence[Hashable], at: int, size: int) -> bool:
-    """Whether the `size` layers from `at` on have the same shapes as the `size` layers after them."""
-    return at + 2 * size <= len(kinds) and kinds[at : at + size] == kinds[at + size : at + 2 * size]
+    """Return by the first layer of each copy of a block the number of the copy's layers, where a chain holds them."""
+    copies = workload.copies
+    spans = ([*span] for _, span in groupby(workload.layers, lambda layer: copies.get(layer.name)))
+    return {span[0].name: len(span) for span in spans if span[0].name in copies and len(span) <= MOST_LAYERS}
 
 
 def _kind(chain: ProgramChain) -> Hashable:

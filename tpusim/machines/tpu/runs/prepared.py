@@ -89,6 +89,11 @@ class Prepared(ReadyLayer):
         return self.known or event.run(self.program, self.running)
 
     @cached_property
+    def by_simpy(self) -> Timing:
+        """Time by processes of SimPy."""
+        return event.by_simpy(self.program, self.running)
+
+    @cached_property
     def _counted(self) -> list[Any]:
         """The timing of the last account, and the account."""
         return []
@@ -200,9 +205,9 @@ class Prepared(ReadyLayer):
     def phases(self, array: Mapping[str, int]) -> Phases:
         """By what the event engine notes of the first pass, or the first vector step, and the last spill."""
         log, skew = event.logged(self.program, self.running), self.running.skew
-        filling = first_fill(log, self.program)
+        filling = first_fill(log)
         ended = log.cycles - array["idle"]
-        drain = min(max(log.moves[-1].start - ended, 0), array["idle"] - skew)
+        drain = min(max(int(log.on_bus(HBM.bus)["start"][-1]) - ended, 0), array["idle"] - skew)
         ends = {"first_fill": filling.total(), "drain": drain, "spill": array["idle"] - drain - skew, "skew": skew}
         rest = {state: cycles - filling[state] for state, cycles in array.items() if state != "idle"}
         return Phases(**rest | ends)

@@ -44,13 +44,15 @@ NOT_TIMED = frozenset({
     "average_pool", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod",
     "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt", "scatter",
     "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
-    "sub", "tan", "tanh", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient", "weighted_sum",
+    "sub", "tan", "tanh", "top_k", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient",
+    "weighted_sum",
 })  # fmt: skip
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
 LAX = "lax."
 """The word before the names of primitives, some of which layers have, too."""
 _WHY = {
     "cond": "values decide which branch is taken",
+    "ragged_dot_general": "how many rows each product has follows from values; give whole numbers, not their shape",
     "scan": f"it has more than {MOST_STEPS:,} steps",
     "while": "values decide how often it goes round",
 }
@@ -163,7 +165,7 @@ def understood(
         name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
         if not isinstance(leaf, jax.ShapeDtypeStruct)
     }  # fmt: skip
-    read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs))
+    read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs, given=given))
     _find_layers(read)
     # The way there says what the batch is: on the way back, channels may stand in the place of images.
     there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
@@ -171,7 +173,7 @@ def understood(
     for batch in (there or read.batch, 1):
         if read.batch == (there or read.batch) and read.sums_over_batches:
             break
-        read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs, batch))
+        read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs, batch, given))
         _find_layers(read)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
@@ -223,7 +225,7 @@ def _find_layers(read: UnderstoodFunction) -> None:
         except (UnfitNode, InputError) as error:
             layouts[node.outputs[0]] = layout_behind(known)
             whole = flat.types[node.outputs[0]].kind in "iub"
-            if node.op not in NOT_TIMED or (node.op in OF_THE_ARRAY and not whole):
+            if node.op not in NOT_TIMED or (node.op in OF_THE_ARRAY and (not whole or "bytes" in str(error))):
                 read.not_known[f"{LAX}{node.op}"] += 1
                 if str(error):
                     read.reasons.append(f"{node.name}: {', '.join(str(error).splitlines())}")
@@ -235,7 +237,10 @@ def _as_layer(known: KnownPrimitive, flat: Flat) -> AsLayer:
     """Return the layer that a node is. Raises UnfitNode, or InputError for sizes of which no layer can be."""
     node = known.node
     types = [flat.types[name] for name in (*node.inputs[node.op == "select_n" :], *node.outputs)]
-    if any(each.kind in "iubc" for each in types):
+    bytes_ = node.op in _OF_BYTES and [each.name in ("int8", "uint8") for each in types[:2]] == [True, True]
+    if bytes_ and types[-1].name != "int32":
+        raise UnfitNode(f"its sums of bytes are {types[-1].name}; ask for preferred_element_type=jnp.int32")
+    if not bytes_ and any(each.kind in "iubc" for each in types):
         raise UnfitNode("it works on whole numbers")
     if not prod(known.result) or not all(map(prod, known.shapes)):
         raise UnfitNode("it has no elements")
@@ -243,6 +248,8 @@ def _as_layer(known: KnownPrimitive, flat: Flat) -> AsLayer:
     if single and node.op not in OF_THE_ARRAY:
         raise UnfitNode("it works on one number")
     made = LAYERS[node.op](known)
+    if bytes_:
+        made = made._replace(views=replace(made.views, whole=True))
     sizes = {key: each for key, each in made.sizes.items() if key not in ("op", "count")}
     if made.sizes["op"] in _BY_BATCH:
         del sizes["images"]
@@ -269,6 +276,8 @@ def _unknown(read: UnderstoodFunction) -> str:
 # ---- as a workload, and as a graph
 
 
+_OF_BYTES = frozenset({"conv_general_dilated", "dot_general"})
+"""Primitives that multiply bytes, if their sums are of 32 bits."""
 _SHORT = {"conv_general_dilated": "conv", "dot_general": "dot", "reduce_window_max": "max_pool", "add_any": "add"}
 """Names of layers, where those of primitives are long."""
 

@@ -43,13 +43,16 @@ _MOST_PLACES = 1000
 """Most places of a window that become a product each."""
 
 
-def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0) -> Flat:
-    """Make a closed jaxpr flat; its inputs and outputs have these names.
+def flattened(
+    closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0, given: Mapping[str, Any] | None = None
+) -> Flat:
+    """Make a closed jaxpr flat; its inputs and outputs have these names. Inputs that are `given` tell sizes, where
+    sizes are values.
 
     On the way back convolutions are filled up with images of zeros to whole batches of `batch`, and gradients by
     filters sum over a batch. With `batch` 0 it is the largest number that divides the images of all convolutions.
     """
-    work = _Flattening(batch)
+    work = _Flattening(batch, given or {})
     for name, var in zip(inputs, closed.jaxpr.invars, strict=True):
         work.known(name, var.aval)
     ends = work.put(closed, inputs)
@@ -64,8 +67,9 @@ def flattened(closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch:
 class _Flattening:
     """The nodes so far; each method that adds some returns the names of their results."""
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, arguments: Mapping[str, Any]) -> None:
         self.flat, self._batch, self._counts = Flat(), batch, not batch
+        self._arguments = arguments
         self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
         self._spread = dict[str, tuple[str, ValueShape]]()
         """By a value that is spread over more elements what it is spread from, and its shape with axes of one."""
@@ -146,6 +150,8 @@ class _Flattening:
             made = self._worked_out(eqn, given)
         elif op == "conv_general_dilated":
             return [self._convolution(eqn, *given)]
+        elif op == "ragged_dot_general" and (rows := self._rows_of_groups(said, given)) is not None:
+            return [self._group_by_group(given, rows, eqn.outvars[0].aval)]
         else:
             made = self._added(op, self._narrowed(op, given, eqn), [each.aval for each in eqn.outvars], said)
         if op == "broadcast_in_dim" and prod(narrow) < prod(eqn.outvars[0].aval.shape):
@@ -237,6 +243,38 @@ class _Flattening:
         one = (1, *aval.shape)
         each = [self._moved("reshape", [name], one, new_sizes=one) for name in names]
         return self._moved("concatenate", each, (len(each), *aval.shape), dimension=0)
+
+    # ---- products of groups of rows, each by a matrix of its own
+
+    def _rows_of_groups(self, said: Mapping[str, Any], given: Sequence[str]) -> list[int] | None:
+        """Return how many rows each group has; None where that is not known, or the product is of another kind."""
+        numbers = said["ragged_dot_dimension_numbers"]
+        contracted, together_ = numbers.dot_dimension_numbers
+        usual = [[*each] for each in (*contracted, *together_)] == [[1], [1], [], []]
+        ragged = [*numbers.lhs_ragged_dimensions], [*numbers.rhs_group_dimensions]
+        sizes = self.flat.constants.get(given[2], self._arguments.get(given[2]))
+        if not usual or ragged != ([0], [0]) or sizes is None or np.ndim(sizes) != 1:
+            return None
+        return [int(each) for each in np.asarray(sizes)]
+
+    def _group_by_group(self, given: Sequence[str], rows: Sequence[int], out: Any) -> str:
+        """Add a product for each group that has rows, and their results one behind another; further rows are zero."""
+        factors, matrices = given[:2]
+        height, depth = self.flat.shapes[factors]
+        width, first, made = out.shape[1], 0, list[str]()
+        for group, many in enumerate(rows):
+            last = min(first + many, height)
+            if last > first:
+                part = self._moved("slice", [factors], (last - first, depth), start_indices=[first, 0],
+                                   limit_indices=[last, depth], strides=None)  # fmt: skip
+                numbers = ((1,), (0,)), ((), ())
+                shape = last - first, width
+                weights = self._part(matrices, group)
+                made.append(self._moved("dot_general", [part, weights], shape, dimension_numbers=numbers))
+            first = max(first, last)
+        if first < height:
+            made.append(self._constant(jnp.zeros((height - first, width), out.dtype)))
+        return made[0] if len(made) == 1 else self._moved("concatenate", made, out.shape, dimension=0)
 
     # ---- convolutions
 

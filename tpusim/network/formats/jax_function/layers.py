@@ -151,7 +151,7 @@ def cut_off(
     whole = (given - 1) * stride + reach + 1
     for start, turned in ((reach - pads[0], False), (reach - pads[1], True)):
         # A transposed convolution cuts off as much at both ends, so the other padding must come out as output_padding.
-        if start >= 0 and 0 <= (more := size - whole + 2 * start) < max(stride, dilation):
+        if start >= 0 and 0 <= (more := size - whole + 2 * start) < start + max(stride, dilation):
             return start, more, turned
     return None
 

@@ -23,9 +23,9 @@ from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, Run
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
-from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, load, missing_weights, operator, opset_of
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
-from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
+from tpusim.network.formats.onnx_model.rewrites import branched, expanded, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
@@ -59,6 +59,8 @@ class Understood:
         reasons: why what the array would compute cannot be a layer.
         untimed: by op that takes no time how often each reason holds.
         same: results of batch normalizations that merged into the layer before them.
+        missing: which files of weights are not there, in words.
+        expanded: operators that were written out as others.
     """
 
     model: ModelProto
@@ -75,6 +77,8 @@ class Understood:
     folded: int = 0
     same: list[str] = field(default_factory=list)
     untimed: dict[str, Counter[str]] = field(default_factory=dict)
+    missing: str = ""
+    expanded: Counter[str] = field(default_factory=Counter)
 
     def leave_out(self, op: str, why: str) -> None:
         """Count an op that takes no time, and the reason."""
@@ -105,21 +109,25 @@ of them are like those of a model of one image, of which nothing follows the bat
 
 
 class OpenedModel(NamedTuple):
-    """A model as its file has it, without large weights; `weights` are the names of all."""
+    """A model as its file has it, without large weights; `weights` are the names of all, `missing` says which of
+    their files are not there.
+    """
 
     path: Path
     asked: ModelOptions
     model: ModelProto
     weights: frozenset[str]
     batch: ModelBatch
+    missing: str
 
     @classmethod
     def of(cls, path: Path, asked: ModelOptions) -> OpenedModel:
         """Open the model in a file. Raises InputError."""
         model = load(path)
+        missing = missing_weights(model, path)
         batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
         weights = without_weights(model)
-        return cls(path, asked, without_declared(inlined(model, path), path), weights, batch)
+        return cls(path, asked, without_declared(inlined(model, path), path), weights, batch, missing)
 
 
 def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
@@ -134,14 +142,19 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
             raise InputError(Problem(advice, str(path)))
         own = 1
     ways = branched(opened.model, batch, own, path)
-    steps = unrolled(ways.model, batch, own, path)
+    whole = expanded(ways.model, batch, own, path)
+    steps = unrolled(whole.model, batch, own, path)
     facts = Facts.of(steps.model, opened.weights)
     ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
     values = _inferred_for(steps.model, batch, own, ops, facts.opset, path)
     if batch.fixed:
-        own = _images_of(steps.model, values, own)
+        own = _images_of(steps.model, values, own, alone=not wanted.usual and wanted.images == 1)
     run = _run(batch, own, wanted, path)
-    read = Understood(steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *steps.left])
+    read = Understood(
+        steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *whole.left, *steps.left]
+    )
+    read.expanded.update(whole.done)
+    read.missing = opened.missing
     for node in read.model.graph.node:
         name = operator(node)
         # Convolutions and products inside such a node are lost with it, and are named.
@@ -156,7 +169,8 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
         elif name in VECTOR_OPS:
             read.not_timed[name] += 1
         else:
-            read.leave_out(name, _IN_PLACE if name in IN_PLACE else _UNLIKE.get(name, _NO_LAYER))
+            why = whole.why.get(node.output[0]) or _UNLIKE.get(name, _NO_LAYER)
+            read.leave_out(name, _IN_PLACE if name in IN_PLACE else why)
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
@@ -167,17 +181,20 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
 
 
 _OF_IMAGES = frozenset({
-    "Conv", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+    "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "MaxPool", "AveragePool", "GlobalMaxPool",
+    "GlobalAveragePool",
 })  # fmt: skip
 """Operators whose first operand has its images along axis 0."""
 
 
-def _images_of(model: ModelProto, values: Inferred, first: int) -> int:
+def _images_of(model: ModelProto, values: Inferred, first: int, alone: bool) -> int:
     """Return how many images a model of fixed sizes holds: its first dimension, unless a convolution or pool has
-    others.
+    others; or there is none, and the model is to run `alone`: then the dimension counts something else.
     """
     maps = (values.shapes.get(node.input[0]) for node in model.graph.node if node.op_type in _OF_IMAGES)
     images = [shape[0] for shape in maps if shape and shape[0] > 0]
+    if alone and not images:
+        return 1
     return first if all(each % first == 0 for each in images) else gcd(*images)
 
 
@@ -331,7 +348,13 @@ _NO_LAYER = "no layer here computes it"
 _IN_PLACE = "its result is read where its operand lies"
 _UNLIKE = {
     **dict.fromkeys(("LpPool", "GlobalLpPool"), "pools take the largest element or the mean"),
-    **dict.fromkeys(("Gather", "GatherElements", "GatherND"), "which elements it takes follows from values"),
+    **dict.fromkeys(
+        ("Compress", "Gather", "GatherElements", "GatherND", "NonZero"), "which elements it takes follows from values"
+    ),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), "where elements go follows from values"),
+    **dict.fromkeys(("TopK", "Unique"), "elements are sorted, and no unit here sorts"),
+    "NonMaxSuppression": "boxes are left out one after another, as those before them say",
+    **dict.fromkeys(("GridSample", "RoiAlign"), "where it samples follows from values"),
 }
 """Reasons of operators that are like those of layers."""
 
@@ -398,6 +421,8 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 
 def _notes(read: Understood) -> Iterator[str]:
     batch, run = read.batch, read.run
+    if read.missing:
+        yield f"{read.missing}; their shapes tell the time, and no values go from layer to layer"
     if batch.names:
         named = ", ".join(sorted(batch.names))
         yield f"the model leaves its batch open ({named}); layers are for the batch of a run"
@@ -417,6 +442,8 @@ def _notes(read: Understood) -> Iterator[str]:
         each = ", ".join(read.steps[:_MOST_TOLD])
         more = ", ..." if len(read.steps) > _MOST_TOLD else ""
         yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
+    if read.expanded:
+        yield f"taken as the operators that they are made of, or a part of: {_listed(read.expanded)}"
     if read.same:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:
@@ -455,7 +482,10 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     # None: the model names no type, or one that NumPy does not have, such as bfloat16.
     outputs = {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
     sizes = read.batch.sizes(own)
-    held = load(path).graph
+    whole = load(path)
+    if missing := missing_weights(whole, path):
+        raise InputError(Problem(f"{missing}; put them beside the model, or time its layers alone", str(path)))
+    held = whole.graph
     if held.sparse_initializer:
         raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
     weights = {each.name: _array(each, path) for each in held.initializer}

@@ -39,8 +39,15 @@ _MOVES = (
     "Flatten Gather GatherElements GatherND Identity Pad QuantizeLinear Range Reshape Resize Shape Size Slice "
     "SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Upsample"
 )
+_BY_VALUES = (
+    "Acos Acosh AffineGrid Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow "
+    "CenterCropPad Col2Im Compress Cosh CumProd DFT Det Einsum EyeLike GridSample HammingWindow HannWindow Hardmax "
+    "MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot ReverseSequence RoiAlign STFT Scatter ScatterElements "
+    "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
+)
+_EVERY = _POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES, _BY_VALUES
 
-NOT_TIMED = frozenset(" ".join((_POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES)).split())
+NOT_TIMED = frozenset(" ".join(_EVERY).split())
 """Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
 
 IN_PLACE = frozenset({
@@ -50,13 +57,14 @@ IN_PLACE = frozenset({
 """Operators whose results are read where their operands lie."""
 
 _CHANNELS_FIRST = frozenset({
-    "Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "BatchNormalization",
+    "Conv", "ConvInteger", "ConvTranspose", "MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool",
+    "BatchNormalization",
 })  # fmt: skip
 _FIXED = ("Constant", "Shape", "Size")
 """Operators whose values are known once shapes are."""
 _WITH_WEIGHTS = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """Operators whose weights take in a batch normalization behind them."""
-_CHANNELS_LAST = frozenset({"Gemm", "MatMul"})
+_CHANNELS_LAST = frozenset({"Gemm", "MatMul", "MatMulInteger"})
 _TURNS = frozenset({
     "DepthToSpace", "Expand", "Flatten", "Gather", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip

@@ -47,7 +47,6 @@ def load(path: Path) -> ModelProto:
         if opset.domain in _MAIN and not 1 <= opset.version <= known:
             says = f"opset {opset.version}; onnx {onnx.__version__} knows opsets 1 to {known}"
             raise _refused(path, f"{says}: export the model for one of them, or install a newer onnx")
-    _check_beside(model, path)
     _check_order(model.graph, path)
     return model
 
@@ -112,8 +111,12 @@ def _check_text(model: ModelProto, path: Path) -> None:
         raise _refused(path, "a name in it is no text, so the file is damaged: copy it, or export the model again")
 
 
-def _check_beside(model: ModelProto, path: Path) -> None:
-    """Check that files of weights are there, in the model's own folder; they are not read."""
+def missing_weights(model: ModelProto, path: Path) -> str:
+    """Say which files of weights are not there; empty where all are.
+
+    Shapes stand in the model, so that time needs none of them. Raises InputError for one outside the model's own
+    folder.
+    """
     missing: dict[str, int] = {}
     folders = {path.parent.resolve(), path.resolve().parent}
     for tensor in _tensors(model):
@@ -127,10 +130,9 @@ def _check_beside(model: ModelProto, path: Path) -> None:
                 raise _refused(path, f"{says}; they must stand in the model's own folder")
             if not (path.parent / file).is_file():
                 missing[name] = missing.get(name, 0) + 1
-    if missing:
-        files = ", ".join(f"{name} ({counted(tensors, 'tensor')})" for name, tensors in [*missing.items()][:_SHOWN])
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise _refused(path, f"files of weights are missing: {files}{more}; put them beside the model")
+    files = ", ".join(f"{name} ({counted(tensors, 'tensor')})" for name, tensors in [*missing.items()][:_SHOWN])
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return f"files of weights are missing: {files}{more}" if missing else ""
 
 
 def _leads_into(file: Path, folders: Set[Path]) -> bool:

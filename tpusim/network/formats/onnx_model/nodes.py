@@ -211,10 +211,12 @@ def _cut(node: KnownNode, axis: int, spread: int) -> tuple[int, int, bool]:
     if _AUTO_PADS[auto] or "output_shape" in node.attributes:
         less, more = (whole := spread + added - size) // 2, -(-whole // 2)
         before, after = (less, more) if auto == "SAME_UPPER" else (more, less)
-    fitting = (start for start in (before, after) if start >= 0 and size - spread + 2 * start >= 0)
-    if (start := next(fitting, None)) is None:
-        raise UnfitNode(f"{before} and {after} are cut off its ends, of {spread} elements, and {size} are left")
-    return start, size - spread + 2 * start, start != before
+    if min(before, after) < 0:
+        raise UnfitNode(f"{before} and {after} are cut off its ends, and nothing below 0 can be")
+    # What is added at the far end was cut off there, as far as that goes; the layer cuts off less there than ahead.
+    after -= added
+    start = max(before, after)
+    return start, size - spread + 2 * start, after > before
 
 
 def _gemm(node: KnownNode) -> AsLayer:
@@ -281,8 +283,19 @@ def _shared(factor: ValueShape, constant: bool) -> bool:
     return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
+def _whole(read: Callable[[KnownNode], AsLayer]) -> Callable[[KnownNode], AsLayer]:
+    """Make the reader of an operator that multiplies bytes, less their zero points."""
+
+    def made(node: KnownNode) -> AsLayer:
+        sizes, views = read(node)
+        return AsLayer(sizes, replace(views, whole=True))
+
+    return made
+
+
 ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul,
+    "Conv": _conv, "ConvInteger": _whole(_conv), "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv,
+    "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": _whole(_matmul),
 }  # fmt: skip
 """The operators of ONNX that the array computes."""
 

@@ -8,32 +8,45 @@ it. What is cut apart or joined moves nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, count
+from functools import partial
+from itertools import chain
+from math import isclose
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
-import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError
+from tpusim.base.words import counted
+from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
-from tpusim.network.formats.onnx_model.file import called, opset_of
+from tpusim.network.formats.onnx_model.expansions import EXPANSIONS, SeveralOps, UnknownShape
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED
+from tpusim.network.formats.onnx_model.file import called, operator, opset_of
+from tpusim.network.formats.onnx_model.new_nodes import NewNodes, free, names_in
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
 from tpusim.network.formats.onnx_model.standard import GATES, refuse_forbidden
+from tpusim.numerics.element_types import Values
 
 _IF = "If"
 _CONSTANT = "Constant"
 
 
 class Rewritten(NamedTuple):
-    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced."""
+    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced, and
+    `why` has the reason by the first result of such a node.
+    """
 
     model: ModelProto
     done: Sequence[str]
     left: Sequence[str]
+    why: Mapping[str, str] = MappingProxyType({})
 
 
 def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
@@ -111,12 +124,6 @@ def read_by(node: NodeProto) -> Iterator[str]:
 # ---- putting a branch in the place of its If
 
 
-def names_in(graph: GraphProto) -> set[str]:
-    """Return the names of all values of a graph."""
-    given = chain((each.name for each in graph.input), (each.name for each in graph.initializer))
-    return {*given, *(name for node in graph.node for name in node.output)}
-
-
 def _branch(node: NodeProto, condition: bool, taken: set[str]) -> Iterator[NodeProto]:
     """Yield the nodes of the branch, its weights as constants, and nodes that pass its results on.
 
@@ -138,13 +145,6 @@ def _branch(node: NodeProto, condition: bool, taken: set[str]) -> Iterator[NodeP
             yield helper.make_node("Identity", [renamed.get(made.name, made.name)], [name], name=called(node))
 
 
-def free(name: str, taken: set[str]) -> str:
-    """Return the name, with a number where it is in `taken`, and add it there."""
-    found = next(each for each in chain([name], (f"{name}_{at}" for at in count(2))) if each not in taken)
-    taken.add(found)
-    return found
-
-
 def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
     """Rename the values of a node, also in the graphs inside it."""
     for names in (node.input, node.output):
@@ -159,15 +159,98 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
                 made.name = name_of(made.name)
 
 
+# ---- operators that are written out as others
+
+
+_SEVERAL = EXPANSIONS.keys() | WITH_BODIES
+
+
+def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
+    """Write operators out that are several others, for a run of `images`; what is written out may be in what is."""
+    done, why, names = list[str](), dict[str, str](), names_in(model.graph)
+    while made := _written_out(model, batch, images, path, names, why):
+        nodes = [*enumerate(model.graph.node)]
+        done += [operator(node) for at, node in nodes if at in made]
+        model = _with_nodes(model, [each for at, node in nodes for each in made.get(at, [node])])
+    left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
+            if node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
+    joined, kept = _gated(model.graph)
+    return Rewritten(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+
+
+def _written_out(
+    model: ModelProto, batch: ModelBatch, images: int, path: Path, names: set[str], why: dict[str, str]
+) -> dict[int, list[NodeProto]]:
+    """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. What cannot be
+    written out gets its reason in `why`, by its first result; new values get names outside `names`.
+    """
+    several = {
+        at: node for at, node in enumerate(model.graph.node) if operator(node) in _SEVERAL and node.output[0] not in why
+    }
+    if not several:
+        return {}
+    wanted = {name for node in several.values() for name in node.input if name}
+    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+    opset, made = opset_of(model), dict[int, list[NodeProto]]()
+    refuse_forbidden(several.values(), found, opset, path)
+    for at, node in several.items():
+        try:
+            if operator(node) in WITH_BODIES:
+                made[at] = body_of(node, opset, found.kinds, found.shapes, names)
+            else:
+                new = NewNodes(called(node), opset, names)
+                EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
+                made[at] = new.made
+        except UnknownShape:
+            continue
+        except (UnfitNode, ValueError, IndexError) as error:
+            why[node.output[0]] = str(error)
+    return made
+
+
+def _gated(graph: GraphProto) -> tuple[list[str], list[NodeProto]]:
+    """Return the operators that are one with the product behind them, and the nodes with one in the place of two: an
+    element times its own sigmoid is what is called swish, or SiLU.
+    """
+    readers = Counter([name for node in graph.node for name in read_by(node)] + [each.name for each in graph.output])
+    gates = {node.output[0]: node for node in graph.node if operator(node) in _GATES and readers[node.output[0]] == 1}
+    joined, gone, nodes = list[str](), set[str](), list[NodeProto]()
+    for node in graph.node:
+        gate = next((gates[name] for name in node.input if name in gates), None)
+        if operator(node) != "Mul" or gate is None or gate.input[0] not in node.input or not _usual_gate(gate):
+            nodes.append(node)
+            continue
+        made = _GATES[operator(gate)]
+        nodes.append(helper.make_node(made, gate.input[:1], node.output, name=called(node)))
+        joined.append(operator(gate))
+        gone.add(gate.output[0])
+    return joined, [node for node in nodes if not {*node.output} & gone]
+
+
+_GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+"""Operators that, times what they read, are another."""
+
+
+def _usual_gate(gate: NodeProto) -> bool:
+    """Return whether a gate has the slope and the shift that the product is named for."""
+    said = {each.name: each.f for each in gate.attribute}
+    hard = said.get("alpha", 0.2), said.get("beta", 0.5)
+    return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
+
+
+def _is_several(node: NodeProto) -> bool:
+    return operator(node) in EXPANSIONS or operator(node) in WITH_BODIES
+
+
 # ---- recurrent networks, step by step
 
 MOST_STEPS = 1000
 """Most steps: longer sequences make more layers than anybody reads, or waits for."""
+_LENGTHS, _PEEPHOLES = 4, 7
+"""The operands that hold the lengths of sequences, and an LSTM's weights from its cell to its gates."""
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 """By the name of a direction, whether each of its passes begins with the last input."""
-_SIZES_AS_OPERAND = 13
-"""From this opset on, the sizes of a Split are an operand."""
 _OLDEST = 7
 """Before this opset, adding a row to a matrix needs an attribute."""
 
@@ -186,7 +269,13 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
         return Rewritten(model, [], [])
-    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
+    lengths = {name for node in cells for name in node.input[_LENGTHS : _LENGTHS + 1] if name}
+
+    def enough(found: Inferred) -> bool:
+        return wanted <= found.shapes.keys() and lengths <= {each.name for each in found.graph.initializer}
+
+    found = inferred(model, batch, images, enough, path)
+    known = {each.name: numpy_helper.to_array(each) for each in found.graph.initializer if each.name in lengths}
     refuse_forbidden(cells, found, opset_of(model), path)
     shapes = [found.shapes]
     if batch.names:
@@ -197,7 +286,8 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
         try:
-            made = _Steps(node, shapes, opset_of(model), taken) if node.op_type in GATES and not node.domain else None
+            unrolls = node.op_type in GATES and not node.domain
+            made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
         except _Unfit as reason:
             left.append(f"{node.op_type} {called(node)}: {reason}")
             made = None
@@ -212,11 +302,15 @@ class _Steps:
     """The steps of a recurrent node, as nodes."""
 
     def __init__(
-        self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str]
-    ) -> None:
-        """Prepare the steps; their values get names outside `taken`. Raises _Unfit."""
-        self._node, self._opset, self._made = node, opset, list[NodeProto]()
-        self._taken, self._label = taken, called(node)
+        self, node: NodeProto, shapes: Sequence[Mapping[str, ValueShape]], opset: int, taken: set[str],
+        known: Mapping[str, Values],
+    ) -> None:  # fmt: skip
+        """Prepare the steps; their values get names outside `taken`. `known` has lengths of sequences, by name.
+
+        Raises _Unfit.
+        """
+        self._node, self._opset, self._label = node, opset, called(node)
+        self._new = NewNodes(self._label, opset, taken)
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         direction = attributes.get("direction", b"forward").decode()
         if direction not in _DIRECTIONS:
@@ -231,10 +325,15 @@ class _Steps:
             raise _Unfit("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
             raise _Unfit(f"it is of an opset before {_OLDEST}")
-        # Operand 4 holds sequence lengths, operand 7 peepholes (of an LSTM).
-        if 4 in self._operands or 7 in self._operands:
-            raise _Unfit("its sequences are of several lengths, or it has peepholes")
+        if _PEEPHOLES in self._operands:
+            raise _Unfit("it has peepholes")
         self.count, self._inputs, self._size = self._sizes(shapes)
+        # Lengths that are all full say nothing new.
+        if name := self._operands.get(_LENGTHS):
+            if name not in known:
+                raise _Unfit(f"how long its sequences are is not known; an array {name} in --input may tell it")
+            if (known[name] != self.count).any():
+                raise _Unfit(f"its sequences are not all of {counted(self.count, 'step')}")
 
     def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
         """Return the number of steps, and the elements of an input and of a state."""
@@ -255,14 +354,14 @@ class _Steps:
         outputs = dict(enumerate(self._node.output))
         if every := outputs.get(0):
             # [step, direction, image, output]
-            apart = [[self._shaped(each, [1, 1, -1, self._size]) for each in told] for told, _ in ways]
-            together = [self._add("Concat", [*each], axis=1) for each in zip(*apart, strict=True)]
-            self._add("Concat", together, every, axis=0)
+            apart = [[self._new.shaped(each, [1, 1, -1, self._size]) for each in told] for told, _ in ways]
+            together = [self._new.add("Concat", [*each], axis=1) for each in zip(*apart, strict=True)]
+            self._new.add("Concat", together, every, axis=0)
         for at, name in list(outputs.items())[1:]:
             if name:
-                ends = [self._shaped(state[at - 1], [1, -1, self._size]) for _, state in ways]
-                self._add("Concat", ends, name, axis=0)
-        return self._made
+                ends = [self._new.shaped(state[at - 1], [1, -1, self._size]) for _, state in ways]
+                self._new.add("Concat", ends, name, axis=0)
+        return self._new.made
 
     # ---- one direction
 
@@ -270,28 +369,28 @@ class _Steps:
         """Return the outputs, by step, and the state behind the last."""
         label, op = self._label, self._node.op_type
         gates = GATES[op] * self._size
-        before, behind = self._cut(self._own(3, at, [-1]), [gates, gates], 0)
+        before, behind = self._new.cut(self._own(3, at, [-1]), [gates, gates], 0)
         if before and op != "GRU":
             # With both biases known the sum is one constant; a reset gate that acts behind the bias keeps them apart.
-            before, behind = self._add("Add", [before, behind]), ""
-        rows = self._shaped(self._operands[0], [-1, self._inputs])
-        entering = self._shaped(self._product(rows, self._own(1, at, [gates, -1]), before), [self.count, -1, gates])
-        parts = [self._shaped(each, [-1, gates]) for each in self._cut(entering, [1] * self.count, 0)]
+            before, behind = self._new.add("Add", [before, behind]), ""
+        rows = self._new.shaped(self._operands[0], [-1, self._inputs])
+        entering = self._new.shaped(self._product(rows, self._own(1, at, [gates, -1]), before), [self.count, -1, gates])
+        parts = [self._new.shaped(each, [-1, gates]) for each in self._new.cut(entering, [1] * self.count, 0)]
         states = (5, 6) if op == "LSTM" else (5,)
         state = tuple(self._own(operand, at, [-1, self._size]) for operand in states)
         backs = self._own(2, at, [gates, -1])
         told = dict[int, str]()
         for when in [*range(self.count)][:: -1 if turned else 1]:
-            self._label = f"{label}.{when}"
+            self._new.label = f"{label}.{when}"
             state = _STEPS[op](self, parts[when], state, backs, behind)
             told[when] = state[0]
-        self._label = label
+        self._new.label = label
         return [told[when] for when in range(self.count)], state
 
     def _own(self, operand: int, at: int, shape: Sequence[int]) -> str:
         """Return an operand's part for a direction; an empty name where the operand is left out: no zeros are made."""
         name = self._operands.get(operand, "")
-        return self._shaped(self._cut(name, [1] * len(self._turns), 0)[at], shape) if name else ""
+        return self._new.shaped(self._new.cut(name, [1] * len(self._turns), 0)[at], shape) if name else ""
 
     # ---- the steps
 
@@ -299,51 +398,43 @@ class _Steps:
         """Add a step of an LSTM. Gates in ONNX's order: in, out, forget, and the new content of the cell."""
         output, cell = state
         every = self._plus(given, self._product(output, backs))
-        gates, new = self._cut(every, [3 * self._size, self._size])
-        enters, leaves, stays = self._cut(self._add("Sigmoid", [gates]), [self._size] * 3)
-        cell = self._plus(self._times(enters, self._add("Tanh", [new])), self._times(stays, cell))
-        return self._times(leaves, self._add("Tanh", [cell])), cell
+        gates, new = self._new.cut(every, [3 * self._size, self._size])
+        enters, leaves, stays = self._new.cut(self._new.add("Sigmoid", [gates]), [self._size] * 3)
+        cell = self._plus(self._times(enters, self._new.add("Tanh", [new])), self._times(stays, cell))
+        return self._times(leaves, self._new.add("Tanh", [cell])), cell
 
     def gru(self, given: str, state: tuple[str, ...], backs: str, behind: str) -> tuple[str, ...]:
         """Add a step of a GRU. Gates in ONNX's order: keep, reset, and the new content, to which the kept difference is
         added.
         """
         (output,), two = state, [2 * self._size, self._size]
-        for_gates, for_new = self._cut(given, two)
+        for_gates, for_new = self._new.cut(given, two)
         if self._after:
-            of_gates, of_new = self._cut(self._product(output, backs, behind), two)
+            of_gates, of_new = self._new.cut(self._product(output, backs, behind), two)
         else:
-            (weights, weights_new), (added, added_new) = self._cut(backs, two, 0), self._cut(behind, two)
+            (weights, weights_new), (added, added_new) = self._new.cut(backs, two, 0), self._new.cut(behind, two)
             of_gates = self._product(output, weights, added)
-        keeps, resets = self._cut(self._add("Sigmoid", [self._plus(for_gates, of_gates)]), [self._size] * 2)
+        keeps, resets = self._new.cut(self._new.add("Sigmoid", [self._plus(for_gates, of_gates)]), [self._size] * 2)
         if self._after:
             of_new = self._times(resets, of_new)
         else:
             of_new = self._product(self._times(resets, output), weights_new, added_new)
-        new = self._add("Tanh", [self._plus(for_new, of_new)])
+        new = self._new.add("Tanh", [self._plus(for_new, of_new)])
         if not output:
-            return (self._add("Sub", [new, self._times(keeps, new)]),)
-        return (self._plus(new, self._times(keeps, self._add("Sub", [output, new]))),)
+            return (self._new.add("Sub", [new, self._times(keeps, new)]),)
+        return (self._plus(new, self._times(keeps, self._new.add("Sub", [output, new]))),)
 
     def rnn(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
         """Add a step of a simple recurrent cell: the tanh of the input's part plus the state's part."""
-        return (self._add("Tanh", [self._plus(given, self._product(state[0], backs))]),)
+        return (self._new.add("Tanh", [self._plus(given, self._product(state[0], backs))]),)
 
     # ---- nodes
 
-    def _add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        name = output or self._named(op)
-        self._made.append(helper.make_node(op, inputs, [name], name=name, **attributes))
-        return name
-
-    def _named(self, op: str) -> str:
-        return free(f"{self._label}.{op.lower()}", self._taken)
-
     def _plus(self, one: str, other: str) -> str:
-        return self._add("Add", [one, other]) if one and other else one or other
+        return self._new.add("Add", [one, other]) if one and other else one or other
 
     def _times(self, one: str, other: str) -> str:
-        return self._add("Mul", [one, other]) if one and other else ""
+        return self._new.add("Mul", [one, other]) if one and other else ""
 
     def _product(self, rows: str, weights: str, bias: str = "") -> str:
         """Add the product of rows and weights [output, input], and the bias; where there are no rows, the
@@ -351,23 +442,7 @@ class _Steps:
         """
         if not rows:
             return bias
-        return self._add("Gemm", [rows, weights, *([bias] if bias else [])], transB=1)
-
-    def _shaped(self, name: str, shape: Sequence[int]) -> str:
-        return self._add("Reshape", [name, self._numbers(shape)])
-
-    def _numbers(self, values: Sequence[int]) -> str:
-        return self._add("Constant", [], value=numpy_helper.from_array(np.array(values, np.int64)))
-
-    def _cut(self, name: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
-        if len(sizes) == 1 or not name:
-            return [name] * len(sizes)
-        names = [self._named("Split") for _ in sizes]
-        later = self._opset >= _SIZES_AS_OPERAND
-        operands = [name, self._numbers(sizes)] if later else [name]
-        more: dict[str, Any] = {} if later else {"split": [*sizes]}
-        self._made.append(helper.make_node("Split", operands, names, name=names[0], axis=axis, **more))
-        return names
+        return self._new.add("Gemm", [rows, weights, *([bias] if bias else [])], transB=1)
 
 
 _Step = Callable[[_Steps, str, tuple[str, ...], str, str], tuple[str, ...]]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import onnx
 from google.protobuf.message import EncodeError
 from onnx import (
     GraphProto,
@@ -30,7 +31,8 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
-from tpusim.network.formats.onnx_model.file import called, operator
+from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
+from tpusim.network.formats.onnx_model.file import called, operator, opset_of
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -47,6 +49,9 @@ _ALIKE = (
 _OF_SHAPES = ("Shape", "Size")
 _LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
 """Operators with the shape of their first operand, for which the onnx library infers none."""
+_NEW_LIKE_OPERAND = ("Gelu", "HardSwish", "LayerNormalization", "RMSNormalization", "Swish")
+"""Operators with that shape that a model of an older opset than theirs may have, written out of another domain's."""
+_POOLS = ("AveragePool", "LpPool", "MaxPool")
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 """Operators whose results may be of any size: computed only where the size is known to be small."""
 
@@ -62,17 +67,18 @@ _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPro
 
 class Inferred(NamedTuple):
     """A graph of known sizes, with constants in place of the nodes they follow from; the shapes of its values, by name;
-    and which values are real numbers.
+    which values are real numbers; and the types of elements, as ONNX counts them.
     """
 
     graph: GraphProto
     shapes: Mapping[str, ValueShape]
     reals: frozenset[str]
+    kinds: Mapping[str, int]
 
 
 def without_weights(model: ModelProto) -> frozenset[str]:
-    """Make inputs of large weights, and drop shapes that the file has of inner values; return the names of all
-    weights.
+    """Make inputs of large weights, and drop shapes that the file has of inner values, but for results of operators
+    that the onnx library does not know; return the names of all weights.
     """
     graph = model.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
@@ -85,10 +91,25 @@ def without_weights(model: ModelProto) -> frozenset[str]:
     light = [TensorProto.FromString(each.SerializeToString()) for each in small]
     del graph.initializer[:]
     graph.initializer.extend(light)
+    unknown = {name for node in graph.node if not _known(node, model) for name in node.output}
+    told = [each for each in (*graph.value_info, *graph.output) if each.name in unknown and _shape_known(each)]
     del graph.value_info[:]
+    graph.value_info.extend({each.name: each for each in told}.values())
     # Before that version of the format, a weight had to be an input as well.
     model.ir_version = max(model.ir_version, _WEIGHTS_ALONE)
     return frozenset(weights)
+
+
+def _known(node: NodeProto, model: ModelProto) -> bool:
+    """Return whether shapes follow from an operator: it is one of ONNX's own, or a function of the model."""
+    own = {(each.domain, each.name) for each in model.functions}
+    known = operator(node) in EXPANSIONS or onnx.defs.has(node.op_type, node.domain)
+    return bool(known or (node.domain, node.op_type) in own)
+
+
+def _shape_known(value: ValueInfoProto) -> bool:
+    """Return whether a file tells the number of a value's axes."""
+    return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
 
 
 def inlined(model: ModelProto, path: Path) -> ModelProto:
@@ -142,7 +163,7 @@ def inferred(
         wanted = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if array.size <= MOST_ELEMENTS and array.dtype.kind in "iub" and wanted.kind in "iub":
             sized.graph.initializer.append(numpy_helper.from_array(array.astype(wanted), value.name))
-    for value in sized.graph.input:
+    for value in (*sized.graph.input, *sized.graph.value_info):
         set_sizes(value, batch.sizes(images))
     found = _inferred(sized, path)
     for _ in range(_MOST_ROUNDS):
@@ -158,20 +179,59 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
     for node in asked.graph.node:
         # The library's errors name a node by its name alone.
         node.name = called(node)
-        if operator(node) in _LIKE_OPERAND:
+        later = operator(node) in _NEW_LIKE_OPERAND and not onnx.defs.has(node.op_type, opset_of(model))
+        if later or operator(node) in _LIKE_OPERAND:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
-    try:
-        found = shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=with_values).graph
-    except (shape_inference.InferenceError, EncodeError, ValueError) as error:
-        if with_values and _OF_LISTS in str(error):
-            return _inferred(model, path, with_values=False)
-        says = f"the shapes of the model do not fit together; onnx says: {_line(error)}"
-        raise InputError(Problem(says, str(path))) from None
-    values = (*found.input, *found.value_info, *found.output)
-    shapes = {each.name: shape for each in values if (shape := _shape(each)) is not None}
-    reals = frozenset(each.name for each in values if each.type.tensor_type.elem_type in _REAL)
-    return Inferred(model.graph, shapes | {each.name: tuple(each.dims) for each in found.initializer}, reals)
+    while True:
+        try:
+            found = shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=with_values).graph
+        except (shape_inference.InferenceError, EncodeError, ValueError) as error:
+            if with_values and _OF_LISTS in str(error):
+                return _inferred(model, path, with_values=False)
+            says = f"the shapes of the model do not fit together; onnx says: {_line(error)}"
+            raise InputError(Problem(says, str(path))) from None
+        values = (*found.input, *found.value_info, *found.output)
+        shapes = {each.name: shape for each in values if (shape := _shape(each)) is not None}
+        # What stands behind such a pool is wrong by as much, so the pools are put right one behind the other.
+        if not any([_without_last_window(node, shapes) for node in asked.graph.node]):
+            break
+    kinds = {each.name: each.type.tensor_type.elem_type for each in values}
+    kinds |= {each.name: each.data_type for each in found.initializer}
+    reals = frozenset(each.name for each in values if kinds[each.name] in _REAL)
+    known = shapes | {each.name: tuple(each.dims) for each in found.initializer}
+    return Inferred(model.graph, known, reals, kinds)
+
+
+def _without_last_window(node: NodeProto, shapes: Mapping[str, ValueShape]) -> bool:
+    """Put a pool right that rounds the number of its windows up, and return whether there was need.
+
+    Below opset 22 the onnx library also counts windows that begin in the padding behind the map. No runtime makes them:
+    neither ONNX's own evaluator, nor ONNX Runtime, nor PyTorch. The windows are written as paddings that divide.
+    """
+    if operator(node) not in _POOLS or not {*node.input[:1], *node.output[:1]} <= shapes.keys():
+        return False
+    said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    sides, told = shapes[node.input[0]][2:], shapes[node.output[0]][2:]
+    kernel, axes = said.get("kernel_shape", []), len(sides)
+    if not said.get("ceil_mode") or said.get("auto_pad", b"NOTSET") != b"NOTSET" or len(kernel) != axes:
+        return False
+    strides, dilations = said.get("strides", [1] * axes), said.get("dilations", [1] * axes)
+    pads = [*said.get("pads", [0] * 2 * axes)]
+    if {len(strides), len(dilations)} != {axes} or len(pads) != 2 * axes or min(strides, default=0) < 1:
+        return False
+    right = list[int]()
+    for at, (side, windows, stride) in enumerate(zip(sides, told, strides, strict=True)):
+        beyond = (windows - 1) * stride >= side + pads[at]
+        right.append(windows - beyond)
+        reach = (kernel[at] - 1) * dilations[at] + 1
+        pads[axes + at] = max(0, (right[-1] - 1) * stride + reach - side - pads[at])
+    if right == [*told] or min(right) < 1:
+        return False
+    kept = [each for each in node.attribute if each.name not in ("ceil_mode", "pads")]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("pads", pads)])
+    return True
 
 
 def _shape(value: ValueInfoProto) -> ValueShape | None:

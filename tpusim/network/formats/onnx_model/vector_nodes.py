@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from math import prod
+from math import inf, isfinite, prod
 from typing import Any
 
 from tpusim.base.words import counted
@@ -79,8 +79,14 @@ def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields:
     return AsLayer({"op": op, **sizes, **fields}, views)
 
 
+_BY_SHAPE = 7
+"""The opset from which on operands are broadcast by their shapes alone."""
+_NAMES = {"Sum": "add", "Max": "maximum", "Min": "minimum"}
+"""The ops of operators that have another name there."""
+
+
 def _arithmetic(node: KnownNode) -> AsLayer:
-    name = "add" if node.op == "Sum" else node.op.lower()
+    name = _NAMES.get(node.op, node.op.lower())
     if len(node.shapes) != 2:
         raise UnfitNode(f"it has {counted(len(node.shapes), 'operand')}; 2 are known")
     whole = [index for index, shape in enumerate(node.shapes) if shape == node.result]
@@ -90,6 +96,8 @@ def _arithmetic(node: KnownNode) -> AsLayer:
     at = 1 - main
     if len(node.result) == 2 and node.result[0] > 1 and node.constant[at] and node.shapes[at] == node.result:
         raise UnfitNode("its constant has numbers of its own for each image")
+    if node.op == "PRelu" and (main == 1 or node.facts.opset < _BY_SHAPE):
+        raise UnfitNode("its slopes are spread over its map in a way of their own")
     if main == 1 and node.op in ("Sub", "Div"):
         name = f"r{name}"
     # The other operand may have fewer axes than the result.
@@ -128,6 +136,17 @@ def _spread(node: KnownNode, own: Sequence[int], constant: bool) -> TensorView:
         images = [axis for axis in images if axis not in channel]
     rows, cols = (others[:-1], others[-1:]) if len(others) > 1 else (others, [])
     return TensorView((channel, (*rows,), (*cols,), (*images,)), node.result)
+
+
+def _where(node: KnownNode) -> AsLayer:
+    """Read a choice; what is smaller than the result is spread over it."""
+    sizes, views = _map(node, "where")
+    axes = views.result.axes
+    sources = {
+        name: OperandView(at, TensorView(axes, spread=() if node.shapes[at] == node.result else node.result))
+        for name, at in (("ifmap", 1), ("other", 2), ("condition", 0))
+    }
+    return AsLayer(sizes, NodeViews(sources, views.result))
 
 
 _KINDS = sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map"))
@@ -187,8 +206,10 @@ def _clip(node: KnownNode) -> AsLayer:
         name = node.name(at)
         if name and name not in node.facts.numbers:
             raise UnfitNode(f"its {key} is worked out by the model")
-        if name or key in node.attributes:
-            ends[key] = node.facts.numbers[name] if name else node.get(key, 0.0)
+        end = node.facts.numbers[name] if name else node.get(key, -inf)
+        # Beyond infinity nothing is clipped.
+        if isfinite(end):
+            ends[key] = end
     return _map(node, "clip", **ends)
 
 
@@ -220,18 +241,40 @@ def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
     return AsLayer(sizes, NodeViews({**views.sources, **sources}, views.result))
 
 
-def _reduce_mean(node: KnownNode) -> AsLayer:
-    """Read a ReduceMean along the last axes; of maps, whose channels are before them, that is pooling all of
-    the map.
+def _reduced(node: KnownNode) -> AsLayer:
+    """Read a mean, a largest element or a sum along some axes.
+
+    Of maps, whose channels are before their last axes, a mean is pooling all of the map; along the last axes of others
+    it is one of rows. Along further axes, all elements that become one are a window, or, of a sum, a channel.
     """
     shape, given = node.shapes[0], node.attributes.get("axes")
     axes = given.ints if given and not node.name(1) else node.facts.lists.get(node.name(1), ())
     along = sorted(axis % max(1, len(shape)) for axis in axes)
-    if not along or along != [*range(along[0], len(shape))] or along[0] == 0:
-        raise UnfitNode("it is not along the last axes")
-    if node.first and along[0] == 2 and len(shape) in (3, 4):
-        return _pool(node._replace(op="GlobalAveragePool"))
-    return _rows(node, "reduce_mean", along)
+    if not along or along[0] == 0:
+        raise UnfitNode("it is along the first axis, or along all of them")
+    last, mean = along == [*range(along[0], len(shape))], node.op == "ReduceMean"
+    if last and node.first and along[0] == 2 and len(shape) in (3, 4) and node.op != "ReduceSum":
+        return _pool(node._replace(op="GlobalAveragePool" if mean else "GlobalMaxPool"))
+    if last and mean:
+        return _rows(node, "reduce_mean", along)
+    kept = [axis for axis in range(len(shape)) if axis not in along]
+    places = kept if len(node.result) < len(shape) else [*range(len(shape))]
+    if node.op == "ReduceSum":
+        if node.runs > 1:
+            raise UnfitNode("its sums are those of one run of the model")
+        maps = TensorView(((*kept,), (), (*along,), ()))
+        sizes: LayerSizes = {"op": "channel_sum", "channels": prod(shape[axis] for axis in kept), "height": 1,
+                             "width": prod(shape[axis] for axis in along), "images": 1}  # fmt: skip
+    else:
+        inner = tuple(kept[1:])
+        maps = TensorView((inner, (), (*along,), (0,)))
+        width = prod(shape[axis] for axis in along)
+        sizes = {"op": "pool2d", "kind": "average" if mean else "max", "images": shape[0],
+                 "channels": prod(shape[axis] for axis in inner), "in_height": 1, "in_width": width,
+                 "kernel": [1, width]}  # fmt: skip
+    made = tuple(tuple(places.index(axis) for axis in axes if axis in places) for axes in maps.axes)
+    result = TensorView(made, node.result)
+    return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, result))
 
 
 def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
@@ -374,7 +417,8 @@ def _move(node: KnownNode, op: str, **fields: Any) -> AsLayer:
 
 VECTOR_OPS: dict[str, Handler] = {
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"), _pool),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Sum"), _arithmetic),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu", "Sum"), _arithmetic),
+    "Where": _where,
     "BatchNormalization": _scale_shift,
     "LeakyRelu": _pointwise("leaky_relu", slope=("alpha", 0.01)),
     "Clip": _clip,
@@ -386,7 +430,7 @@ VECTOR_OPS: dict[str, Handler] = {
     "Softmax": _softmax,
     "LayerNormalization": partial(_norm, op="layer_norm", scale=1.0, shift=0.0),
     "RMSNormalization": partial(_norm, op="rms_norm", scale=1.0),
-    "ReduceMean": _reduce_mean,
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduced),
     "Swish": _swish,
     "LRN": _pointwise("lrn", True, size=("size", 1), alpha=("alpha", 1e-4), beta=("beta", 0.75), bias=("bias", 1.0)),
     "Transpose": _transpose,

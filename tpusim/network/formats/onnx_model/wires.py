@@ -105,9 +105,10 @@ class _Wires:
         (*layers,) = read_layers(entry, self._sizes).layers
         wanted = [*layers[0].reads(self._batch).values()]
         if layers[0].unit != "array":
-            # The operand as large as the result goes first, as the layer takes its sizes from it.
-            result = self._shapes.get(node.output[0])
-            read = sorted(read, key=lambda name: self._shapes.get(name) != result)
+            # In the order in which the layer has them, as it takes its sizes from the first.
+            sources = self._layer_views[node.output[0]].sources.values()
+            order = [node.input[each.at] for each in sources if isinstance(each, OperandView)]
+            read = [name for name in order if name in read]
         read = read[: len(wanted)] or [""]
         inputs: list[str] = []
         for name, shape in zip(read, wanted, strict=False):

@@ -1,0 +1,311 @@
+"""The loop of the event engine: as machine code, as Python, with bounds checked; limits; and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+from weakref import ref
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis.strategies import SearchStrategy, booleans, integers, one_of, sampled_from
+
+from tests import ROOT
+from tests.strategies import cases, convs, machine, machines_of_all_kinds, pools, row_ops, vector_ops
+from tests.test_structure import imported
+from tpusim import load_hardware
+from tpusim.base.errors import DeadlockError, InputError
+from tpusim.base.memory import at_rest
+from tpusim.machines.tpu import event
+from tpusim.machines.tpu.definition import NEVER
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event import engine, loop, native, plain, processes
+from tpusim.machines.tpu.event.columns import Columns
+from tpusim.machines.tpu.event.log import Overdue
+from tpusim.machines.tpu.event.state import LoopState, with_room
+from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.network.ops.array_op import Conv2d
+from tpusim.network.ops.op import Op
+
+TIMING = (ROOT / "docs" / "timing.md").read_text()
+Loop = Callable[[Columns, LoopState], tuple[int, LoopState]]
+relaxed = settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
+MOST_STEPS = 1500
+"""Of a case: few have more, and they take most of the time."""
+
+
+def lowered(layer: Op, hardware: Hardware, how: str, own: bool = False) -> tuple[Program, Hardware]:
+    if own and hardware.array.count > 1:
+        hardware = hardware.having("array", weights="own")
+    # Most of those that are too long need not be lowered to be told.
+    assume(layer.macs(1) / hardware.pes < 20_000)
+    try:
+        ready = prepared(layer, 2, hardware.having("mapping", search="estimate"), how)
+    except InputError:
+        assume(False)
+    assume(len(ready.program.steps) < MOST_STEPS)
+    return ready.program, ready.running
+
+
+def told(program: Program, hardware: Hardware, run: Loop, limit: int = NEVER) -> Any:
+    """All that a form of the loop says of a Program."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_fast_enough", lambda _: run)
+        try:
+            log = engine.timed(program, hardware, True, limit)
+        except (Overdue, DeadlockError) as error:
+            return type(error), str(error)
+    tables = log.loads, log.passes, log.works, log.moves, log.reads, *log.owners.values()
+    return log.cycles, log.owned, log.hbm, [each.tolist() for each in tables]
+
+
+def ops() -> SearchStrategy[Op]:
+    return one_of(convs(channels=40, size=8), vector_ops(), row_ops(), pools())
+
+
+def drawn(test: Callable[..., None]) -> Callable[..., None]:
+    """Layers of every kind on machines of every kind, by every lowering, some with a limit."""
+    hows, parts = sampled_from(sorted(LOWERINGS)), integers(1, 12)
+    given_all = given(layer=ops(), hardware=machines_of_all_kinds(8), how=hows, own=booleans(), part=parts)
+    return relaxed(given_all(test))
+
+
+def agree(run: Loop, other: Loop, layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
+    program, running = lowered(layer, hardware, how, own)
+    whole = told(program, running, run)
+    assert told(program, running, other) == whole
+    limit = max(1, whole[0] * part // 8)
+    assert told(program, running, other, limit) == told(program, running, run, limit)
+
+
+@drawn
+def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
+    compiled = native.loaded()
+    assert compiled
+    agree(plain.run, compiled.run, layer, hardware, how, own, part)
+
+
+checked = dict[str, Callable[[Columns, LoopState], int]]()
+"""The loop, compiled so that it looks at every index: code as it is used would read and write beside an array."""
+
+
+@pytest.mark.long
+@drawn
+def test_no_index_is_out_of_bounds(layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
+    from numba import njit
+
+    if not checked:
+        checked["run"] = native.compiled(njit(_nrt=False, boundscheck=True))
+
+    def run(columns: Columns, state: LoopState) -> int:
+        status = checked["run"](columns, state)
+        # Ranges of cells are not looked at: whatever is beyond their end would be left out.
+        assert state.ends.max(initial=0) <= state.clock["base"][0] + state.cells.shape[1]
+        return status
+
+    compiled = native.loaded()
+    assert compiled
+    agree(compiled.run, partial(with_room, run), layer, hardware, how, own, part)
+
+
+def lowered_conv(size: int) -> tuple[Program, Hardware]:
+    hardware = machine(4, 4, word_elements=4)
+    return CHANNEL_FIRST.lower(Conv2d("conv", 40, 9, 9, 12, (3, 3)), size, hardware)[0], hardware
+
+
+def test_the_log_names_every_step_once() -> None:
+    program, hardware = lowered_conv(4)
+    log = event.logged(program, hardware)
+    steps = [step for table in (log.loads, log.passes, log.moves) for step in table["step"].tolist()]
+    assert sorted(steps) == list(range(len(program.steps)))
+
+
+def test_each_function_of_the_loop_holds_a_rule_and_each_rule_has_a_function() -> None:
+    """In the table of docs/timing.md."""
+    table = re.search(r"\| rule \| section \| `loop.py` \| `processes.py` \|\n.*?\n\n", TIMING, re.S)
+    assert table
+    rows = [row.split("|")[1:-1] for row in table[0].splitlines()[2:] if row]
+    loops, simpys = (re.findall(r"`([\w.]+)`", " ".join(row[column] for row in rows)) for column in (2, 3))
+    own = {
+        name for name, each in vars(loop).items() if isinstance(each, FunctionType) and each.__module__ == loop.__name__
+    }
+    assert {*loops} == own
+    for name in simpys:
+        assert callable(attrgetter(name)(processes)), name
+
+
+# ---- limits
+
+
+@relaxed
+@given(
+    layer=convs(channels=60, size=9),
+    hardware=machines_of_all_kinds(6),
+    how=sampled_from(["channel_first", "implicit_gemm", "explicit"]),
+    more=integers(-40, 40),
+)
+def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware: Hardware, how: str, more: int) -> None:
+    program, running = lowered(layer, hardware, how)
+    whole = event.run(program, running)
+    assert event.run_within(program, running, whole.cycles + 1) == whole
+    found = event.run_within(program, running, whole.cycles + more)
+    assert found in (None, whole)
+    assert found or more <= 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "changes", "share"),
+    [
+        (Conv2d("conv", 128, 14, 14, 128, 3, padding=1), {}, 0.5),
+        (Conv2d("conv", 512, 14, 14, 128, 1), {"hbm.bandwidth": "20 GB/s"}, 0.9),
+    ],
+    ids=["array", "bus"],
+)
+def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: dict[str, str], share: float) -> None:
+    hardware = load_hardware("tpu_v2", changes)
+    program, last = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopState]()
+
+    def run(columns: Columns, state: LoopState) -> tuple[int, LoopState]:
+        status, state = plain.run(columns, state)
+        last.append(state)
+        return status, state
+
+    cycles = event.run(program, hardware).cycles
+    assert told(program, hardware, run, int(share * cycles))[0] is Overdue
+    assert 0 < (last[-1].done >= 0).sum() < len(program.steps) / 2
+
+
+def test_a_program_whose_run_was_given_up_is_gone_at_once() -> None:
+    """Without the garbage collector, which rests while Programs are made and timed."""
+    layer, hardware = Conv2d("conv", 128, 14, 14, 128, 3, padding=1), load_hardware("tpu_v2")
+    program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
+    held = ref(program)
+    with at_rest():
+        assert event.run_within(program, hardware, 1000) is None
+        del program
+        assert held() is None
+
+
+# ---- which form, and the file that keeps machine code
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, and a compiler that only tells that it was asked."""
+    monkeypatch.setattr(native, "_places", lambda: iter([tmp_path / "cache"]))
+    monkeypatch.setattr(native, "object_code", lambda _: b"machine code")
+    return tmp_path / "cache"
+
+
+def test_what_is_kept_is_found_again(place: Path) -> None:
+    assert native.code() == b"machine code"
+    (path,) = place.iterdir()
+    before = path.stat()
+    assert native.code() == b"machine code"
+    assert path.stat() == before
+    assert before.st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda whole: b"", lambda whole: whole[:-1], lambda whole: whole + b"!", lambda whole: b"\x7fELF" + whole,
+        lambda whole: whole[:20], lambda whole: whole.replace(b"machine", b"machime"),
+    ],
+    ids=["empty", "short", "long", "foreign", "cut in its head", "changed"],
+)  # fmt: skip
+def test_a_spoilt_file_is_made_anew(place: Path, spoilt: Callable[[bytes], bytes]) -> None:
+    native.code()
+    (path,) = place.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(spoilt(whole))
+    assert native.code() == b"machine code"
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there, files have no such rights")
+def test_machine_code_that_others_could_write_is_not_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native.code()
+    (path,) = place.iterdir()
+    asked = list[object]()
+    monkeypatch.setattr(native, "object_code", lambda numba: asked.append(numba) or b"machine code")
+    path.chmod(0o666)
+    native.code()
+    monkeypatch.setattr(native, "_user", lambda: os.getuid() + 1)
+    native.code()
+    assert len(asked) == 2
+
+
+def test_without_a_place_code_lasts_as_long_as_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(native, "_places", lambda: iter([tmp_path / "file" / "cache"]))
+    monkeypatch.setattr(native, "object_code", lambda _: b"machine code")
+    assert native.code() == b"machine code"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert next(native._places()) == tmp_path / "tpusim"
+
+
+def test_a_change_in_what_the_loop_takes_compiles_it_anew() -> None:
+    taken = imported("machines.tpu.event.loop")
+    assert taken <= {each.__name__.removeprefix("tpusim.") for each in native._SOURCES}
+
+
+LONG = "name: long\nlayers: [{name: sum, op: gemm, m: 1024, n: 256, k: 256}]\n"
+"""More steps than Python is to time, on arrays of 8 x 8."""
+SHORT = "name: short\nlayers: [{name: sum, op: gemm, m: 8, n: 8, k: 8}]\n"
+
+
+def run_of(text: str, before: str, home: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """A command with an empty cache, or with what others left there."""
+    shown = "from tpusim.cli import app; code = 0\ntry: app.main()\nexcept SystemExit as end: code = end.code"
+    says = "print('llvmlite' in sys.modules, sys.modules.get('numba') is not None, file=sys.stderr); sys.exit(code)"
+    words = ["run", "-", "--hardware", "tpu_v2", "--set", "array.size=8", "--no-check", "--json", "-", *more]
+    command = [sys.executable, "-c", f"import sys\n{before}\n{shown}\n{says}", *words]
+    own = {**os.environ, "XDG_CACHE_HOME": str(home)}
+    return subprocess.run(command, env=own, input=text, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_a_short_command_neither_compiles_nor_loads(tmp_path: Path) -> None:
+    shown = run_of(SHORT, "", tmp_path)
+    assert shown.returncode == 0
+    assert shown.stderr.endswith("False False\n")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_without_numba_the_loop_runs_as_python_and_a_line_says_so(tmp_path: Path) -> None:
+    shown = run_of(LONG, "sys.modules['numba'] = None", tmp_path)
+    assert shown.returncode == 0
+    warned = [line for line in shown.stderr.splitlines() if line.startswith("Warning: Numba cannot be imported (")]
+    assert len(warned) == 1
+    assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
+
+
+@pytest.mark.long
+def test_two_processes_may_compile_at_once_and_the_third_only_loads(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor() as pool:
+        both = [*pool.map(lambda _: run_of(LONG, "", tmp_path), range(2))]
+    third, without = run_of(LONG, "", tmp_path), run_of(LONG, "sys.modules['numba'] = None", tmp_path)
+    assert {each.returncode for each in (*both, third, without)} == {0}
+    assert all(each.stderr.count("Note: loops are compiled") == 1 for each in both)
+    assert third.stderr.endswith("True False\n")
+    assert "Note" not in third.stderr + without.stderr
+    assert len({str(json.loads(each.stdout)["layers"]) for each in (*both, third, without)}) == 1
+    assert len([*(tmp_path / "tpusim").iterdir()]) == 1

@@ -1,0 +1,83 @@
+"""Functions of JAX on bytes, and those that routers of experts are made of: their values are JAX's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="a function of JAX needs the extra jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax import lax  # noqa: E402
+
+from tpusim import from_jax, load_hardware, simulate  # noqa: E402
+from tpusim.base.errors import InputError  # noqa: E402
+from tpusim.flow.values import journey  # noqa: E402
+
+
+def signed(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(-128, 128, shape).astype(np.int8)
+
+
+def words(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(0, 256, shape).astype(np.uint8)
+
+
+def reals(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
+
+
+def whole(a: Any, b: Any) -> Any:
+    return lax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32)
+
+
+def scaled(a: Any, b: Any, by: Any) -> Any:
+    return whole(a, b).astype(jnp.float32) * by
+
+
+def many(a: Any, b: Any) -> Any:
+    return jnp.einsum("bij,bjk->bik", a, b, preferred_element_type=jnp.int32)
+
+
+def convolved(x: Any, w: Any) -> Any:
+    return lax.conv(x, w, (1, 1), "SAME", preferred_element_type=jnp.int32)
+
+
+def ragged_by(*rows: int) -> Callable[..., Any]:
+    return lambda x, w: lax.ragged_dot(x, w, jnp.array(rows, jnp.int32))
+
+
+@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize(
+    ("function", "arguments", "layers"),
+    [
+        (whole, (signed(8, 300), signed(300, 4)), ["gemm"]), (whole, (words(8, 16), signed(16, 4)), ["gemm"]),
+        (many, (signed(2, 8, 16), signed(2, 16, 4)), ["gemm"]),
+        (convolved, (signed(1, 3, 8, 8), signed(4, 3, 3, 3)), ["conv2d"]),
+        (scaled, (signed(8, 16), signed(16, 4), reals(4)), ["gemm", "mul"]),
+        (lambda x, w: lax.top_k(x @ w, 2), (reals(12, 8), reals(8, 4)), ["gemm"]),
+        (lax.ragged_dot, (reals(12, 8), reals(3, 8, 5), np.array([5, 3, 4], np.int32)), ["gemm"] * 3),
+        (ragged_by(5, 0, 4), (reals(12, 8), reals(3, 8, 5)), ["gemm"] * 2),
+    ],
+)  # fmt: skip
+def test_values_are_those_of_jax(
+    function: Callable[..., Any], arguments: tuple[Any, ...], layers: list[str], engine: str
+) -> None:
+    work, machine = from_jax(function, *arguments), load_hardware("tiny_4x4", ["mapping.search=estimate"])
+    assert [layer.op for layer in work.layers] == layers
+    values = journey(work, machine)
+    assert simulate(work, machine, dtype="f32", engine=engine, journey=values).correct
+    expected = jax.tree_util.tree_leaves(function(*arguments))
+    for made, each in zip(values.outputs().values(), expected, strict=True):
+        assert made.dtype == each.dtype
+        np.testing.assert_allclose(made, each, rtol=1e-5, atol=1e-4)
+
+
+def test_what_cannot_be_a_product_of_bytes_or_of_groups_says_why() -> None:
+    with pytest.raises(InputError, match=r"its sums of bytes are int8; ask for preferred_element_type=jnp\.int32"):
+        from_jax(lambda a, b: a @ b, signed(8, 16), signed(16, 4))
+    with pytest.raises(InputError, match="how many rows each product has follows from values; give whole numbers"):
+        from_jax(lax.ragged_dot, reals(12, 8), reals(3, 8, 5), jax.ShapeDtypeStruct((3,), jnp.int32))

@@ -1,0 +1,192 @@
+"""The loop as machine code: compiled once for a computer by Numba, kept as an object file, loaded by llvmlite alone.
+
+Importing Numba, and having it load what it has compiled, takes longer than many a network. The object file asks for no
+function of Python or Numba, because the loop makes no arrays and raises nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tpusim.base.imports import numba_if_there
+from tpusim.machines.tpu import definition
+from tpusim.machines.tpu.event import columns, log, loop, state
+from tpusim.machines.tpu.event.columns import Columns
+from tpusim.machines.tpu.event.state import LoopState
+
+_SOURCES = (loop, state, log, columns, definition, sys.modules[__name__])
+"""Modules from which the loop takes functions, constants and tables, and the one that compiles it."""
+_HEAD = b"tpusim loop "
+
+
+class Native:
+    """The compiled loop."""
+
+    def __init__(self, code: bytes) -> None:
+        from llvmlite import binding
+
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+        # The code lives as long as its engine.
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        # Two places for what it returns; of each array five numbers, and two for each axis.
+        numbers = 2 + sum(5 + 2 * axes for axes in (*_AXES_READ, *_AXES_WRITTEN))
+        call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * numbers)
+        self._run = call(self._engine.get_function_address(loop.run.__name__))
+
+    def run(self, program: Columns, times: LoopState) -> tuple[int, LoopState]:
+        """Run the loop until it stops, for more room excepted; return why, and the state by then."""
+        return state.with_room(self._once, program, times)
+
+    def _once(self, program: Columns, times: LoopState) -> int:
+        status, error = ctypes.c_int64(), ctypes.c_void_p()
+        given = [number for table in (*program, *times) for number in _described(table)]
+        if self._run(ctypes.addressof(status), ctypes.addressof(error), *given):
+            raise RuntimeError("the compiled loop of the event engine has failed")
+        return status.value
+
+
+def _described(table: NDArray[Any]) -> tuple[int, ...]:
+    """An array as compiled functions take it: without an owner, its size, bytes of an element, its address, the length
+    of each axis, and bytes from an element to the next along each axis.
+    """
+    return 0, 0, table.size, table.itemsize, table.ctypes.data, *table.shape, *table.strides
+
+
+_AXES_READ = [1] * len(Columns._fields)
+_AXES_WRITTEN = [state.AXES.get(name, 1) for name in LoopState._fields]
+
+
+@cache
+def loaded() -> Native | None:
+    """The loop as machine code, compiled now if no object file has it; None where nothing can compile it."""
+    found = code()
+    return None if found is None else Native(found)
+
+
+# ---- the object file
+
+
+def code() -> bytes | None:
+    """The object file of the loop, compiled and kept where there is none; None without a compiler."""
+    if (kept := next(_kept(), None)) is not None:
+        return kept
+    if (numba := numba_if_there()) is None:
+        return None
+    made = object_code(numba)
+    _keep(made)
+    return made
+
+
+def _name() -> str:
+    """Name of the object file of these sources on this processor."""
+    import llvmlite
+    from llvmlite import binding
+
+    told = hashlib.sha256()
+    for module in _SOURCES:
+        told.update(Path(str(module.__file__)).read_bytes())
+    machine = llvmlite.__version__, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), sys.maxsize
+    told.update(f"{sys.platform} {machine}".encode())
+    return f"loop-{told.hexdigest()[:16]}.o"
+
+
+def _places() -> Iterator[Path]:
+    """Folders for object files, the best first."""
+    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tpusim")
+    yield Path(tempfile.gettempdir(), f"tpusim-{_user()}")
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def _kept() -> Iterator[bytes]:
+    """The code in object files that this user has written, and that are whole."""
+    for place in _places():
+        with suppress(OSError), open(place / _name(), "rb") as file:
+            # Machine code of somebody else would run with the rights of this user.
+            about = os.fstat(file.fileno())
+            if about.st_uid == _user() and not about.st_mode & 0o022:
+                head, digest, code = file.read(len(_HEAD)), file.read(32), file.read()
+                if head == _HEAD and digest == hashlib.sha256(code).digest():
+                    yield code
+
+
+def _keep(code: bytes) -> None:
+    """Keep the code in the first place that takes it; without any it lasts as long as the process."""
+    for place in _places():
+        with suppress(OSError):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Whoever reads meanwhile sees the file that was there, or the whole new one.
+            handle, path = tempfile.mkstemp(dir=place)
+            try:
+                with open(handle, "wb") as file:
+                    file.write(_HEAD + hashlib.sha256(code).digest() + code)
+                os.replace(path, place / _name())
+            except OSError:
+                os.unlink(path)
+                raise
+            return
+
+
+# ---- the compiler
+
+
+def compiled(wrap: Callable[[FunctionType], Any]) -> Any:
+    """`run` of the loop, made by a compiler's `wrap`, and all that it calls."""
+    # Functions find one another by name, so copies of them that look here find what was made of the others.
+    scope = dict(vars(loop))
+    for name, each in vars(loop).items():
+        if isinstance(each, FunctionType) and each.__module__ == loop.__name__:
+            scope[name] = wrap(FunctionType(each.__code__, scope, name))
+    return scope[loop.run.__name__]
+
+
+def object_code(numba: Any) -> bytes:
+    """Compile the loop to an object file, in which its name is `run`."""
+    from llvmlite import binding
+
+    # No counting of references, no exceptions, no way in from Python: nothing but the loop.
+    options = {"_nrt": False, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    run = compiled(lambda each: numba.njit(**options, forceinline=each.__name__ != "run")(each))
+    run.compile(_types(numba))
+    (signature,) = run.signatures
+    module = binding.parse_assembly(run.inspect_llvm(signature))
+    module.get_function(run.overloads[signature].fndesc.llvm_func_name).name = loop.run.__name__
+    asked = {each.name for each in module.functions if each.is_declaration and not each.name.startswith("llvm.")}
+    if asked - {"memset", "memcpy", "memmove"}:
+        raise RuntimeError(f"the compiled loop asks for {', '.join(sorted(asked))}")
+    machine = binding.Target.from_default_triple().create_target_machine(
+        opt=2, jit=True, cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten()
+    )
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _types(numba: Any) -> tuple[Any, Any]:
+    """Numba's types of the arguments of `run`."""
+
+    def table(record: Any, axes: int) -> Any:
+        return numba.types.Array(numba.from_dtype(np.dtype(record)), axes, "C")
+
+    read = [table(columns.RECORDS.get(name, np.int64), 1) for name in Columns._fields]
+    numbers = {**state.RECORDS, "cells": np.uint8}
+    written = [table(numbers.get(name, np.int64), state.AXES.get(name, 1)) for name in LoopState._fields]
+    return numba.types.NamedTuple(read, Columns), numba.types.NamedTuple(written, LoopState)

@@ -1,0 +1,452 @@
+"""Operators that are written out as others, of which layers are known: those of quantized models, and those that
+exporters put in the place of several.
+
+Source: the operators' texts of https://onnx.ai/onnx/operators, and of ONNX Runtime's docs/ContribOperators.md for the
+domain com.microsoft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper
+
+from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.onnx_model.new_nodes import NewNodes
+
+_Value = TypeVar("_Value", int, float, bytes)
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+class UnknownShape(UnfitNode):
+    """A node whose operands have to have a shape before it is written out."""
+
+
+class SeveralOps(NamedTuple):
+    """A node that stands for several, and is written out.
+
+    Attributes:
+        names: of all operands; empty where one is left out.
+        outputs: of all results; empty where one is not wanted.
+        attributes: by name.
+        shapes: of values, as far as they are known.
+    """
+
+    names: Sequence[str]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+    shapes: Shapes
+
+    @classmethod
+    def of(cls, node: NodeProto, shapes: Shapes) -> SeveralOps:
+        """Take a node apart."""
+        said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        return cls([*node.input], [*node.output], said, shapes)
+
+    def name(self, at: int) -> str:
+        """Return the name of an operand; empty where there is none."""
+        return self.names[at] if at < len(self.names) else ""
+
+    def output(self, at: int = 0) -> str:
+        """Return the name of a result; empty where it is not wanted."""
+        return self.outputs[at] if at < len(self.outputs) else ""
+
+    def get(self, name: str, default: _Value) -> _Value:
+        """Return an attribute. Raises UnfitNode where it is of another kind than its default."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, type(default)):
+            raise UnfitNode(f"{name} is of a kind that the operator does not have there")
+        return value
+
+    def shape(self, at: int) -> tuple[int, ...]:
+        """Return the shape of an operand. Raises UnknownShape."""
+        name = self.name(at)
+        if name not in self.shapes:
+            raise UnknownShape(f"the shape of {name or f'operand {at}'} is not known")
+        return self.shapes[name]
+
+    def refuse(self, operands: Mapping[int, str] | None = None, attributes: Sequence[str] = ()) -> None:
+        """Raise UnfitNode for operands that are there, or attributes that are not zero."""
+        if there := [what for at, what in (operands or {}).items() if self.name(at)]:
+            raise UnfitNode(f"it has {', '.join(there)}")
+        if said := [name for name in attributes if self.attributes.get(name)]:
+            raise UnfitNode(f"it has {', '.join(said)}")
+
+
+Expansion: TypeAlias = Callable[[SeveralOps, NewNodes], None]
+"""Adds the nodes that an operator is written out as. Raises UnfitNode."""
+
+
+# ---- bytes
+
+
+def _dequantized(given: SeveralOps, new: NewNodes, at: int) -> str:
+    """Add the real numbers of operand `at`, which its scale and its zero point follow."""
+    return new.add("DequantizeLinear", [name for name in given.names[at : at + 3] if name])
+
+
+def _quantized(given: SeveralOps, new: NewNodes, value: str, scale: int) -> None:
+    """Add the result, of the scale of operand `scale` and the zero point behind it."""
+    operands = [value, given.name(scale), given.name(scale + 1)]
+    new.add("QuantizeLinear", [name for name in operands if name], given.output())
+
+
+def _requantized(given: SeveralOps, new: NewNodes, sums: str, factor: str, scale: int) -> None:
+    """Add the bytes of sums that are worth `factor` each: they are scaled at once, and rounded once."""
+    reals = new.add("Cast", [sums], to=TensorProto.FLOAT)
+    scaled = new.add("Mul", [reals, new.add("Div", [factor, given.name(scale)])])
+    operands = [scaled, new.constant(1.0), given.name(scale + 1)]
+    new.add("QuantizeLinear", [name for name in operands if name], given.output())
+
+
+def _along_rows(given: SeveralOps, new: NewNodes, at: int) -> str:
+    """Return a scale or zero point of a first factor, whose single axis is that of the rows."""
+    name = given.name(at)
+    return new.shaped(name, [-1, 1]) if len(given.shapes.get(name, ())) == 1 and given.shapes[name] != (1,) else name
+
+
+def _q_matmul(given: SeveralOps, new: NewNodes) -> None:
+    one, _, zero, other, other_scale, other_zero = given.names[:6]
+    sums = new.add("MatMulInteger", [one, other, zero, other_zero])
+    _requantized(given, new, sums, new.add("Mul", [_along_rows(given, new, 1), other_scale]), 6)
+
+
+def _q_conv(given: SeveralOps, new: NewNodes) -> None:
+    maps, scale, zero, weights, weight_scale, weight_zero = given.names[:6]
+    ones = [1] * (len(given.shape(3)) - 2)
+    sums = new.add("ConvInteger", [maps, weights, zero, weight_zero], **given.attributes)
+    if bias := given.name(8):
+        sums = new.add("Add", [sums, new.shaped(bias, [1, -1, *ones])])
+    _requantized(given, new, sums, new.shaped(new.add("Mul", [scale, weight_scale]), [-1, *ones]), 6)
+
+
+def _q_gemm(given: SeveralOps, new: NewNodes) -> None:
+    one, scale, zero, other, other_scale, other_zero, bias = (given.name(at) for at in range(7))
+    if given.get("alpha", 1.0) != 1.0:
+        raise UnfitNode("its alpha is not 1")
+    one, other = (
+        new.add("Transpose", [name], perm=[1, 0]) if given.get(f"trans{which}", 0) else name
+        for which, name in (("A", one), ("B", other))
+    )
+    sums = new.add("MatMulInteger", [one, other, zero, other_zero])
+    sums = new.add("Add", [sums, bias]) if bias else sums
+    factor = new.add("Mul", [scale, other_scale])
+    if given.name(7):
+        _requantized(given, new, sums, factor, 7)
+    else:
+        new.add("Mul", [new.add("Cast", [sums], to=TensorProto.FLOAT), factor], given.output())
+
+
+def _real_product(given: SeveralOps, new: NewNodes, sums: str, factor: str, bias: str) -> None:
+    """Add the real numbers of a product of bytes, and its biases."""
+    reals = new.add("Cast", [sums], to=TensorProto.FLOAT)
+    scaled = new.add("Mul", [reals, factor], "" if bias else given.output())
+    if bias:
+        new.add("Add", [scaled, bias], given.output())
+
+
+def _product_to_reals(given: SeveralOps, new: NewNodes) -> None:
+    one, other, scale, other_scale, zero, other_zero, bias = (given.name(at) for at in range(7))
+    sums = new.add("MatMulInteger", [one, other, zero, other_zero])
+    _real_product(given, new, sums, new.add("Mul", [scale, other_scale]), bias)
+
+
+def _dynamic_product(given: SeveralOps, new: NewNodes) -> None:
+    values, other, other_scale, other_zero, bias = (given.name(at) for at in range(5))
+    names = [new.named(each) for each in ("bytes", "scale", "zero")]
+    new.made.append(helper.make_node("DynamicQuantizeLinear", [values], names, name=names[0]))
+    sums = new.add("MatMulInteger", [names[0], other, names[2], other_zero])
+    _real_product(given, new, sums, new.add("Mul", [names[1], other_scale]), bias)
+
+
+def _q_two(op: str) -> Expansion:
+    """Make the expansion of an operator of two maps of bytes."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        _quantized(given, new, new.add(op, [_dequantized(given, new, 0), _dequantized(given, new, 3)]), 6)
+
+    return made
+
+
+def _q_one(op: str) -> Expansion:
+    """Make the expansion of an operator of one map of bytes."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        given.refuse(attributes=("channels_last",))
+        others = ("channels_last", "opset")
+        said = {name: value for name, value in given.attributes.items() if name not in others}
+        _quantized(given, new, new.add(op, [_dequantized(given, new, 0)], **said), 3)
+
+    return made
+
+
+def _q_concat(given: SeveralOps, new: NewNodes) -> None:
+    parts = [_dequantized(given, new, at) for at in range(2, len(given.names), 3)]
+    _quantized(given, new, new.add("Concat", parts, axis=given.get("axis", 1)), 0)
+
+
+# ---- several operators in one
+
+
+def _activated(given: SeveralOps, new: NewNodes, value: str, more: Sequence[Any] = ()) -> None:
+    """Add the activation that a fused operator names, of the value."""
+    name = given.get("activation", b"").decode(errors="replace")
+    numbers = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
+    if name == "Clip":
+        new.add("Clip", [value, *(new.constant(each) for each in more)], given.output())
+    elif name in ("", "Relu", "Sigmoid", "Tanh", *numbers):
+        said = dict(zip(numbers.get(name, ()), more, strict=False))
+        new.add(name or "Identity", [value], given.output(), **said)
+    else:
+        raise UnfitNode(f"its activation {name} is not known")
+
+
+def _fused_conv(given: SeveralOps, new: NewNodes) -> None:
+    said = {name: value for name, value in given.attributes.items() if not name.startswith("activation")}
+    made = new.add("Conv", [name for name in given.names[:3] if name], **said)
+    made = new.add("Add", [made, given.name(3)]) if given.name(3) else made
+    _activated(given, new, made, given.attributes.get("activation_params", ()))
+
+
+def _fused_gemm(given: SeveralOps, new: NewNodes) -> None:
+    said = {name: value for name, value in given.attributes.items() if not name.startswith("activation")}
+    more = [value for name, value in given.attributes.items() if name.startswith("activation_")]
+    _activated(given, new, new.add("Gemm", given.names, **said), more)
+
+
+def _fused_matmul(given: SeveralOps, new: NewNodes) -> None:
+    given.refuse(attributes=("transBatchA", "transBatchB"))
+    factors = list[str]()
+    for at, which in enumerate("AB"):
+        name, rank = given.name(at), len(given.shape(at)) if given.get(f"trans{which}", 0) else 0
+        if rank > 1:
+            name = new.add("Transpose", [name], perm=[*range(rank - 2), rank - 1, rank - 2])
+        factors.append(name)
+    alpha = given.get("alpha", 1.0)
+    made = new.add("MatMul", factors, given.output() if alpha == 1.0 else "")
+    if alpha != 1.0:
+        new.add("Mul", [made, new.constant(alpha)], given.output())
+
+
+def _gelu(approximate: str) -> Expansion:
+    """Make the expansion of a GELU, of a sum with biases where there are some."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        value = new.add("Add", given.names[:2]) if given.name(1) else given.name(0)
+        new.add("Gelu", [value], given.output(), approximate=approximate)
+
+    return made
+
+
+def _quick_gelu(given: SeveralOps, new: NewNodes) -> None:
+    gate = new.add("Sigmoid", [new.add("Mul", [given.name(0), new.constant(given.get("alpha", 1.702))])])
+    new.add("Mul", [given.name(0), gate], given.output())
+
+
+def _skipped(given: SeveralOps, new: NewNodes, bias: int) -> str:
+    """Add the sum of an input and what skipped it, with biases; a fourth result is the sum itself."""
+    total = new.add("Add", given.names[:2], "" if given.name(bias) else given.output(3))
+    return new.add("Add", [total, given.name(bias)], given.output(3)) if given.name(bias) else total
+
+
+def _skip_layer_norm(given: SeveralOps, new: NewNodes) -> None:
+    operands = [_skipped(given, new, 4), given.name(2), *filter(None, [given.name(3)])]
+    new.add("LayerNormalization", operands, given.output(), axis=-1, epsilon=given.get("epsilon", 1e-12))
+
+
+def _skip_rms_norm(given: SeveralOps, new: NewNodes) -> None:
+    operands = [_skipped(given, new, 3), given.name(2)]
+    new.add("RMSNormalization", operands, given.output(), axis=-1, epsilon=given.get("epsilon", 1e-12))
+
+
+def _rms_norm(given: SeveralOps, new: NewNodes) -> None:
+    said = {"axis": given.get("axis", -1), "epsilon": given.get("epsilon", 1e-5)}
+    new.add("RMSNormalization", given.names[:2], given.output(), **said)
+
+
+def _grouped(given: SeveralOps, new: NewNodes, groups: int, scale: str, shift: str) -> None:
+    """Add a normalization of groups of channels, each of which is a row; then a factor and an addend a channel."""
+    _, channels, *sides = given.shape(0)
+    ones = [1] * len(sides)
+    rows = new.shaped(given.name(0), [0, groups, -1])
+    told = new.add("LayerNormalization", [rows, new.constant([1.0])], axis=-1, epsilon=given.get("epsilon", 1e-5))
+    maps = new.add("Reshape", [told, new.add("Shape", [given.name(0)])])
+    scaled = new.add("Mul", [maps, new.shaped(scale, [1, channels, *ones])])
+    new.add("Add", [scaled, new.shaped(shift, [1, channels, *ones])], given.output())
+
+
+def _instance_norm(given: SeveralOps, new: NewNodes) -> None:
+    _grouped(given, new, given.shape(0)[1], given.name(1), given.name(2))
+
+
+_BY_CHANNEL = 21
+"""The opset from which on a GroupNormalization has numbers for each channel, no longer for each group."""
+
+
+def _group_norm(given: SeveralOps, new: NewNodes) -> None:
+    channels, groups = given.shape(0)[1], given.get("num_groups", 0)
+    if groups < 1 or channels % groups:
+        raise UnfitNode(f"its {groups:,} groups do not divide its {channels:,} channels")
+    numbers = list(given.names[1:3])
+    if new.opset < _BY_CHANNEL:
+        each = new.numbers([1, channels // groups])
+        numbers = [new.shaped(new.add("Expand", [new.shaped(name, [-1, 1]), each]), [-1]) for name in numbers]
+    _grouped(given, new, groups, *numbers)
+
+
+# ---- sums over named axes
+
+
+def _einsum(given: SeveralOps, new: NewNodes) -> None:
+    """Write a sum of products of two values over named axes as a product of matrices, many side by side."""
+    text = given.get("equation", b"").decode(errors="replace").replace(" ", "")
+    if len(given.names) != 2 or "." in text:
+        raise UnfitNode("it is of other than two operands, or of axes without names")
+    (first, second), made = _named_axes(text)
+    if any(len({*axes}) < len(axes) for axes in (first, second, made)) or not {*made} <= {*first, *second}:
+        raise UnfitNode("it has an axis twice")
+    sizes = dict(zip(first + second, (*given.shape(0), *given.shape(1)), strict=True))
+    outer = [axis for axis in first if axis in second and axis in made]
+    inner = [axis for axis in first if axis in second and axis not in made]
+    rows, cols = ([axis for axis in axes if axis in made and axis not in outer] for axes in (first, second))
+    if len(outer) + len(inner) + len(rows) < len(first) or len(outer) + len(inner) + len(cols) < len(second):
+        raise UnfitNode("it sums up an axis of one operand alone")
+
+    def matrices(at: int, axes: str, wanted: Sequence[str], sides: Sequence[Sequence[str]]) -> str:
+        order = [axes.index(axis) for axis in wanted]
+        turned = given.names[at]
+        turned = new.add("Transpose", [turned], perm=order) if order != sorted(order) else turned
+        return new.shaped(turned, [prod(sizes[axis] for axis in side) for side in sides])
+
+    many = [outer] if outer else []
+    one = matrices(0, first, [*outer, *rows, *inner], [*many, rows, inner])
+    other = matrices(1, second, [*outer, *inner, *cols], [*many, inner, cols])
+    every = [*outer, *rows, *cols]
+    back = [every.index(axis) for axis in made]
+    turns = back != sorted(back)
+    apart = new.shaped(
+        new.add("MatMul", [one, other]), [sizes[axis] for axis in every], "" if turns else given.output()
+    )
+    if turns:
+        new.add("Transpose", [apart], given.output(), perm=back)
+
+
+def _named_axes(text: str) -> tuple[list[str], str]:
+    """Return the axes of two operands and of the result; unsaid, those that are named once, in their order."""
+    read, _, made = text.partition("->")
+    axes = read.split(",")
+    if len(axes) != 2:
+        raise UnfitNode("its equation names no two operands")
+    once = "".join(sorted(axis for axis in {*read} - {","} if read.count(axis) == 1))
+    return axes, made if "->" in text else once
+
+
+# ---- attention
+
+
+def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1, 3)) -> str:
+    """Add the parts of rows that belong to heads: [image, head, token, channel]."""
+    return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
+
+
+def _attended(
+    given: SeveralOps, new: NewNodes, factors: Sequence[str], heads: int, channels: int, masks: Sequence[str]
+) -> None:
+    """Add the nodes of attention of queries, keys and values, [image, token, channel]: `heads` of `channels` each."""
+    queries, keys, values = factors
+    scores = new.add("MatMul", [_heads(new, queries, heads), _heads(new, keys, heads, (0, 2, 3, 1))])
+    scores = new.add("Mul", [scores, new.constant(given.get("scale", 0.0) or channels**-0.5)])
+    for mask in masks:
+        scores = new.add("Add", [scores, mask])
+    made = new.add("MatMul", [new.add("Softmax", [scores], axis=-1), _heads(new, values, heads)])
+    new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
+
+
+def _kept(given: SeveralOps, new: NewNodes, at: int) -> list[str]:
+    """Add what leaves keys out of scores, by a mask of ones and zeros, [image, key], of operand `at` if it is there."""
+    if not given.name(at):
+        return []
+    if len(given.shape(at)) != 2:
+        raise UnfitNode("its mask is none of a number for each key of an image")
+    left_out = new.add("Sub", [new.constant(1.0), new.add("Cast", [given.name(at)], to=TensorProto.FLOAT)])
+    least = new.constant(given.get("mask_filter_value", -10000.0))
+    return [new.shaped(new.add("Mul", [left_out, least]), [0, 1, 1, -1])]
+
+
+def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int) -> list[str]:
+    """Add what leaves later keys out of scores, where the node asks for it."""
+    if not given.get("unidirectional", 0):
+        return []
+    least = given.get("mask_filter_value", -10000.0)
+    return [new.constant(np.triu(np.full((tokens, tokens), least), 1).reshape(1, 1, tokens, tokens))]
+
+
+def _attention(given: SeveralOps, new: NewNodes) -> None:
+    given.refuse(
+        {4: "keys and values of the past", 6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"]
+    )
+    if given.output(1):
+        raise UnfitNode("its keys and values are wanted, too")
+    _, tokens, _ = given.shape(0)
+    heads = given.get("num_heads", 1)
+    sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
+    every = new.add("MatMul", given.names[:2])
+    every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
+    masks = [*_kept(given, new, 3), *_ahead_alone(given, new, tokens), *filter(None, [given.name(5)])]
+    _attended(given, new, new.cut(every, sizes), heads, sizes[0] // heads, masks)
+
+
+def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
+    past = {6: "keys of the past", 7: "values of the past", 8: "a length of the past", 9: "an indirection"}
+    given.refuse(past)
+    if given.output(1):
+        raise UnfitNode("its keys and values are wanted, too")
+    if not (given.name(1) and given.name(2)) or {len(given.shape(at)) for at in range(3)} != {3}:
+        raise UnfitNode("its queries, keys and values are no three values of three axes")
+    factors, (_, tokens, channels) = [*given.names[:3]], given.shape(0)
+    if given.name(3):
+        sizes = [given.shape(at)[2] for at in range(3)]
+        biases = new.cut(given.name(3), sizes)
+        factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
+    heads = given.get("num_heads", 1)
+    masks = [*_kept(given, new, 4), *_ahead_alone(given, new, tokens), *filter(None, [given.name(5)])]
+    _attended(given, new, factors, heads, channels // heads, masks)
+
+
+def _embedded(given: SeveralOps, new: NewNodes) -> None:
+    words, segments, table, places, of_segments, scale, shift, _, positions = (given.name(at) for at in range(9))
+    tokens = given.shape(0)[1]
+    total = new.add("Gather", [table, words], axis=0)
+    at = positions or new.numbers(range(tokens))
+    total = new.add("Add", [total, new.add("Gather", [places, at], axis=0)], "" if segments else given.output(2))
+    if segments:
+        total = new.add("Add", [total, new.add("Gather", [of_segments, segments], axis=0)], given.output(2))
+    said = {"axis": -1, "epsilon": given.get("epsilon", 1e-12)}
+    new.add("LayerNormalization", [total, scale, *filter(None, [shift])], given.output(), **said)
+    if given.output(1):
+        kept = new.add("ReduceSum", [given.name(7), new.numbers([1])], keepdims=0) if given.name(7) else ""
+        new.add("Identity", [kept or new.constant([0], np.int32)], given.output(1))
+
+
+_OWN: Mapping[str, Expansion] = {
+    "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
+    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,
+}  # fmt: skip
+_OF_MICROSOFT: Mapping[str, Expansion] = {
+    "Attention": _attention, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,
+    "EmbedLayerNormalization": _embedded, "FastGelu": _gelu("tanh"), "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm, "FusedMatMul": _fused_matmul, "Gelu": _gelu("none"),
+    "MatMulIntegerToFloat": _product_to_reals, "MultiHeadAttention": _multi_head_attention, "QGemm": _q_gemm,
+    "QLinearAdd": _q_two("Add"), "QLinearAveragePool": _q_one("AveragePool"), "QLinearConcat": _q_concat,
+    "QLinearGlobalAveragePool": _q_one("GlobalAveragePool"), "QLinearLeakyRelu": _q_one("LeakyRelu"),
+    "QLinearMul": _q_two("Mul"), "QLinearSigmoid": _q_one("Sigmoid"), "QLinearSoftmax": _q_one("Softmax"),
+    "QuickGelu": _quick_gelu,
+    "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
+}  # fmt: skip
+EXPANSIONS: Mapping[str, Expansion] = {
+    **_OWN, **{f"com.microsoft.{name}": each for name, each in _OF_MICROSOFT.items()},
+}  # fmt: skip
+"""By operator, with its domain, how it is written out."""

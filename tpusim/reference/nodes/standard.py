@@ -1,0 +1,52 @@
+"""Operators that no machine here has a layer for, as the onnx library's own reference computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tpusim.base.errors import InputError
+from tpusim.numerics.element_types import Values
+from tpusim.reference.nodes.node import Call, Function
+
+
+def _evaluated(op: str, *operands: Values | None, call: Call) -> Sequence[Values]:
+    """Return the results of a model of the node alone, of the opset of its model. Raises InputError."""
+    # Loaded for models that have such an operator alone: they were read by this library.
+    from onnx import TensorProto, helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    given = {f"x{at}": each for at, each in enumerate(operands) if each is not None}
+    made = [f"y{at}" for at in range(call.results)]
+    tensors = {
+        name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        for name, value in call.attributes.items()
+    }
+    node = helper.make_node(op, [f"x{at}" if f"x{at}" in given else "" for at in range(len(operands))], made, **tensors)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
+        for name, each in given.items()
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in made]
+    graph = helper.make_graph([node], "alone", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
+    try:
+        found: Any = ReferenceEvaluator(model).run(None, given)
+    except Exception as error:  # The library raises what its functions do, of no common class.
+        raise InputError(" ".join(str(error).split())) from None
+    return [np.asarray(each) for each in found]
+
+
+_SAME = {"Scatter": "ScatterElements"}
+"""Former names of operators."""
+_NAMES = (
+    "Acos Acosh AffineGrid Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow "
+    "CenterCropPad Col2Im Compress Cosh CumProd DFT Det Einsum EyeLike GridSample HammingWindow HannWindow Hardmax "
+    "MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot ReverseSequence RoiAlign STFT Scatter ScatterElements "
+    "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
+)
+NODES: dict[str, Function] = {name: partial(_evaluated, _SAME.get(name, name)) for name in _NAMES.split()}
+"""The functions by the name of the operator."""
