@@ -58,7 +58,7 @@ def steps_text(stride: Sides, dilation: Sides) -> str:
 
 @cache
 def _all_but_name(kind: type[Op]) -> Callable[[Op], Hashable]:
-    return attrgetter(*(field.name for field in fields(kind) if field.name != "name"))
+    return attrgetter("op", *(field.name for field in fields(kind) if field.name != "name"))
 
 
 class Op(ABC):
@@ -93,7 +93,7 @@ class Op(ABC):
     @property
     def shape_key(self) -> Hashable:
         """Equal for layers that differ in nothing but their name."""
-        return self.op, _all_but_name(type(self))(self)
+        return _all_but_name(type(self))(self)
 
     def called(self, name: str) -> Self:
         """Return the layer by another name. Raises InputError where that is no name."""
