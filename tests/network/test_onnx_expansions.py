@@ -345,6 +345,27 @@ def test_bytes_that_are_joined_are_of_one_scale(tmp_path: Path) -> None:
     assert np.abs(outputs["y"].astype(int) - np.clip(bytes_, 0, 255)).max() <= 1
 
 
+RECURRENT = Contrib(
+    helper.make_node("DynamicQuantizeLSTM", ["x", "w", "r", "b", "", "", "", "", "s", "z", "t", "o"], ["y"],
+                     domain="com.microsoft", hidden_size=4, direction="bidirectional"),
+    {"x": reals(3, 1, 5)},
+    {"w": signed(2, 5, 16), "r": signed(2, 4, 16), "b": reals(2, 32), "s": np.abs(reals(2)) / 99,
+     "z": np.zeros(2, np.int8), "t": np.abs(reals(2)) / 50, "o": np.zeros(2, np.int8)},
+    (),
+)  # fmt: skip
+
+
+def test_a_recurrent_network_of_bytes_is_its_steps(tmp_path: Path) -> None:
+    """Each step rounds the state before it to bytes; products of bytes are layers of bytes.
+
+    It is of one image: of several, ONNX Runtime rounds the states together or apart, as its threads share them.
+    """
+    work, outputs = through_a_machine(written(tmp_path, RECURRENT.model()), RECURRENT.inputs, 1)
+    assert [layer.op for layer in work.layers].count("gemm") == 2 * 3
+    with np.load(WITNESS) as witness:
+        np.testing.assert_allclose(outputs["y"], witness["recurrent"], rtol=1e-4, atol=1e-4)
+
+
 def test_what_cannot_be_written_out_says_why(tmp_path: Path) -> None:
     past = {"p": reals(2, 2, 4, 3, 4)}
     model = made_of([contrib("Attention", "x w b _ p", num_heads=4)], ROWS | past, FACTORS, domains=["com.microsoft"])
@@ -374,5 +395,5 @@ if __name__ == "__main__":
     from onnxruntime import InferenceSession
 
     found = {name: InferenceSession(case.model().SerializeToString()).run(["y"], dict(case.inputs))[0]
-             for name, case in CASES.items()}  # fmt: skip
+             for name, case in (CASES | {"recurrent": RECURRENT}).items()}  # fmt: skip
     np.savez_compressed(WITNESS, **found)

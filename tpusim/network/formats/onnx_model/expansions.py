@@ -446,6 +446,8 @@ _OF_MICROSOFT: Mapping[str, Expansion] = {
     "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
 }  # fmt: skip
+DYNAMIC_LSTM = "com.microsoft.DynamicQuantizeLSTM"
+"""An LSTM whose weights are bytes, and whose inputs and outputs are rounded to bytes as they come."""
 EXPANSIONS: Mapping[str, Expansion] = {
     **_OWN, **{f"com.microsoft.{name}": each for name, each in _OF_MICROSOFT.items()},
 }  # fmt: skip
