@@ -261,6 +261,7 @@ BYTES = {"x": words(2, 3, 4, 4)}
 MAPS = {"x": reals(3, 5, 4)}
 ROWS = {"x": reals(2, 5, 16)}
 MASK = {"m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int32)}
+PLACES = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
 FACTORS = {"w": reals(16, 48) / 4, "b": reals(48)}
 ATTENTION = ["gemm", "add", "transpose", "transpose", "gemm", "mul", "softmax", "transpose", "gemm", "transpose"]
 CASES = {
@@ -303,6 +304,10 @@ CASES = {
     "attention of others": Contrib(contrib("MultiHeadAttention", "x k l b", num_heads=4),
                                    ROWS | {"k": reals(2, 7, 16), "l": reals(2, 7, 16) + 1}, {"b": reals(48)},
                                    ["add", "add", "add", *ATTENTION[2:]]),
+    "turned": Contrib(contrib("RotaryEmbedding", "x p c s"), ROWS | {"p": PLACES},
+                      {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
+    "turned heads": Contrib(contrib("RotaryEmbedding", "x p c s"), {"x": reals(2, 3, 5, 8), "p": PLACES},
+                            {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
     "embedded": Contrib(contrib("EmbedLayerNormalization", "x k w p q g b", "y _"),
                         {"x": drawn().integers(0, 30, (2, 5)).astype(np.int32),
                          "k": drawn().integers(0, 2, (2, 5)).astype(np.int32)},
