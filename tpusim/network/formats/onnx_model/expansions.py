@@ -297,6 +297,19 @@ def _group_norm(given: SeveralOps, new: NewNodes) -> None:
     _grouped(given, new, groups, *numbers)
 
 
+def _two_by_two(op: str) -> Expansion:
+    """Make the expansion of an operator of any number of operands."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        *inner, last = given.names[1:]
+        so_far = given.name(0)
+        for name in inner:
+            so_far = new.add(op, [so_far, name])
+        new.add(op, [so_far, last], given.output())
+
+    return made
+
+
 # ---- sums over named axes
 
 
@@ -451,6 +464,8 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
         new.add("Identity", [kept or new.constant([0], np.int32)], given.output(1))
 
 
+OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
+"""By operator of any number of operands how more than two are written out."""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
     "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,

@@ -25,7 +25,7 @@ from tpusim.base.words import counted
 from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
-from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, SeveralOps, UnknownShape
+from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_MANY, SeveralOps, UnknownShape
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, free, names_in
@@ -163,6 +163,8 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 
 
 _SEVERAL = EXPANSIONS.keys() | WITH_BODIES
+_MOST_OPERANDS = 2
+"""Most operands of a layer that works element by element."""
 
 
 def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
@@ -173,9 +175,15 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
         done += [operator(node) for at, node in nodes if at in made]
         model = _with_nodes(model, [each for at, node in nodes for each in made.get(at, [node])])
     left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
-            if node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
+            if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
     joined, kept = _gated(model.graph)
     return Rewritten(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+
+
+def _is_several(node: NodeProto) -> bool:
+    """Return whether a node stands for several others."""
+    of_many = operator(node) in OF_MANY and len(node.input) > _MOST_OPERANDS
+    return (operator(node) in _SEVERAL or of_many) and len(node.output) > 0
 
 
 def _written_out(
@@ -184,9 +192,8 @@ def _written_out(
     """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. What cannot be
     written out gets its reason in `why`, by its first result; new values get names outside `names`.
     """
-    several = {
-        at: node for at, node in enumerate(model.graph.node) if operator(node) in _SEVERAL and node.output[0] not in why
-    }
+    nodes = enumerate(model.graph.node)
+    several = {at: node for at, node in nodes if _is_several(node) and node.output[0] not in why}
     if not several:
         return {}
     wanted = {name for node in several.values() for name in node.input if name}
@@ -199,7 +206,8 @@ def _written_out(
                 made[at] = body_of(node, opset, found.kinds, found.shapes, names)
             else:
                 new = NewNodes(called(node), opset, names)
-                EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
+                expand = EXPANSIONS.get(operator(node)) or OF_MANY[operator(node)]
+                expand(SeveralOps.of(node, found.shapes), new)
                 made[at] = new.made
         except UnknownShape:
             continue
@@ -236,10 +244,6 @@ def _usual_gate(gate: NodeProto) -> bool:
     said = {each.name: each.f for each in gate.attribute}
     hard = said.get("alpha", 0.2), said.get("beta", 0.5)
     return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
-
-
-def _is_several(node: NodeProto) -> bool:
-    return operator(node) in EXPANSIONS or operator(node) in WITH_BODIES
 
 
 # ---- recurrent networks, step by step
