@@ -256,6 +256,13 @@ def test_the_larger_the_smaller_and_slopes_are_layers(
     assert [layer.op for layer in work.layers] == [{"Max": "maximum", "Min": "minimum", "PRelu": "prelu"}[op]]
 
 
+@pytest.mark.parametrize(("op", "layer"), [("Max", "maximum"), ("Min", "minimum"), ("Sum", "add")])
+def test_more_than_two_operands_are_taken_two_by_two(tmp_path: Path, op: str, layer: str) -> None:
+    arrays = {"x": reals(2, 3, 4), "k": reals(2, 3, 4) + 1}
+    work = same_as_evaluator(tmp_path, made_of([node(op, "x k c k")], arrays, {"c": reals(2, 3, 4) - 1}), arrays)
+    assert [each.op for each in work.layers] == [layer] * 3
+
+
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("mask", [(2, 3, 4, 4), (2, 1, 1, 4), (1, 1, 4, 4)])
 def test_choices_between_maps_are_layers(tmp_path: Path, mask: tuple[int, ...], engine: str) -> None:

@@ -169,7 +169,7 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
         elif name in VECTOR_OPS:
             read.not_timed[name] += 1
         else:
-            why = whole.why.get(node.output[0]) or _UNLIKE.get(name, _NO_LAYER)
+            why = whole.why.get(next(iter(node.output), "")) or _UNLIKE.get(name, _NO_LAYER)
             read.leave_out(name, _IN_PLACE if name in IN_PLACE else why)
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
