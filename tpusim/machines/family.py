@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.imports import Registry
 from tpusim.machines.lowered import Chain, ReadyLayer, lacking
+from tpusim.memory.tile import Tile
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
-    from tpusim.network.ops.op import Op, Shape
+    from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
     from tpusim.technology.constants import Technology
 
@@ -294,11 +294,9 @@ class Family(Protocol):
         """Return the bytes that the DRAM of a machine holds; None where its file does not tell."""
         return None
 
-    def stored(self, shape: Shape, machine: Any) -> int:
-        """Return the bytes that a map takes in that DRAM, padding included."""
-        # Families that pad tensors in their DRAM have a method of their own.
-        stored: int = prod(shape) * machine.element_bytes
-        return stored
+    def tile(self, machine: Any) -> Tile:
+        """Return the tile in which that DRAM has tensors; one element: nothing is padded."""
+        return Tile()
 
     def lanes(self, machine: Any) -> LaneMemories | None:
         """The lanes of a machine; None if it has none. Layers of machines with lanes run `lane_by_lane`."""

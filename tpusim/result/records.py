@@ -62,7 +62,7 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use")
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -225,6 +225,29 @@ class Residency:
 
 
 @dataclass(frozen=True)
+class HeldInHbm:
+    """What the machine's HBM has to hold for a network, where the machine's file says how much it holds.
+
+    Parts are weights, inputs and outputs, caches, and maps between layers, the most of them while the layer `at` runs.
+
+    Attributes:
+        capacity_bytes: bytes that HBM holds.
+        need_bytes: bytes that the network needs, in the tiles of the machine; they include padding.
+        unpadded_bytes: bytes that it would need without padding.
+        at: layer while which the maps between layers are the most.
+        parts: bytes of each part of the need.
+        unpadded_parts: bytes of each part without padding.
+    """
+
+    capacity_bytes: Count
+    need_bytes: Count
+    unpadded_bytes: Count
+    at: str
+    parts: Mapping[str, Count]
+    unpadded_parts: Mapping[str, Count]
+
+
+@dataclass(frozen=True)
 class LayerResult:
     """The outcome of a layer. Cycles are clock cycles.
 
@@ -356,6 +379,7 @@ class Result:
         chips: chips that share the network, whose part of one was run; left out of the JSON where it is 1.
         changes: fields of the machine that were set beside its file, by path, as they were written; left out of the
             JSON where there are none.
+        hbm_use: what HBM has to hold; left out of the JSON where the machine's file does not say how much it holds.
 
     Examples:
         >>> import tpusim
@@ -384,6 +408,7 @@ class Result:
     reference_only: Mapping[str, Count] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     chips: Count = 1
+    hbm_use: HeldInHbm | None = None
 
     @property
     def machine(self) -> str:
