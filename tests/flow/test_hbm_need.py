@@ -108,7 +108,8 @@ def test_a_run_tells_both_where_its_machine_says_what_hbm_holds(machine: str, sh
     assert ("HBM holds" in done.stdout) == shown
     assert ("unpadded" in done.stdout) == (machine == "tpu_v5e")
     result = simulate(load_workload("tiny"), load_hardware(machine), check=False)
-    assert (parse_result(result.to_json()).hbm_use == result.hbm_use) and ("hbm_use" in result.to_dict()) == shown
+    assert parse_result(result.to_json()).hbm_use == result.hbm_use
+    assert ("hbm_use" in result.to_dict()) == shown
 
 
 @pytest.mark.parametrize(("name", "weights"), [("resnet50", 25_502_912), ("vgg16", 138_344_128)])

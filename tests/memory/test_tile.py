@@ -30,7 +30,7 @@ def test_emitted_layouts_of_networks_take_as_much() -> None:
         padded = -(-minor // int(lanes)) * int(lanes) * -(-second // int(rows)) * int(rows) * prod(rest)
         first, row, col, last = shape
         ours = tile.bytes((last, row, col, first), bits), tile.bytes((last, first, row, col), bits)
-        # Heads of attention, which are channels here, come apart there. Inputs lie as the host has them, and are copied.
+        # Heads of attention, which are channels here, come apart there. Inputs lie as the host has them.
         if row == col and order != "2,1,3,0":
             assert padded * bits // 8 in ours, (dims, order)
             found += 1

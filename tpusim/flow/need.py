@@ -114,8 +114,8 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
 
 def _stored_bits(layer: Op, tensor: str, machine: Machine) -> int:
     """The bits of an element of a tensor that a layer reads, in HBM."""
-    narrow = tensor == FILTER and isinstance(layer, ArrayOp)
-    return stored_bits(layer.filter_stored if narrow else "computed", machine.element_bytes)
+    stored = layer.filter_stored if tensor == FILTER and isinstance(layer, ArrayOp) else "computed"
+    return stored_bits(stored, machine.element_bytes)
 
 
 def _between(
