@@ -23,7 +23,7 @@ from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, Run
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
-from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of, values_missing
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
@@ -59,6 +59,7 @@ class Understood:
         reasons: why what the array would compute cannot be a layer.
         untimed: by op that takes no time how often each reason holds.
         same: results of batch normalizations that merged into the layer before them.
+        missing: which weights the model was shipped without, in words.
     """
 
     model: ModelProto
@@ -75,6 +76,7 @@ class Understood:
     folded: int = 0
     same: list[str] = field(default_factory=list)
     untimed: dict[str, Counter[str]] = field(default_factory=dict)
+    missing: str = ""
 
     def leave_out(self, op: str, why: str) -> None:
         """Count an op that takes no time, and the reason."""
@@ -105,21 +107,24 @@ of them are like those of a model of one image, of which nothing follows the bat
 
 
 class OpenedModel(NamedTuple):
-    """A model as its file has it, without large weights; `weights` are the names of all."""
+    """A model as its file has it, without large weights; `weights` are the names of all, and `missing` says of which
+    the values are not there.
+    """
 
     path: Path
     asked: ModelOptions
     model: ModelProto
     weights: frozenset[str]
     batch: ModelBatch
+    missing: str
 
     @classmethod
     def of(cls, path: Path, asked: ModelOptions) -> OpenedModel:
         """Open the model in a file. Raises InputError."""
         model = load(path)
         batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
-        weights = without_weights(model)
-        return cls(path, asked, without_declared(inlined(model, path), path), weights, batch)
+        missing, weights = values_missing(model, path), without_weights(model)
+        return cls(path, asked, without_declared(inlined(model, path), path), weights, batch, missing)
 
 
 def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
@@ -142,6 +147,7 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
         own = _images_of(steps.model, values, own)
     run = _run(batch, own, wanted, path)
     read = Understood(steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *steps.left])
+    read.missing = opened.missing
     for node in read.model.graph.node:
         name = operator(node)
         # Convolutions and products inside such a node are lost with it, and are named.
@@ -398,6 +404,8 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 
 def _notes(read: Understood) -> Iterator[str]:
     batch, run = read.batch, read.run
+    if read.missing:
+        yield f"{read.missing}; layers are timed by their shapes, and checked with random ones"
     if batch.names:
         named = ", ".join(sorted(batch.names))
         yield f"the model leaves its batch open ({named}); layers are for the batch of a run"
@@ -438,7 +446,11 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
             what is no array.
     """
-    read = understood(OpenedModel.of(path, asked), RunBatch(images))
+    opened = OpenedModel.of(path, asked)
+    if opened.missing:
+        advice = "put them beside the model, or leave --input and --save-outputs out"
+        raise InputError(Problem(f"{opened.missing}; {advice}", str(path)))
+    read = understood(opened, RunBatch(images))
     own, graph = read.run.own, read.model.graph
     named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
     layers = {each.node.output[0]: (name, each.views) for each, name in named}
