@@ -412,7 +412,11 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Machin
     """
     from tpusim.input.source import open_document
 
-    document = open_document(name_or_path, "configs")
+    return machine_of(open_document(name_or_path, "configs"), overrides)
+
+
+def machine_of(document: Document, overrides: Overrides = ()) -> Machine:
+    """The machine that an open file describes. Raises InputError with every problem of the file and the overrides."""
     family = family_in(document)
     if family.name == USUAL:
         # The description of a TPU has no such field, because most files leave it out.
