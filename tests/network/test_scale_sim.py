@@ -277,6 +277,24 @@ def test_ops_that_a_file_only_calls_other_take_no_time_and_are_told(tmp_path: Pa
     assert "2 ops of the network not timed: Other 2" in done.stdout
 
 
+def test_cells_may_stand_in_quotes(tmp_path: Path) -> None:
+    """As spreadsheets write them; a comma in quotes is a part of the name."""
+    sizes = "9,8,3,2,4,5,1"
+    plain = load_workload(topology(tmp_path, f"a,{sizes},\n", CONV)).layers
+    quoted = CONV.replace(",\n", "").split(",")
+    header = ",".join(f'"{each.strip()}"' for each in quoted) + ",\n"
+    for line in (
+        f'"a",{sizes},',
+        '"a", "9", "8", "3", "2", "4", "5", "1"',
+        f"a ,{sizes.replace('9', chr(34) + '9' + chr(34))}",
+    ):
+        assert load_workload(topology(tmp_path, f"{line}\n", header)).layers == plain
+    (layer,) = load_workload(topology(tmp_path, f'"a, or b",{sizes},\n', header)).layers
+    assert layer.name == "a, or b"
+    with pytest.raises(InputError, match=r"net\.csv:2: 2 values of 8"):
+        load_workload(topology(tmp_path, f'a,"{sizes},\n', header))
+
+
 def test_a_pooling_makes_the_channels_that_it_reads(tmp_path: Path) -> None:
     assert "a pooling, of which the file does not say the kind" in notes(
         topology(tmp_path, "a,6,6,2,2,3,3,2,Pool,-1,-1,-1,\n", MNPUSIM)

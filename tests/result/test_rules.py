@@ -95,10 +95,10 @@ def test_a_run_is_read_and_no_number_of_it_can_be_changed_alone(kind: str) -> No
     ("path", "value"),
     [
         (("batch",), 64), (("hardware", "clock"), "701 MHz"), (("hardware", "array", "rows"), 5),
-        (("workload",), "other"), (("hardware", "name"), "tpu_v6e"), (("layers", 0, "name"), "c"), (("layers", 1, "op"), "gemm"),
-        (("layers", 0, "blocking", "blocks"), 3), (("layers", 0, "lowering"), "explicit"), (("lowering",), "auto"),
-        (("engine",), "both"), (("dtype",), "bf16"), (("tpusim",), "0.1"), (("seed",), 5), (("chips",), 2),
-        (("layers", 0, "inputs"), ["y"]),
+        (("workload",), "other"), (("hardware", "name"), "tpu_v6e"), (("layers", 0, "name"), "c"),
+        (("layers", 1, "op"), "gemm"), (("layers", 0, "blocking", "blocks"), 3), (("lowering",), "auto"),
+        (("layers", 0, "lowering"), "explicit"), (("engine",), "both"), (("dtype",), "bf16"), (("tpusim",), "0.1"),
+        (("seed",), 5), (("chips",), 2), (("layers", 0, "inputs"), ["y"]),
     ],
 )  # fmt: skip
 def test_what_was_asked_cannot_be_changed_either(path: tuple[Any, ...], value: Any) -> None:

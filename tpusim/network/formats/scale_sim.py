@@ -9,6 +9,7 @@ the sizes is read, told, or refused by its name.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -259,13 +260,22 @@ def _used(header: _Header) -> set[int]:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """Yield lines that are not empty, without the commas at their end."""
+    """Yield lines that are not empty, without the commas at their end; cells may stand in quotes, as spreadsheets write
+    them.
+    """
     for number, line in enumerate(text.splitlines(), 1):
-        cells = [cell.strip() for cell in line.split(",")]
+        cells = [cell.strip() for cell in _cells(line)]
         while cells and not cells[-1]:
             cells.pop()
         if cells and not cells[0].startswith("#"):
             yield _Line(number, tuple(cells))
+
+
+def _cells(line: str) -> Sequence[str]:
+    """Return the cells of a line, without the quotes of those that stand in quotes."""
+    if '"' not in line:
+        return line.split(",")
+    return next(csv.reader([line], skipinitialspace=True))
 
 
 # ---- the header
