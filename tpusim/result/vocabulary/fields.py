@@ -177,7 +177,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.reuse", "elements read once for several taps"),
     Field("family", "kind of machine"),
     Field("technology", "technology of areas and energies"),
-    Field("batch", "batch", "images"),
+    # Of a language model it counts sequences.
+    Field("batch", "batch"),
     Field("lowering", "how layers become passes"),
     Field("hardware", "machine"),
 )}  # fmt: skip
