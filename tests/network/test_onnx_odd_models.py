@@ -230,7 +230,7 @@ def test_weights_that_are_not_there_have_a_shape_and_so_a_time(tmp_path: Path) -
     assert load_workload(path, 1).layers == whole.layers
     run = CliRunner().invoke(cli.app, ["run", str(path), "--no-check"])
     assert run.exit_code == 0
-    assert "files of weights are missing: w.bin (1 tensor); their shapes tell the time" in run.stderr
+    assert "files of weights are missing: w.bin (1 tensor); layers are timed by their shapes" in run.stderr
     with pytest.raises(InputError, match=r"files of weights are missing: w.bin \(1 tensor\); put them beside"):
         through_a_machine(path, {"x": reals(1, 3, 8, 8)})
 

@@ -32,7 +32,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS
-from tpusim.network.formats.onnx_model.file import called, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, holds_values, operator, opset_of
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -83,7 +83,7 @@ def without_weights(model: ModelProto) -> frozenset[str]:
     graph = model.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     named = {each.name for each in graph.input}
-    small = [each for each in graph.initializer if prod(each.dims) <= MOST_ELEMENTS and not each.external_data]
+    small = [each for each in graph.initializer if prod(each.dims) <= MOST_ELEMENTS and holds_values(each)]
     kept = {each.name for each in small}
     for tensor in graph.initializer:
         if tensor.name not in kept | named:
