@@ -29,12 +29,14 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, loop, native, plain, processes
-from tpusim.machines.tpu.event.columns import Columns
+from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import Overdue
 from tpusim.machines.tpu.event.state import LoopState, with_room
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.transfers import LaneTransfer, Transfer
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
@@ -95,6 +97,29 @@ def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: 
     compiled = native.loaded()
     assert compiled
     agree(plain.run, compiled.run, layer, hardware, how, own, part)
+
+
+@drawn
+def test_a_recipe_is_right_for_each_step_that_has_it(
+    layer: Op, hardware: Hardware, how: str, own: bool, part: int
+) -> None:
+    program, running = lowered(layer, hardware, how, own)
+    columns = columns_of(program, running)
+    for step, row in zip(program.steps, columns.rows, strict=True):
+        match step:
+            case Transfer():
+                its = columns.moves[row["recipe"]]
+                busy = max(running.pipes[step.bus].cycles(step.hbm_bytes), step.conversion_cycles(running))
+                accesses = len(step.accesses) if isinstance(step, LaneTransfer) and step.work else step.words
+                assert (its["words"], its["busy"], its["accesses"]) == (step.words, busy, accesses)
+            case Stream():
+                its = columns.passes[row["recipe"]]
+                assert (its["words"], its["accumulate"]) == (step.words, step.accumulate)
+            case Preload():
+                assert columns.loads[row["recipe"]].item() == (step.delay, step.bias_words)
+            case Vector():
+                its = columns.works[row["recipe"]]
+                assert (its["words"], its["delay"], its["scalars"]) == (step.words, step.delay, step.scalars.words)
 
 
 checked = dict[str, Callable[[Columns, LoopState], int]]()

@@ -6,7 +6,7 @@ All cycles are lane 0's. Rows stand in the order of the Program. What a step is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -161,13 +161,3 @@ class Log:
         """Transfers on a bus, by the name of its account."""
         moves: Records = self.moves[self.moves["bus"] == self.buses.index(name)]
         return moves
-
-    @property
-    def arrays(self) -> Iterator[tuple[int, Records, Records, Records]]:
-        """(array, its loads, passes, works) for each array with weights of its own; arrays that share weights are
-        array 0.
-        """
-        rows = self.columns.rows["array"]
-        for array in range(self.columns.arrays):
-            loads, passes = (each[rows[each["step"]] == array] for each in (self.loads, self.passes))
-            yield array, loads, passes, self.works[array :: self.columns.arrays]
