@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -36,7 +37,7 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import LaneTransfer, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Transfer
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
@@ -120,6 +121,19 @@ def test_a_recipe_is_right_for_each_step_that_has_it(
             case Vector():
                 its = columns.works[row["recipe"]]
                 assert (its["words"], its["delay"], its["scalars"]) == (step.words, step.delay, step.scalars.words)
+
+
+def test_fills_of_banks_take_the_time_of_all_their_words() -> None:
+    """Also where the fullest bank has as many words as another fill's."""
+    hardware = load_hardware("tpu_v2_banked", ["array.size=8", "vector_unit.unpack_cycles=50"])
+    ready = prepared(Conv2d("conv", 10, 6, 6, 8, 3), 2, hardware, "channel_last")
+    fill = next(each for each in ready.program.steps if isinstance(each, BankFill))
+    other = replace(fill)
+    object.__setattr__(other, "lane_words", 100 * fill.lane_words)
+    steps = fill, *(other if each is fill else each for each in ready.program.steps)
+    columns = columns_of(replace(ready.program, steps=steps), ready.running)
+    first, second = (columns.moves[columns.rows["recipe"][steps.index(each)]] for each in (fill, other))
+    assert [first["busy"], second["busy"]] == [each.conversion_cycles(ready.running) for each in (fill, other)]
 
 
 checked = dict[str, Callable[[Columns, LoopState], int]]()
