@@ -288,12 +288,18 @@ def test_a_short_command_neither_compiles_nor_loads(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_without_numba_the_loop_runs_as_python_and_a_line_says_so(tmp_path: Path) -> None:
-    shown = run_of(LONG, "sys.modules['numba'] = None", tmp_path)
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        ("numba", f"Warning: Numba cannot be imported .* 20 times slower; {sys.executable} -m pip install numba"),
+        ("llvmlite", "Warning: The loop of the event engine cannot be compiled .* 20 times slower"),
+    ],
+)
+def test_without_a_compiler_the_loop_runs_as_python_and_a_line_says_so(missing: str, says: str, tmp_path: Path) -> None:
+    shown = run_of(LONG, f"sys.modules['{missing}'] = None", tmp_path)
     assert shown.returncode == 0
-    warned = [line for line in shown.stderr.splitlines() if line.startswith("Warning: Numba cannot be imported (")]
-    assert len(warned) == 1
-    assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
+    (warned,) = (line for line in shown.stderr.splitlines() if line.startswith("Warning"))
+    assert re.fullmatch(says, warned)
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ A row tells of a step what it is, whose it is, and what it waits for. What many 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -45,7 +44,6 @@ KINDS = {
 """Kind of each class of steps."""
 
 
-@dataclass(slots=True)
 class Row:
     """A step.
 
@@ -69,7 +67,6 @@ class Row:
     number: int
 
 
-@dataclass(slots=True)
 class Wait:
     """A step that another step waits for.
 
@@ -84,7 +81,6 @@ class Wait:
     stored: int
 
 
-@dataclass(slots=True)
 class LoadRecipe:
     """What a preload does: it begins `delay` cycles late, and loads a word of biases if `bias` is 1."""
 
@@ -92,7 +88,6 @@ class LoadRecipe:
     bias: int
 
 
-@dataclass(slots=True)
 class PassRecipe:
     """What a stream does.
 
@@ -110,7 +105,6 @@ class PassRecipe:
     table: int
 
 
-@dataclass(slots=True)
 class WorkRecipe:
     """What a vector step does, in cycles and words of lane 0.
 
@@ -140,7 +134,6 @@ class WorkRecipe:
     busy: int
 
 
-@dataclass(slots=True)
 class MoveRecipe:
     """What a transfer does.
 
@@ -166,7 +159,6 @@ class MoveRecipe:
     least: int
 
 
-@dataclass(slots=True)
 class MovedPart:
     """A part of a transfer: its words, and the accesses of the work on them.
 
@@ -180,7 +172,6 @@ class MovedPart:
     behind: int
 
 
-@dataclass(slots=True)
 class ArrayPace:
     """A frame, as one array sees it: a row for each frame and array.
 
@@ -201,7 +192,6 @@ class ArrayPace:
     pointer_slot: int
 
 
-@dataclass(slots=True)
 class LostFrames:
     """Conflicts of banks in a pass: frames lost, and ranges of the cycles in which banks are read and words delivered,
     both counted from the pass's first slot on.
@@ -214,7 +204,6 @@ class LostFrames:
     words_end: int
 
 
-@dataclass(slots=True)
 class PointerReads:
     """The range of the pointer words that a pass reads."""
 
@@ -222,7 +211,6 @@ class PointerReads:
     words_end: int
 
 
-@dataclass(slots=True)
 class MachineRow:
     """What every step of a kind shares.
 
@@ -245,7 +233,7 @@ class MachineRow:
 
 def record_of(row: type[Any]) -> np.dtype[Any]:
     """Type of a record with the fields of a row."""
-    return np.dtype([(each.name, np.int64) for each in fields(row)])
+    return np.dtype([(name, np.int64) for name in row.__annotations__])
 
 
 ROW, WAIT = record_of(Row), record_of(Wait)

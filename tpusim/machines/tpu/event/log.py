@@ -34,7 +34,6 @@ class Overdue(Exception):
     """A run can no longer end before the limit that it was given."""
 
 
-@dataclass(slots=True)
 class Loaded:
     """A preload.
 
@@ -52,7 +51,6 @@ class Loaded:
     by: int
 
 
-@dataclass(slots=True)
 class Passed:
     """A stream.
 
@@ -70,7 +68,6 @@ class Passed:
     cause: int
 
 
-@dataclass(slots=True)
 class Worked:
     """A step of the vector unit, as an `array` sees it.
 
@@ -88,7 +85,6 @@ class Worked:
     done: int
 
 
-@dataclass(slots=True)
 class Moved:
     """A transfer.
 
