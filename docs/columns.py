@@ -40,6 +40,7 @@ WORDS = {
     "error": "why the point could not be simulated; empty where it was",
     "pareto": "whether no other point beats this one in all goals of the sweep",
     "goals": "goals of the sweep, the same for every point",
+    "setup": "machine of all points with what was set of it, unless it is an axis, and their phase",
 }
 """Columns of a sweep's files that hold no figure."""
 

@@ -52,7 +52,7 @@ def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
 def result_with(names: dict[str, str]) -> None:
     """A result in results/run.json, with other names; as somebody else may have written it."""
     assert tpusim(*TINY, "--out", "results").exit_code == 0
-    text = Path("results/run.json").read_text()
+    text = re.sub(r'"seal": ".*"', '"seal": ""', Path("results/run.json").read_text())
     for name, other in names.items():
         assert json.dumps(name) in text
         text = text.replace(json.dumps(name), json.dumps(other))

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES
-from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
+from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.standard import GATES
@@ -34,7 +34,7 @@ def table() -> str:
         (VECTOR_OPS, "timed: layers of the vector unit, where one computes them as they are; otherwise computed"),
         (own, "timed: written out as the operators that they are made of"),
         (others, "timed, of the domain `com.microsoft`: written out likewise"),
-        ({*GATES, "If"}, "timed: replaced by their steps, or by the branch that is taken"),
+        ({*GATES, "If", DYNAMIC_LSTM}, "timed: replaced by their steps, or by the branch that is taken"),
         (IN_PLACE - timed, "no time: their results are read where their operands lie"),
         (NOT_TIMED - timed - own - IN_PLACE, "no time: the reference computes them; a note says why"),
     )

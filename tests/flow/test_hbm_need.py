@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 from tpusim import Gemm, Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
-from tpusim.flow.need import HbmNeed, _between, hbm_need
+from tpusim.flow.need import UNPADDED, HbmNeed, _between, hbm_need, hbm_use
 from tpusim.machines.family import family_of
 from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Source
+from tpusim.result.load import parse_result
 
 TINY = load_hardware("tiny_4x4")
 """Its elements have 4 bytes, and its maps no padding."""
@@ -74,12 +75,41 @@ def test_of_a_part_of_a_network_only_that_part_counts() -> None:
     assert hbm_need(part, TINY) == HbmNeed(4 * 42, 0, ROW * (6 + 7), "two")
 
 
-def test_maps_are_padded_whichever_way_round_pads_less() -> None:
-    core = load_hardware("tpu_v2_core")
-    stored = family_of(core).stored
-    assert stored((64, 5, 7, 8), core) == 128 * 5 * 7 * 8 * 2
-    assert stored((3, 5, 7, 200), core) == 8 * 5 * 7 * 256 * 2
-    assert stored((3, 5, 7, 200), TINY) == 3 * 5 * 7 * 200 * 4
+def test_tensors_are_counted_in_the_tiles_of_the_machine_and_without_them() -> None:
+    """Weights, inputs, maps between layers: a product of 8 rows has a tile of 8 x 128 for each of its maps."""
+    core, work = load_hardware("tpu_v2_core"), net(*CHAIN)
+    tile = 8 * 128 * 2
+    # Of the weights of 5 x 6, 6 x 7 and 7 x 3 the last take a tile of four rows.
+    assert hbm_need(work, core) == HbmNeed(2 * tile + tile // 2, tile + tile // 2, 2 * tile, "two")
+    assert hbm_need(work, core, UNPADDED) == HbmNeed(WEIGHTS // 2, ROW // 2 * (5 + 3), ROW // 2 * (6 + 7), "two")
+    use = hbm_use(work, core)
+    assert use is not None
+    assert (use.need_bytes, use.unpadded_bytes) == (6 * tile, hbm_need(work, core, UNPADDED).total)
+    assert sum(use.parts.values()) == use.need_bytes
+    assert hbm_use(work, TINY) is None
+
+
+def test_the_padded_need_is_refused_and_both_are_told() -> None:
+    work = net(*CHAIN)
+    bare = hbm_need(work, load_hardware("tpu_v2_core"), UNPADDED).total
+    machine = load_hardware("tpu_v2_core", {"hbm.capacity": "8 KiB"})
+    with pytest.raises(CapacityError) as error:
+        simulate(work, machine)
+    says = str(error.value)
+    assert f"needs 12,288 B of HBM at batch 8 ({bare:,} B without padding), and tpu_v2_core" in says
+    assert f"5,120 B ({WEIGHTS // 2:,} B) are weights, 3,072 B (128 B) inputs and outputs, 4,096 B (208 B) maps" in says
+    assert simulate(work, load_hardware("tpu_v2_core", {"hbm.capacity": "12 KiB"}), check=False).hbm_use is not None
+
+
+@pytest.mark.parametrize(("machine", "shown"), [("tpu_v5e", True), ("v100", True), ("tpu_v2", False)])
+def test_a_run_tells_both_where_its_machine_says_what_hbm_holds(machine: str, shown: bool) -> None:
+    done = CliRunner().invoke(cli.app, ["run", "tiny", "--hardware", machine, "--no-check"])
+    assert done.exit_code == 0
+    assert ("HBM holds" in done.stdout) == shown
+    assert ("unpadded" in done.stdout) == (machine == "tpu_v5e")
+    result = simulate(load_workload("tiny"), load_hardware(machine), check=False)
+    assert parse_result(result.to_json()).hbm_use == result.hbm_use
+    assert ("hbm_use" in result.to_dict()) == shown
 
 
 @pytest.mark.parametrize(("name", "weights"), [("resnet50", 25_502_912), ("vgg16", 138_344_128)])

@@ -673,11 +673,47 @@ def test_what_one_number_is_spread_to_is_held_against_the_memory(behind: str, tm
     assert said.startswith("Expand expand_b: its values cannot be computed: they need about 8,000.0 GB of memory, and ")
 
 
-def test_a_node_that_cannot_be_computed_is_named(tmp_path: Path) -> None:
-    nodes = [node("Conv", "x w", "a"), node("Resize", "a none scales", "y", mode="cubic")]
+_CAST = node("Cast", "a", "b", to=TensorProto.BFLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ([node("Resize", "a none scales", "y", mode="cubic")], "Resize resize_y: ...Resize by cubic"),
+        ([node("Resize", "a none scales", "y", mode="linear", antialias=1)], "Resize by linear with antialias"),
+        (
+            [node("Resize", "a none scales", "y", nearest_mode="odd")],
+            "Resize to the nearest by odd, which",
+        ),
+        ([node("Resize", "a none scales", "y", coordinate_transformation_mode="tf_crop_and_resize")], "tf_crop_and_re"),
+        ([node("Upsample", "a scales", "y", mode="cubic")], "Upsample upsample_y: ...Resize by cubic"),
+        ([_CAST, node("Cast", "b", "y", to=1)], "Cast cast_b: ...a Cast to ONNX's type 16, which NumPy has not"),
+        ([node("BatchNormalization", "a s s s s", "y m v", training_mode=1)], "as it is in training"),
+        ([_CAST, node("Cast", "b", "c", to=1), node("Resize", "c none scales", "y", mode="cubic")], "Cast|Resize"),
+    ],
+)
+def test_what_an_attribute_forbids_is_refused_before_the_first_layer(
+    ends: list[NodeProto], said: str, tmp_path: Path
+) -> None:
+    """All of it at once; nobody waits for the layers."""
+    weights = {"w": (2, 2, 1, 1), "none": np.zeros(0, np.float32), "s": (2,),
+               "scales": np.array([1, 1, 2, 2], np.float32)}  # fmt: skip
+    path = saved(tmp_path, model([node("Conv", "x w", "a"), *ends], {"x": ["N", 2, 3, 3]}, weights))
+    work, graph = load_workload(path, 1), read_graph(path, NOTHING, 1)
+    with pytest.raises(InputError) as caught:
+        Journey(graph, work, drawn(graph, 1, 0), numbers_of("f32", "any"))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(said.split("|"))
+    for line, parts in zip(lines, said.split("|"), strict=True):
+        assert all(part in line for part in parts.split("..."))
+        assert line.endswith("leave --input and --save-outputs out to time the layers alone")
+
+
+def test_what_nobody_reads_refuses_nothing(tmp_path: Path) -> None:
+    """A node of constants alone is not computed then."""
     weights = {"w": (2, 2, 1, 1), "none": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
-    path = saved(tmp_path, model(nodes, {"x": ["N", 2, 3, 3]}, weights))
-    assert refused(path) == "Resize resize_y: its values cannot be computed: Resize by cubic"
+    nodes = [node("Resize", "w none scales", "unread", mode="cubic"), node("Conv", "x w", "y")]
+    run(saved(tmp_path, model(nodes, {"x": ["N", 2, 3, 3]}, weights)), 1, None)
 
 
 def test_operands_that_a_node_cannot_have_are_told(tmp_path: Path) -> None:

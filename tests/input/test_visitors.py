@@ -79,7 +79,6 @@ def test_what_is_to_be_written_instead_of_an_operation_can_be_read(tmp_path, op)
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("scale.cfg", "the configuration of another tool is not read; a machine is YAML with units"),
         ("net.PT", "models of other tools are not read; write its convolutions and matrix products as YAML"),
         ("net.py", "models of other tools are not read"),
     ],

@@ -161,6 +161,13 @@ def test_an_engine_that_it_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+@pytest.mark.parametrize(("machine", "kind"), [("abacus.yaml", "abacus is a toy"), ("v100", "v100 is a GPU")])
+def test_families_without_rules_in_simpy_say_which_engines_they_have(machine: str, kind: str) -> None:
+    """With `both`, those agree that there are."""
+    said = refused("run", "tiny", "--hardware", machine, "--engine", "simpy")
+    assert f"engine simpy: {kind}, whose time is kept by event, register, both" in said
+
+
 def test_an_unknown_family_is_refused_at_its_line() -> None:
     Path("other.yaml").write_text(MACHINE.replace("toy", "toi"))
     said = refused("run", "tiny", "--hardware", "other.yaml")

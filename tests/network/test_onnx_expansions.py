@@ -261,6 +261,7 @@ BYTES = {"x": words(2, 3, 4, 4)}
 MAPS = {"x": reals(3, 5, 4)}
 ROWS = {"x": reals(2, 5, 16)}
 MASK = {"m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int32)}
+PLACES = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
 FACTORS = {"w": reals(16, 48) / 4, "b": reals(48)}
 ATTENTION = ["gemm", "add", "transpose", "transpose", "gemm", "mul", "softmax", "transpose", "gemm", "transpose"]
 CASES = {
@@ -303,6 +304,10 @@ CASES = {
     "attention of others": Contrib(contrib("MultiHeadAttention", "x k l b", num_heads=4),
                                    ROWS | {"k": reals(2, 7, 16), "l": reals(2, 7, 16) + 1}, {"b": reals(48)},
                                    ["add", "add", "add", *ATTENTION[2:]]),
+    "turned": Contrib(contrib("RotaryEmbedding", "x p c s"), ROWS | {"p": PLACES},
+                      {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
+    "turned heads": Contrib(contrib("RotaryEmbedding", "x p c s"), {"x": reals(2, 3, 5, 8), "p": PLACES},
+                            {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
     "embedded": Contrib(contrib("EmbedLayerNormalization", "x k w p q g b", "y _"),
                         {"x": drawn().integers(0, 30, (2, 5)).astype(np.int32),
                          "k": drawn().integers(0, 2, (2, 5)).astype(np.int32)},
@@ -345,6 +350,27 @@ def test_bytes_that_are_joined_are_of_one_scale(tmp_path: Path) -> None:
     assert np.abs(outputs["y"].astype(int) - np.clip(bytes_, 0, 255)).max() <= 1
 
 
+RECURRENT = Contrib(
+    helper.make_node("DynamicQuantizeLSTM", ["x", "w", "r", "b", "", "", "", "", "s", "z", "t", "o"], ["y"],
+                     domain="com.microsoft", hidden_size=4, direction="bidirectional"),
+    {"x": reals(3, 1, 5)},
+    {"w": signed(2, 5, 16), "r": signed(2, 4, 16), "b": reals(2, 32), "s": np.abs(reals(2)) / 99,
+     "z": np.zeros(2, np.int8), "t": np.abs(reals(2)) / 50, "o": np.zeros(2, np.int8)},
+    (),
+)  # fmt: skip
+
+
+def test_a_recurrent_network_of_bytes_is_its_steps(tmp_path: Path) -> None:
+    """Each step rounds the state before it to bytes; products of bytes are layers of bytes.
+
+    It is of one image: of several, ONNX Runtime rounds the states together or apart, as its threads share them.
+    """
+    work, outputs = through_a_machine(written(tmp_path, RECURRENT.model()), RECURRENT.inputs, 1)
+    assert [layer.op for layer in work.layers].count("gemm") == 2 * 3
+    with np.load(WITNESS) as witness:
+        np.testing.assert_allclose(outputs["y"], witness["recurrent"], rtol=1e-4, atol=1e-4)
+
+
 def test_what_cannot_be_written_out_says_why(tmp_path: Path) -> None:
     past = {"p": reals(2, 2, 4, 3, 4)}
     model = made_of([contrib("Attention", "x w b _ p", num_heads=4)], ROWS | past, FACTORS, domains=["com.microsoft"])
@@ -374,5 +400,5 @@ if __name__ == "__main__":
     from onnxruntime import InferenceSession
 
     found = {name: InferenceSession(case.model().SerializeToString()).run(["y"], dict(case.inputs))[0]
-             for name, case in CASES.items()}  # fmt: skip
+             for name, case in (CASES | {"recurrent": RECURRENT}).items()}  # fmt: skip
     np.savez_compressed(WITNESS, **found)

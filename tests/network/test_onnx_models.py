@@ -583,21 +583,46 @@ def test_a_function_of_the_model_is_what_is_in_it(tmp_path: Path) -> None:
     assert (layer.m, layer.n, layer.k) == (4, 10, 64)
 
 
-def test_weights_beside_the_file_are_not_read(tmp_path: Path) -> None:
+def test_weights_beside_the_file_are_not_read_for_timing(tmp_path: Path) -> None:
+    """Simulators ship networks without them: their shapes are in the model."""
     model = one("Gemm", ["N", 64], [64, 100])
     (weights,) = model.graph.initializer
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
     weights.external_data.add(key="location", value="w.bin")
     path = saved(tmp_path, model)
+    says = (
+        "files of weights are missing: w.bin (1 tensor); layers are timed by their shapes, and checked with random ones"
+    )
+    assert says in open_workload(path, ModelOptions()).notes
+    assert load_workload(path, 2).layers == (Gemm("gemm_y", 2, 100, 64),)
+    with pytest.raises(InputError, match=r"w.bin \(1 tensor\); put them beside the model, or leave --input and"):
+        read_graph(path, ModelOptions(), 2)
     (tmp_path / "w.bin").write_bytes(b"")
     assert load_workload(path, 2).layers == (Gemm("gemm_y", 2, 100, 64),)
+    assert not any("missing" in note for note in open_workload(path, ModelOptions()).notes)
     for place in ("../w.bin", "/etc/passwd", "", "a\nb"):
         weights.external_data[0].value = place
         with pytest.raises(
             InputError, match=r"the weights of w are said to be in .*; they must stand in the model's own"
         ):
             load_workload(saved(tmp_path, model))
+
+
+@pytest.mark.parametrize("size", [10, 3000])
+@pytest.mark.parametrize("op", ["Gemm", "Conv"])
+def test_weights_that_were_taken_out_leave_their_shapes(op: str, size: int, tmp_path: Path) -> None:
+    """Small ones too, whose values nobody needs to know the sizes of layers."""
+    filled = one(op, ["N", 4, 8, 8] if op == "Conv" else ["N", 4], [size, 4, 1, 1] if op == "Conv" else [4, size])
+    whole = load_workload(saved(tmp_path, filled), 2).layers
+    for each in filled.graph.initializer:
+        for name in ("raw_data", "float_data"):
+            each.ClearField(name)
+    path = saved(tmp_path, filled)
+    assert load_workload(path, 2).layers == whole
+    assert "1 tensor of weights without values; layers" in open_workload(path, ModelOptions()).notes[0]
+    with pytest.raises(InputError, match="1 tensor of weights without values; put them beside the model"):
+        read_graph(path, ModelOptions(), 2)
 
 
 @pytest.mark.parametrize("inside", ["graph", "attribute", "branch", "sparse", "function"])

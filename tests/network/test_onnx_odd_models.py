@@ -230,7 +230,7 @@ def test_weights_that_are_not_there_have_a_shape_and_so_a_time(tmp_path: Path) -
     assert load_workload(path, 1).layers == whole.layers
     run = CliRunner().invoke(cli.app, ["run", str(path), "--no-check"])
     assert run.exit_code == 0
-    assert "files of weights are missing: w.bin (1 tensor); their shapes tell the time" in run.stderr
+    assert "files of weights are missing: w.bin (1 tensor); layers are timed by their shapes" in run.stderr
     with pytest.raises(InputError, match=r"files of weights are missing: w.bin \(1 tensor\); put them beside"):
         through_a_machine(path, {"x": reals(1, 3, 8, 8)})
 
@@ -254,6 +254,13 @@ def test_the_larger_the_smaller_and_slopes_are_layers(
     arrays = {"x": reals(2, 3, 4, 4)}
     work = same_as_evaluator(tmp_path, made_of([node(op, "x c")], arrays, {"c": reals(*shape)}), arrays, engine=engine)
     assert [layer.op for layer in work.layers] == [{"Max": "maximum", "Min": "minimum", "PRelu": "prelu"}[op]]
+
+
+@pytest.mark.parametrize(("op", "layer"), [("Max", "maximum"), ("Min", "minimum"), ("Sum", "add")])
+def test_more_than_two_operands_are_taken_two_by_two(tmp_path: Path, op: str, layer: str) -> None:
+    arrays = {"x": reals(2, 3, 4), "k": reals(2, 3, 4) + 1}
+    work = same_as_evaluator(tmp_path, made_of([node(op, "x k c k")], arrays, {"c": reals(2, 3, 4) - 1}), arrays)
+    assert [each.op for each in work.layers] == [layer] * 3
 
 
 @pytest.mark.parametrize("engine", ["event", "register"])

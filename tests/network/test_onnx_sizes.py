@@ -287,7 +287,7 @@ REASONS = [
     ([node("ReduceMax", "x")], ["N", 3], {}, "ReduceMax 1 (it is along the first axis, or along all of them)"),
     ([node("Reshape", "x s")], ["N", 6], {"s": [-1, 2]}, "Reshape 1 (its result is read where its operand lies)"),
     ([node("Relu", "x")], ["N"], {}, "Relu 1 (it works on values of 1 axes; maps have two or more)"),
-    ([node("Sum", "x x x")], ["N", 3], {}, "Sum 1 (it has 3 operands; 2 are known)"),
+    ([node("Sum", "x")], ["N", 3], {}, "Sum 1 (it has 1 operand; 2 are known)"),
 ]  # fmt: skip
 
 

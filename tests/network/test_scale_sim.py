@@ -17,6 +17,7 @@ from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
 from tpusim.network.formats import Names
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload_file import open_workload, workload_of, yaml_of
 from tpusim.study.sweep.points import load_sweep
 
@@ -47,7 +48,7 @@ def notes(path: Path) -> str:
         ("fc,1,1,1,1,512,1000,1,", Conv2d("fc", 512, 1, 1, 1000, (1, 1))),
     ],
 )
-def test_a_line_becomes_a_layer(tmp_path: Path, line: str, layer: Conv2d | Gemm) -> None:
+def test_a_line_becomes_a_layer(tmp_path: Path, line: str, layer: Conv2d | Gemm | Pool2d) -> None:
     work = load_workload(topology(tmp_path, f"\n{line}\n\n"), batch=2)
     assert (work.name, work.layers) == ("net", (layer,))
 
@@ -203,7 +204,7 @@ def test_no_column_is_taken_for_another(tmp_path: Path, columns: str, line: str,
             "2",
             ":1: sizes of products, M, N and K, beside those of convolutions (IFMAP Height, IFMAP Width, Filter",
         ),
-        ("Type", "Pool", ":2: Type Pool (1 layer, the first of them a): not known here, only Conv, Im2col_conv, Gemm"),
+        ("Type", "LSTM", ":2: Type LSTM (1 layer, the first of them a): not known here, only Conv, Im2col_conv, Gemm"),
         ("Type", "", ":2: Type no type (1 layer, the first of them a): not known here"),
         ("Type", "Gemm", ":2: Gemm: a product has as many filter rows as its map has columns, and 1 in all columns"),
     ],
@@ -243,9 +244,11 @@ MNPUSIM = CONV.replace(",\n", ", Type, IFMAP Base Addr, Filter Base Addr, Ofmap 
         ("a,6,1,1,5,1,1,1,GEMM", Gemm("a", 6, 5, 1)),
         ("a,5,5,3,3,3,4,1,Im2col_conv", Conv2d("a", 3, 5, 5, 4, (3, 3))),
         ("a,5,5,3,3,3,4,1,Conv", Conv2d("a", 3, 5, 5, 4, (3, 3))),
+        ("a,6,6,2,2,3,3,2,Pool", Pool2d("a", "max", 3, 6, 6, (2, 2), (2, 2))),
+        ("a,7,6,2,3,3,1,2,pool", Pool2d("a", "max", 3, 7, 6, (2, 3), (2, 2), (0, 0, 1, 1))),
     ],
 )
-def test_a_type_says_what_a_line_is(tmp_path: Path, line: str, layer: Conv2d | Gemm) -> None:
+def test_a_type_says_what_a_line_is(tmp_path: Path, line: str, layer: Conv2d | Gemm | Pool2d) -> None:
     path = topology(tmp_path, f"{line},-1,-1,-1,\n", MNPUSIM)
     assert load_workload(path, 2).layers == (layer,)
     assert "not read: IFMAP Base Addr, Filter Base Addr, Ofmap Base Addr" in notes(path)
@@ -253,13 +256,51 @@ def test_a_type_says_what_a_line_is(tmp_path: Path, line: str, layer: Conv2d | G
 
 def test_layers_of_a_type_that_nobody_knows_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     lines = (
-        "a,512,256,256,128,1,1,1,Gemm,-1,-2,-1,\nb,24,117,1,1,1,1,40,Other,-1,-2,-1,\nc,9,1,1,1,1,1,2,Other,-1,-2,-1,\n"
+        "a,512,256,256,128,1,1,1,Gemm,-1,-2,-1,\nb,24,117,1,1,1,1,40,Sort,-1,-2,-1,\nc,9,1,1,1,1,1,2,Sort,-1,-2,-1,\n"
     )
     path = topology(tmp_path, lines, MNPUSIM)
-    with pytest.raises(InputError, match=r"net.csv:3: Type Other \(2 layers, the first of them b\): not known here"):
+    with pytest.raises(InputError, match=r"net.csv:3: Type Sort \(2 layers, the first of them b\): not known here"):
         load_workload(path)
     work = load_workload(path, skip_unknown=True)
-    assert (work.layers, dict(work.not_known)) == ((Gemm("a", 512, 128, 256),), {"Other": 2})
+    assert (work.layers, dict(work.not_known)) == ((Gemm("a", 512, 128, 256),), {"Sort": 2})
+
+
+def test_ops_that_a_file_only_calls_other_take_no_time_and_are_told(tmp_path: Path) -> None:
+    """As mNPUsim ships them: normalizations, activations and poolings between products, Strides their operations."""
+    others = "BN,49,16,1,1,1,1,128,Other,-1,-2,-1,\nrelu,49,16,1,1,1,1,30,Other,-1,-2,-1,\n"
+    lines = f"conv,49,27,27,16,1,1,1,Dir_Gemm,-1,-1,-1,\n{others}"
+    work = load_workload(path := topology(tmp_path, lines, MNPUSIM))
+    assert (work.layers, dict(work.not_timed)) == ((Gemm("conv", 49, 16, 27),), {"Other": 2})
+    assert "2 layers (BN, relu): of type Other, whose op the file does not tell; takes no time" in notes(path)
+    done = CliRunner().invoke(app, ["run", str(path), "--hardware", "tiny_4x4", "--no-check"])
+    assert done.exit_code == 0, done.stderr
+    assert "2 ops of the network not timed: Other 2" in done.stdout
+
+
+def test_cells_may_stand_in_quotes(tmp_path: Path) -> None:
+    """As spreadsheets write them; a comma in quotes is a part of the name."""
+    sizes = "9,8,3,2,4,5,1"
+    plain = load_workload(topology(tmp_path, f"a,{sizes},\n", CONV)).layers
+    quoted = CONV.replace(",\n", "").split(",")
+    header = ",".join(f'"{each.strip()}"' for each in quoted) + ",\n"
+    for line in (
+        f'"a",{sizes},',
+        '"a", "9", "8", "3", "2", "4", "5", "1"',
+        f"a ,{sizes.replace('9', chr(34) + '9' + chr(34))}",
+    ):
+        assert load_workload(topology(tmp_path, f"{line}\n", header)).layers == plain
+    (layer,) = load_workload(topology(tmp_path, f'"a, or b",{sizes},\n', header)).layers
+    assert layer.name == "a, or b"
+    with pytest.raises(InputError, match=r"net\.csv:2: 2 values of 8"):
+        load_workload(topology(tmp_path, f'a,"{sizes},\n', header))
+
+
+def test_a_pooling_makes_the_channels_that_it_reads(tmp_path: Path) -> None:
+    assert "a pooling, of which the file does not say the kind" in notes(
+        topology(tmp_path, "a,6,6,2,2,3,3,2,Pool,-1,-1,-1,\n", MNPUSIM)
+    )
+    with pytest.raises(InputError, match="Num Filter 4: a pooling makes as many channels as it reads, 3; write that"):
+        load_workload(topology(tmp_path, "a,6,6,2,2,3,4,2,Pool,-1,-1,-1,\n", MNPUSIM))
 
 
 def test_columns_in_another_order_are_told_of_convolutions_too(tmp_path: Path) -> None:

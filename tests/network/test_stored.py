@@ -10,10 +10,10 @@ import pytest
 
 from tpusim import Workload, load_hardware, load_workload, simulate, training_step
 from tpusim.base.errors import InputError
-from tpusim.flow.need import hbm_need
+from tpusim.flow.need import UNPADDED, hbm_need
 from tpusim.flow.numbers import numbers_of
 from tpusim.network.formats import ModelOptions
-from tpusim.network.ops.array_op import Gemm, stored_bytes
+from tpusim.network.ops.array_op import Gemm, stored_bits
 from tpusim.network.workload_file import open_workload, workload_of
 
 FILE = """
@@ -67,11 +67,12 @@ def test_a_word_that_is_unknown_is_refused(tmp_path: Path) -> None:
 def test_hbm_holds_fewer_bytes(tmp_path: Path) -> None:
     """Half of them for int8 beside elements of two bytes, a quarter for int4, all where elements have one byte."""
     machine = load_hardware("tpu_v6e")
-    plain, narrow = (hbm_need(small(tmp_path, weights=each, caches=each), machine) for each in ("computed", "int8"))
+    works = [small(tmp_path, weights=each, caches=each) for each in ("computed", "int8")]
+    plain, narrow = (hbm_need(work, machine, UNPADDED) for work in works)
     assert (plain.weights, narrow.weights) == (2 * 16 * 16 + 16 * 16 // 2, 16 * 16 + 16 * 16 // 2)
     assert (plain.caches, narrow.caches) == (2 * 16 * 8, 16 * 8)
-    assert [stored_bytes(9, each, 2) for each in ("computed", "int8", "int4")] == [18, 9, 5]
-    assert stored_bytes(9, "int8", 1) == 9
+    assert [stored_bits(each, 2) for each in ("computed", "int8", "int4")] == [16, 8, 4]
+    assert (stored_bits("int8", 1), UNPADDED.bytes((9, 1, 1, 1), 4)) == (8, 5)
 
 
 def test_a_model_takes_half_of_its_bytes() -> None:

@@ -241,7 +241,7 @@ def test_points_that_are_none(text: str, says: str, tmp_path: Path) -> None:
 
 
 def changed(result: Result, **fields: Any) -> str:
-    return json.dumps({**result.to_dict(), **fields})
+    return json.dumps({**result.to_dict(), "seal": "", **fields})
 
 
 def test_a_result_that_lacks_what_the_page_needs(tiny: Result, tmp_path: Path) -> None:
@@ -342,6 +342,18 @@ def test_the_fastest_point_is_named(tmp_path: Path) -> None:
          "900 us, 3.00 times as long."]
     ]  # fmt: skip
     assert data["failed"] == [3]
+
+
+def test_a_sweep_names_its_machine_and_calls_no_step_of_tokens_the_fastest(tmp_path: Path) -> None:
+    """The step of one sequence takes the least time, and makes the fewest tokens a second."""
+    setup = "tpu_v6e, phase decode"
+    rows = [point(100.0 * a, a=a, tokens_per_s=100.0 + a, setup=setup) for a in (1, 2)]
+    folder = points_file(tmp_path, rows, ("a",))
+    data = sweep_data(read_points(folder / "points.csv"))
+    assert data["subtitle"] == f"2 points over a (2 values), on {setup}; timing alone, values not checked"
+    (least,), (most,) = data["sentences"]
+    assert least.startswith("net takes the least time for a step with a = 1: 100 us")
+    assert most == "net with the most tokens a second: 102, with a = 2."
 
 
 def test_input_errors_are_input_errors(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.report.plots.compared import lowerings_figure, machines_figure
 from tpusim.report.plots.figure import STYLE, Picture, axis_label, rows_of, scale_of
-from tpusim.report.plots.sweep import file_names, plots
+from tpusim.report.plots.sweep import _TONES_OF_CELLS, file_names, plots
 from tpusim.report.shown import Table, text_of
 from tpusim.report.style import SERIES
 from tpusim.report.tables.sweep import _SHOWN, best, compared, comparison
@@ -82,7 +82,7 @@ def test_one_axis_gives_curves_with_units() -> None:
     assert {*both} == {f"{name}.{kind}" for name in made for kind in ("png", "svg")}
     assert all(contents.startswith(b"\x89PNG") for name, contents in both.items() if name.endswith(".png"))
     assert {"HBM bandwidth (GB/s)", "TFLOPS", "PE utilisation (%)", "100", "300", "700"} <= {*made["throughput"]}
-    assert {"ports unused (%)", "s: net, batch 2"} <= {*made["port_idle"]}
+    assert {"ports unused (%)", "s: net, batch 2, tiny_4x4"} <= {*made["port_idle"]}
 
 
 def test_several_workloads_are_told_apart_and_any_name_can_be_drawn() -> None:
@@ -113,7 +113,7 @@ def test_axes_that_move_together_are_one_curve() -> None:
     sweep = spec("array.size: [2, 4], batch: [1, 8]", "combine: zip")
     made = drawn(sweep, rows(sweep))
     assert {*made} == {"throughput", "port_idle"}
-    assert {"array size (PEs a side)", "batch (images)"} <= {*texts(made["throughput"])}
+    assert {"array size (PEs a side)", "batch"} <= {*texts(made["throughput"])}
 
 
 def test_two_axes_give_heat_maps_with_the_numbers() -> None:
@@ -141,7 +141,7 @@ def test_three_axes_give_a_panel_each() -> None:
     sweep = spec("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz]")
     made = drawn(sweep, rows(sweep, failed=(1,)))
     assert {*made} == {"axes_net"}
-    assert {"array size (PEs a side)", "batch (images)", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
+    assert {"array size (PEs a side)", "batch", "clock", "700 MHz"} <= {*texts(made["axes_net"])}
     # The title begins at the left of the figure.
     figure = made["axes_net"].draw()
     assert 0 <= figure.get_window_extent().x0 <= title_of(figure).get_window_extent().x0 < 20
@@ -166,7 +166,7 @@ def test_lowerings_over_two_more_axes_give_a_map_of_the_fastest() -> None:
     pictures = drawn(sweep, made)
     assert {*pictures} == {"axes_net", "winners_net"}
     found = texts(pictures["winners_net"])
-    assert {"1.25", "0.25", "-", "array size (PEs a side)", "batch (images)", "explicit"} <= {*found}
+    assert {"1.25", "0.25", "-", "array size (PEs a side)", "batch", "explicit"} <= {*found}
     assert "auto" not in found
     assert "how many times as fast as channel_first" in " ".join(found)
     assert {*drawn(sweep, [row for row in made if row["lowering"] != "explicit"])} == {"axes_net"}
@@ -335,7 +335,7 @@ def test_where_values_stand() -> None:
     assert scale_of("hbm.latency", ["1 us", "100 ns"]).places == {"1 us": 10**6, "100 ns": 10**5}
     assert scale_of("hbm.latency", ["1 us", "100 ns"]).label == "HBM latency"
     assert rows_of("array.size", [9, 3, 5]).places == {3: 0, 5: 1, 9: 2}
-    assert axis_label("layers.conv1.out_channels, batch") == "out channels of conv1, batch (images)"
+    assert axis_label("layers.conv1.out_channels, batch") == "out channels of conv1, batch"
 
 
 def test_of_many_values_only_as_many_are_written_as_have_room() -> None:
@@ -508,3 +508,26 @@ def test_points_that_are_not_shown_are_told(points: int, says: list[str]) -> Non
     (table, *sentences), _ = best(rows, ["clock"])
     assert [each for each in sentences if each] == says
     assert len(table.rows) == 10  # type: ignore[union-attr]
+
+
+def test_a_cross_stands_above_the_values_and_below_the_title() -> None:
+    """At the foot it stood among them."""
+    sweep = spec("array.size: [2, 4, 8]")
+    with rc_context(STYLE):
+        figure = drawn(sweep, rows(sweep, failed=(1,)))["throughput"].draw()
+        figure.draw_without_rendering()
+        plot = figure.axes[0]
+        (cross,) = (line for line in plot.get_lines() if line.get_marker() == "x")
+        (place,) = plot.get_xaxis_transform().transform(cross.get_xydata())
+        frame, title = plot.get_window_extent(), plot.title
+    assert place[1] > frame.y1
+    extents = [text.get_window_extent() for text in (title, plot._left_title) if text.get_text()]
+    assert all(place[1] + 3 < extent.y0 for extent in extents)
+    assert extents
+
+
+def test_black_numbers_are_read_on_every_tone_of_a_map() -> None:
+    """Maps begin at zero: values that are alike were white on black."""
+    darkest = _TONES_OF_CELLS(1.0)[:3]
+    assert min(darkest) > 0.45
+    assert _TONES_OF_CELLS(0.0)[:3] == (1.0, 1.0, 1.0)

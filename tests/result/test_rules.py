@@ -38,12 +38,12 @@ KINDS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 """Runs of all kinds: machine, what is set of it, options."""
 
 FREE = {
-    "wall_seconds", "batch", "seed", "layers_left", "multi_tile", "hbm_reached_bytes_per_s", "channel_imbalance",
+    "wall_seconds", "layers_left", "capacity_bytes", "hbm_reached_bytes_per_s", "channel_imbalance",
     "refreshes", "row_hits", "row_misses", "row_conflicts", "first", "words", "lanes",
 }  # fmt: skip
 """Figures of a layer or a run that no other figure tells, or that others tell only in part."""
-_APART = {"hardware", "by_op", "by_phase", "blocking", "residency", "own", "counts", "first_mismatch", "sizes",
-          "not_timed", "not_known", "reference_only", "dram", "vector_memory"}  # fmt: skip
+_APART = {"by_op", "by_phase", "residency", "own", "counts", "first_mismatch", "not_timed",
+          "not_known", "reference_only", "dram", "vector_memory"}  # fmt: skip
 """Records of a layer, or of a run, in which a number may stand alone."""
 
 
@@ -85,8 +85,42 @@ def test_a_run_is_read_and_no_number_of_it_can_be_changed_alone(kind: str) -> No
     assert len(paths) > 40
     for path in paths:
         for change in (lambda value: value + 1, lambda value: value * 1000 + 7):
-            with pytest.raises(InputError, match=r"not as a run wrote it: (layer a|layer b|total): \w"):
+            with pytest.raises(
+                InputError, match=r"not as a run wrote it: (layer a: |layer b: |total: |its seal|hbm_use\.)\w*"
+            ):
                 parse_result(edited(text, path, change))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("batch",), 64), (("hardware", "clock"), "701 MHz"), (("hardware", "array", "rows"), 5),
+        (("workload",), "other"), (("hardware", "name"), "tpu_v6e"), (("layers", 0, "name"), "c"),
+        (("layers", 1, "op"), "gemm"), (("layers", 0, "blocking", "blocks"), 3), (("lowering",), "auto"),
+        (("layers", 0, "lowering"), "explicit"), (("engine",), "both"), (("dtype",), "bf16"), (("tpusim",), "0.1"),
+        (("seed",), 5), (("chips",), 2), (("layers", 0, "inputs"), ["y"]),
+    ],
+)  # fmt: skip
+def test_what_was_asked_cannot_be_changed_either(path: tuple[Any, ...], value: Any) -> None:
+    """Nothing else in the file tells of it, but its seal."""
+    data = json.loads(text_of("plain"))
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    with pytest.raises(
+        InputError, match="not as a run wrote it: its seal is of another machine, batch, or other layers"
+    ):
+        parse_result(json.dumps(data))
+
+
+def test_a_file_in_another_order_or_without_a_seal_is_read() -> None:
+    """As other tools write it, or older versions; a seal of another version is not compared."""
+    data = json.loads(text_of("real"))
+    expected = parse_result(text_of("real"))
+    for changed in (dict(reversed(data.items())), {**data, "seal": ""}, {**data, "seal": "2:abc", "batch": 2}):
+        assert parse_result(json.dumps(changed)) == expected
+    assert parse_result(json.dumps({name: value for name, value in data.items() if name != "seal"})) == expected
 
 
 @pytest.mark.parametrize("path", [("vector_memory", "port_idle_ratio"), ("vector_memory", "reads"),

@@ -176,6 +176,19 @@ def test_a_folder_gets_a_page_with_all_that_the_command_says(path: Path, tmp_pat
     assert {*told.replace("-", " ").split()} <= {*shown.replace("-", " ").split()}
 
 
+@pytest.mark.parametrize("command", [["plot", "out"], ["report", "out"], ["compare", "out", "out"]], ids=" ".join)
+def test_a_folder_of_tokens_is_told_from_one_of_a_run(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that run.json is missing."""
+    monkeypatch.chdir(tmp_path)
+    Path("out").mkdir()
+    Path("out/generation.json").write_text("{}")
+    done = CliRunner().invoke(cli.app, command)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"out: is of tokens (--tokens), and {command[0]} is of a run or a sweep; their picture" in done.stderr
+
+
 def test_one_token_is_one_bar(path: Path) -> None:
     made = generate(lambda context: at(path, context), load_hardware("tiny_4x4"), 9, 1)
     axes = time_of_tokens(made, "").draw().axes[0]

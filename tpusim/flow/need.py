@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
@@ -20,9 +19,11 @@ from tpusim.flow.lowerings import AUTO, fitting, tried
 from tpusim.flow.numbers import ANY_ORDER, SMALL, Numbers
 from tpusim.machines.family import Checking, Machine, Need, family_of
 from tpusim.memory.layout import FILTER
-from tpusim.network.ops.array_op import ArrayOp, Stored, stored_bytes
+from tpusim.memory.tile import Tile
+from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import INPUT, UPDATE, Source, Workload
+from tpusim.result.records import HeldInHbm
 
 # ---- the machine's HBM
 
@@ -43,9 +44,19 @@ class HbmNeed(NamedTuple):
         """All bytes."""
         return self.weights + self.ends + self.between + self.caches
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they are for; caches only where there are some."""
+        there = {"weights": self.weights, "inputs_and_outputs": self.ends, "maps_between_layers": self.between}
+        return there | ({"caches": self.caches} if self.caches else {})
 
-def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
-    """Return what HBM has to hold for a network, at least.
+
+UNPADDED = Tile()
+"""The tile of an element: tensors take what their elements take."""
+
+
+def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> HbmNeed:
+    """Return what HBM has to hold for a network, at least, in tiles: by default in those of the machine.
 
     Weights, inputs and outputs of the network count all the time. A map counts from the layer that makes it to the
     last one that reads it, and what a layer reads and what it makes are there together. Of a value that several
@@ -54,8 +65,9 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     the layer ahead makes. Updates of a training step replace what they read first: weights, and what an optimizer
     keeps of them. Not counted is what a lowering writes on the way, such as a lowered matrix.
     """
-    family, batch, known = family_of(machine), workload.batch, workload.sources()
-    made = {layer.name: family.stored(layer.shapes(batch)[OFMAP], machine) for layer in workload.layers}
+    tile, batch, known = tile or family_of(machine).tile(machine), workload.batch, workload.sources()
+    bits = 8 * machine.element_bytes
+    made = {layer.name: tile.bytes(layer.shapes(batch)[OFMAP], bits) for layer in workload.layers}
     updates = {name for name, phase in workload.phases if phase == UPDATE}
     made |= dict.fromkeys(updates, 0)
     trained = {name for each in updates for source in known[each] for name in source.names if name not in made}
@@ -73,10 +85,12 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
         for tensor, shape in {**layer.sources(batch), **layer.reads(batch)}.items():
             names = told[tensor].names if tensor in told else ()
             makers = tuple(sorted({name for name in names if name in place}, key=place.__getitem__))
-            size = family.stored(shape, machine)
+            size = tile.bytes(shape, bits)
             # Blocks of queries read parts of one cache, which is there as a whole.
             if tensor in told and told[tensor].cache:
-                caches[names] = stored_bytes(told[tensor].cache, _stored(layer, tensor), machine.element_bytes)
+                elements = told[tensor].cache
+                # Heads and tokens of a cache fill tiles whichever way round pads least: its vectors lie side by side.
+                caches[names] = tile.bytes((elements, 1, 1, 1), _stored_bits(layer, tensor, machine))
             elif makers:
                 values[makers] = max(size, values.get(makers, (0, 0))[0]), at
             elif names and not any(name in known for name in names):
@@ -84,7 +98,7 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
             elif names or (layer.name not in known and tensor in others and tensor != FILTER):
                 passing[at] += size
             else:
-                weights += stored_bytes(prod(shape), _stored(layer, tensor), machine.element_bytes)
+                weights += tile.bytes(shape, _stored_bits(layer, tensor, machine))
         ahead = layer.name
     outputs = {name for name in made if name not in read}
     between = _between(values, made, place)
@@ -98,9 +112,10 @@ def hbm_need(workload: Workload, machine: Machine) -> HbmNeed:
     return HbmNeed(weights + sum(kept.values()), ends, most, [*made][there.index(most)], sum(caches.values()))
 
 
-def _stored(layer: Op, tensor: str) -> Stored:
-    """The type in which HBM has a tensor that a layer reads."""
-    return layer.filter_stored if tensor == FILTER and isinstance(layer, ArrayOp) else "computed"
+def _stored_bits(layer: Op, tensor: str, machine: Machine) -> int:
+    """The bits of an element of a tensor that a layer reads, in HBM."""
+    stored = layer.filter_stored if tensor == FILTER and isinstance(layer, ArrayOp) else "computed"
+    return stored_bits(stored, machine.element_bytes)
 
 
 def _between(
@@ -131,15 +146,28 @@ def _between(
     return [*accumulate(changes)][:-1]
 
 
+def hbm_use(workload: Workload, machine: Machine) -> HeldInHbm | None:
+    """Return what HBM has to hold for a network, with padding and without; None where the machine holds any network."""
+    capacity = family_of(machine).capacity(machine)
+    if capacity is None:
+        return None
+    need, bare = hbm_need(workload, machine), hbm_need(workload, machine, UNPADDED)
+    return HeldInHbm(capacity, need.total, bare.total, need.at, need.parts, bare.parts)
+
+
 def check_hbm(workload: Workload, machine: Machine) -> None:
     """Raise CapacityError where a network takes more than the machine's HBM holds, with what it needs."""
     capacity = family_of(machine).capacity(machine)
     if capacity is None or (need := hbm_need(workload, machine)).total <= capacity:
         return
-    says = f"needs {need.total:,} B of HBM at batch {workload.batch}, and {machine.label} has {capacity:,} B"
-    parts = f"{need.weights:,} B are weights, {need.ends:,} B inputs and outputs"
-    parts += f", {need.between:,} B maps between layers, while {need.at} runs"
-    parts += f", {need.caches:,} B caches" if need.caches else ""
+    bare = hbm_need(workload, machine, UNPADDED)
+    without = f" ({bare.total:,} B without padding)" if bare.total < need.total else ""
+    says = f"needs {need.total:,} B of HBM at batch {workload.batch}{without}, and {machine.label} has {capacity:,} B"
+    sizes = {part: (most, bare.parts.get(part, 0)) for part, most in need.parts.items()}
+    told = {part: f"{most:,} B" + (f" ({least:,} B)" if least < most else "") for part, (most, least) in sizes.items()}
+    weights, ends, between, *caches = told.values()
+    parts = f"{weights} are weights, {ends} inputs and outputs, {between} maps between layers, while {need.at} runs"
+    parts += "".join(f", {each} caches" for each in caches)
     fewer = "take fewer layers, or a machine that holds more"
     advice = (
         f"no batch is small enough; {fewer}" if need.weights > capacity else f"take a smaller batch, or {fewer[5:]}"

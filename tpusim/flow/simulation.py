@@ -28,7 +28,7 @@ from tpusim.flow.ahead import ROOM_BYTES, Made, Needing, ahead
 from tpusim.flow.engines import ENGINES, Begun, Execution
 from tpusim.flow.jobs import Job, Jobs, resolve
 from tpusim.flow.lowerings import prepared
-from tpusim.flow.need import Room, check_numbers, room_for
+from tpusim.flow.need import Room, check_numbers, hbm_use, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, numbers_of, seed_of
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LayerWatch, ReadyLayer, unheard
@@ -212,5 +212,6 @@ def result_of(
     asked = work.name, work.batch, jobs.lowering, engine, seed
     more = dict(work.not_timed), dict(work.not_known), dict(work.sizes), jobs.dtype, sums
     left = len(work.layers) - len(layers)
+    use = hbm_use(work, jobs.machine)
     told = __version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
-    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips)
+    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, hbm_use=use)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -28,7 +28,7 @@ from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.element_types import EXACT_FLOAT32, F32, LEAST, MOST_SUM, OFFSETS, ElementType, Values, all_finite
 from tpusim.reference import Operand
-from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute
+from tpusim.reference.nodes import IMAGE_BY_IMAGE, NODES, Call, compute, refusal
 
 if TYPE_CHECKING:
     from tpusim.network.formats.jax_function import JaxWorkload
@@ -54,7 +54,8 @@ class Journey:
         """`inputs` are the graph's inputs for the whole batch, from `checked` or `drawn`.
 
         Raises:
-            InputError: there are operators of which no values can be computed, or layers of the graph are left out.
+            InputError: there are operators or attributes of which no values can be computed, or results of layers that
+                are not worked out are read, or layers of the graph are left out.
         """
         self.graph, self.work, self._numbers, self._batch = graph, work, numbers, work.batch
         self._parts = work.batch // graph.images
@@ -69,6 +70,9 @@ class Journey:
         self._carried = _carried(graph, work, self._layers, numbers)
         # Nodes that the layers of another node compute, or that were computed ahead of their turn.
         self._done = {id(node) for each in self._carried.values() for node in each.nodes}
+        if problems := [*_not_computable(graph, self._done)]:
+            also = "leave --input and --save-outputs out to time the layers alone"
+            raise InputError(Problem(f"{each}; {also}") for each in problems[:_MOST_TOLD])
         self._values = {name: _split(each, self._parts) for name, each in inputs.items()}
         self._values |= {name: [each] for name, each in graph.constants.items()}
         self._constant = {*graph.constants, ""}
@@ -245,9 +249,6 @@ class Journey:
 
     def _value(self, name: str) -> BatchParts:
         if name not in self._values:
-            if name not in self._makers:
-                says = "is a further result of a layer, such as the places of maxima, and is not worked out"
-                raise InputError(f"{name}: {says}; save no outputs, or cut the model so that nobody wants it")
             self._work_out(self._makers[name])
         return self._values[name]
 
@@ -294,6 +295,28 @@ def _failures_of(node: Node) -> Iterator[None]:
     except _FAILURES as error:
         says = " ".join(str(error).split()) or "too little memory"
         raise InputError(f"{node.op} {node.name}: its values cannot be computed: {says}") from None
+
+
+def _not_computable(graph: Graph, carried: Collection[int]) -> Iterator[str]:
+    """Yield what is known of a graph's values before any is computed: nodes that cannot be, and results of layers that
+    are not worked out.
+
+    `carried` are nodes, by their ids, that the layers of other nodes compute.
+    """
+    given, wanted, told = graph.producers(), {*graph.outputs}, list[str]()
+    # What depends on constants alone is computed where somebody reads it.
+    for node in reversed(graph.nodes):
+        if not node.layer and not any(name in given for name in node.inputs) and not wanted & {*node.outputs}:
+            continue
+        further = [name for name in node.outputs[1:] if name in wanted] if node.layer else []
+        called = Call(node.attributes, len(node.outputs), graph.opset)
+        if further:
+            says = "a further result of a layer, such as the places of maxima, and is not worked out"
+            told.append(f"{', '.join(further)}: is {says}")
+        elif not node.layer and id(node) not in carried and (why := refusal(node.op, called)):
+            told.append(f"{node.op} {node.name}: its values cannot be computed: {why}")
+        wanted.update(node.inputs)
+    yield from reversed(told)
 
 
 def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:

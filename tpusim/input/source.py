@@ -49,14 +49,12 @@ _MACHINES = (
     "each has a TPU's matrix unit or a GPU's tensor cores; change a field of one, such as --hardware tpu_v2 --set "
     "array.size=256"
 )
+_CONFIGURATION = ".cfg"
+"""Suffix of SCALE-Sim's machines."""
 _SUFFIXES = {
     ".onnx": f"an ONNX model is a network; {_RUN}",
     ".csv": f"a topology of SCALE-Sim is a network; {_RUN}",
-    ".cfg": (
-        "the configuration of another tool is not read; a machine is YAML with units, in which ArrayHeight and "
-        "ArrayWidth are array: {rows: 128, cols: 128}, and the bandwidth hbm: {bandwidth: 700 GB/s}; begin with a "
-        "copy of a shipped one, see tpusim list"
-    ),
+    _CONFIGURATION: "a configuration of SCALE-Sim is a machine; tpusim run WORKLOAD --hardware FILE.cfg takes it",
     **dict.fromkeys((".pt", ".pth", ".pb", ".h5", ".keras", ".tflite", ".safetensors", ".mlir", ".hlo", ".py"), _MODEL),
 }
 """Messages about files that are no YAML, whether or not they exist."""
@@ -85,7 +83,12 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     if name == "-":
         document = parse_document(*given_text(name))
     else:
-        if (suffix := Path(name).suffix.lower()) in _SUFFIXES:
+        if (suffix := Path(name).suffix.lower()) == _CONFIGURATION and folder == "configs":
+            # Imported here, as hardly any run has one.
+            from tpusim.input.configuration import read_configuration
+
+            return read_configuration(read_text(Path(name)), name)
+        if suffix in _SUFFIXES:
             # The file of another tool, or a list of requests in place of a DRAM.
             trace = (suffix, folder) == (".csv", "configs/dram")
             raise InputError(Problem(_TRACE if trace else _SUFFIXES[suffix], name))

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.imports import Registry
 from tpusim.machines.lowered import Chain, ReadyLayer, lacking
+from tpusim.memory.tile import Tile
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
-    from tpusim.network.ops.op import Op, Shape
+    from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
     from tpusim.technology.constants import Technology
 
@@ -300,11 +300,9 @@ class Family(Protocol):
         """Return the bytes that the DRAM of a machine holds; None where its file does not tell."""
         return None
 
-    def stored(self, shape: Shape, machine: Any) -> int:
-        """Return the bytes that a map takes in that DRAM, padding included."""
-        # Families that pad tensors in their DRAM have a method of their own.
-        stored: int = prod(shape) * machine.element_bytes
-        return stored
+    def tile(self, machine: Any) -> Tile:
+        """Return the tile in which that DRAM has tensors; one element: nothing is padded."""
+        return Tile()
 
     def lanes(self, machine: Any) -> LaneMemories | None:
         """The lanes of a machine; None if it has none. Layers of machines with lanes run `lane_by_lane`."""
@@ -420,7 +418,11 @@ def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Machin
     """
     from tpusim.input.source import open_document
 
-    document = open_document(name_or_path, "configs")
+    return machine_of(open_document(name_or_path, "configs"), overrides)
+
+
+def machine_of(document: Document, overrides: Overrides = ()) -> Machine:
+    """The machine that an open file describes. Raises InputError with every problem of the file and the overrides."""
     family = family_in(document)
     if family.name == USUAL:
         # The description of a TPU has no such field, because most files leave it out.

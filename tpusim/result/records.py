@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from hashlib import sha256
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
@@ -63,7 +64,7 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use")
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -75,8 +76,8 @@ _OF_LAYERS_ALONE = (
 )  # fmt: skip
 """Fields that the JSON of a total leaves out."""
 
-_ASKED_TOO = ("dtype", "sums")
-"""Optional inputs of a run; the JSON has them before the outcome."""
+_ASKED_TOO = ("dtype", "sums", "seal")
+"""Optional inputs of a run, and the seal; the JSON has them before the outcome."""
 
 
 def _before(place: str, moved: Sequence[str], held: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,6 +227,29 @@ class Residency:
 
 
 @dataclass(frozen=True)
+class HeldInHbm:
+    """What the machine's HBM has to hold for a network, where the machine's file says how much it holds.
+
+    Parts are weights, inputs and outputs, caches, and maps between layers, the most of them while the layer `at` runs.
+
+    Attributes:
+        capacity_bytes: bytes that HBM holds.
+        need_bytes: bytes that the network needs, in the tiles of the machine; they include padding.
+        unpadded_bytes: bytes that it would need without padding.
+        at: layer while which the maps between layers are the most.
+        parts: bytes of each part of the need.
+        unpadded_parts: bytes of each part without padding.
+    """
+
+    capacity_bytes: Count
+    need_bytes: Count
+    unpadded_bytes: Count
+    at: str
+    parts: Mapping[str, Count]
+    unpadded_parts: Mapping[str, Count]
+
+
+@dataclass(frozen=True)
 class LayerResult:
     """The outcome of a layer. Cycles are clock cycles.
 
@@ -363,6 +387,8 @@ class Result:
         chips: chips that share the network, whose part of one was run; left out of the JSON where it is 1.
         changes: fields of the machine that were set beside its file, by path, as they were written; left out of the
             JSON where there are none.
+        hbm_use: what HBM has to hold; left out of the JSON where the machine's file does not say how much it holds.
+        seal: what `seal_of` made of the result when its file was written; empty of a result that no file is of.
 
     Examples:
         >>> import tpusim
@@ -391,6 +417,8 @@ class Result:
     reference_only: Mapping[str, Count] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     chips: Count = 1
+    hbm_use: HeldInHbm | None = None
+    seal: str = field(default="", compare=False, repr=False)
 
     @property
     def machine(self) -> str:
@@ -420,7 +448,7 @@ class Result:
 
     def _without_layers(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, with no layers in the place of the layers."""
-        held = _before("total", _ASKED_TOO, asdict(replace(self, layers=())))
+        held = _before("total", _ASKED_TOO, asdict(replace(self, layers=(), seal=seal_of(self))))
         made = {name: value for name, value in held.items() if value or name not in _WHERE_ANY}
         total = {name: value for name, value in made["total"].items() if name not in _OF_LAYERS_ALONE}
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
@@ -460,6 +488,30 @@ class Result:
         from tpusim.result.notebook import html_of
 
         return html_of(self)
+
+
+# ---- the seal: what was asked, and what stands in no sum
+
+_SEAL = "1:"
+"""Ahead of a seal: what it is made of. Others are of other versions, and are not compared."""
+_SEALED = ("tpusim", "hardware", "workload", "batch", "lowering", "engine", "seed", "sizes", "dtype", "sums", "chips")
+_SEALED_OF_LAYERS = attrgetter("name", "op", "macs", "cycles", "multi_tile", "lowering", "inputs", "phase", "blocking")
+
+
+def seal_of(result: Result) -> str:
+    """Return a short text that differs for a result of another machine, batch or layers: whoever edits a file of a
+    result changes what nothing else in it tells of.
+    """
+    asked = json.dumps([getattr(result, name) for name in _SEALED], sort_keys=True)
+    digest = sha256(asked.encode())
+    for layer in result.layers:
+        digest.update(repr(_SEALED_OF_LAYERS(layer)).encode())
+    return f"{_SEAL}{digest.hexdigest()[:16]}"
+
+
+def unsealed(result: Result) -> bool:
+    """Return whether a result differs from what its file was written with, as its seal tells."""
+    return result.seal.startswith(_SEAL) and result.seal != seal_of(result)
 
 
 # ---- JSON, indented as by `json.dumps(..., indent=2)`

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from math import isclose
 from typing import Any, TypeAlias
 
-from tpusim.result.records import STALL_CAUSES, LayerResult, Result, total_of
+from tpusim.result.records import STALL_CAUSES, LayerResult, Result, total_of, unsealed
 from tpusim.result.vocabulary.states import ARRAY_UNIT, main_unit
 
 SHARES = ("mapping_efficiency", "transformation_share", "port_idle_ratio")
@@ -54,6 +54,9 @@ def broken(result: Result) -> Iterator[str]:
                 break
     yield from _clocks(result)
     yield from _sums(result)
+    yield from _hbm(result)
+    if unsealed(result):
+        yield "its seal is of another machine, batch, or other layers, so one of them was edited"
 
 
 # ---- one layer, or the total
@@ -132,6 +135,23 @@ def _energy(record: LayerResult) -> Iterator[str]:
 
 
 _RULES: tuple[_Rule, ...] = (_times, _accounts, _orders, _shares, _worked_out, _memories, _energy)
+
+
+# ---- the network as a whole
+
+
+def _hbm(result: Result) -> Iterator[str]:
+    """What HBM holds is the sum of its parts, and no more than there is."""
+    if (use := result.hbm_use) is None:
+        return
+    for name, whole, parts in (
+        ("need_bytes", use.need_bytes, use.parts),
+        ("unpadded_bytes", use.unpadded_bytes, use.unpadded_parts),
+    ):
+        if (summed := sum(parts.values())) != whole:
+            yield f"hbm_use.{name} is {whole:,}, and its parts make it {summed:,}"
+    if use.need_bytes > use.capacity_bytes:
+        yield f"hbm_use.need_bytes, {use.need_bytes:,}, is above capacity_bytes, {use.capacity_bytes:,}"
 
 
 # ---- layers beside one another

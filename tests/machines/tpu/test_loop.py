@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -29,12 +30,14 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, loop, native, plain, processes
-from tpusim.machines.tpu.event.columns import Columns
+from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import Overdue
 from tpusim.machines.tpu.event.state import LoopState, with_room
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Transfer
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
@@ -95,6 +98,42 @@ def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: 
     compiled = native.loaded()
     assert compiled
     agree(plain.run, compiled.run, layer, hardware, how, own, part)
+
+
+@drawn
+def test_a_recipe_is_right_for_each_step_that_has_it(
+    layer: Op, hardware: Hardware, how: str, own: bool, part: int
+) -> None:
+    program, running = lowered(layer, hardware, how, own)
+    columns = columns_of(program, running)
+    for step, row in zip(program.steps, columns.rows, strict=True):
+        match step:
+            case Transfer():
+                its = columns.moves[row["recipe"]]
+                busy = max(running.pipes[step.bus].cycles(step.hbm_bytes), step.conversion_cycles(running))
+                accesses = len(step.accesses) if isinstance(step, LaneTransfer) and step.work else step.words
+                assert (its["words"], its["busy"], its["accesses"]) == (step.words, busy, accesses)
+            case Stream():
+                its = columns.passes[row["recipe"]]
+                assert (its["words"], its["accumulate"]) == (step.words, step.accumulate)
+            case Preload():
+                assert columns.loads[row["recipe"]].item() == (step.delay, step.bias_words)
+            case Vector():
+                its = columns.works[row["recipe"]]
+                assert (its["words"], its["delay"], its["scalars"]) == (step.words, step.delay, step.scalars.words)
+
+
+def test_fills_of_banks_take_the_time_of_all_their_words() -> None:
+    """Also where the fullest bank has as many words as another fill's."""
+    hardware = load_hardware("tpu_v2_banked", ["array.size=8", "vector_unit.unpack_cycles=50"])
+    ready = prepared(Conv2d("conv", 10, 6, 6, 8, 3), 2, hardware, "channel_last")
+    fill = next(each for each in ready.program.steps if isinstance(each, BankFill))
+    other = replace(fill)
+    object.__setattr__(other, "lane_words", 100 * fill.lane_words)
+    steps = fill, *(other if each is fill else each for each in ready.program.steps)
+    columns = columns_of(replace(ready.program, steps=steps), ready.running)
+    first, second = (columns.moves[columns.rows["recipe"][steps.index(each)]] for each in (fill, other))
+    assert [first["busy"], second["busy"]] == [each.conversion_cycles(ready.running) for each in (fill, other)]
 
 
 checked = dict[str, Callable[[Columns, LoopState], int]]()
@@ -288,12 +327,18 @@ def test_a_short_command_neither_compiles_nor_loads(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-def test_without_numba_the_loop_runs_as_python_and_a_line_says_so(tmp_path: Path) -> None:
-    shown = run_of(LONG, "sys.modules['numba'] = None", tmp_path)
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [
+        ("numba", f"Warning: Numba cannot be imported .* 20 times slower; {sys.executable} -m pip install numba"),
+        ("llvmlite", "Warning: The loop of the event engine cannot be compiled .* 20 times slower"),
+    ],
+)
+def test_without_a_compiler_the_loop_runs_as_python_and_a_line_says_so(missing: str, says: str, tmp_path: Path) -> None:
+    shown = run_of(LONG, f"sys.modules['{missing}'] = None", tmp_path)
     assert shown.returncode == 0
-    warned = [line for line in shown.stderr.splitlines() if line.startswith("Warning: Numba cannot be imported (")]
-    assert len(warned) == 1
-    assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
+    (warned,) = (line for line in shown.stderr.splitlines() if line.startswith("Warning"))
+    assert re.fullmatch(says, warned)
 
 
 @pytest.mark.long

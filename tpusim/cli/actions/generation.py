@@ -9,14 +9,13 @@ from pathlib import Path
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import probe, write
-from tpusim.cli.actions.inputs import tell_unasked
+from tpusim.cli.actions.inputs import machine_told, tell_unasked
 from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import PAGE_FILE
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.flow.need import check_hbm
-from tpusim.machines.family import load_hardware
 from tpusim.network.formats import ModelOptions
 from tpusim.network.template import Template
 from tpusim.network.workload import Workload
@@ -38,7 +37,7 @@ def generate_and_report(
 
     Raises InputError: the workload names no size that grows, or what a run raises.
     """
-    output, machine, images = JsonOutput(json, made=out), load_hardware(hardware, changes or []), images_of(batch)
+    output, machine, images = JsonOutput(json, made=out), machine_told(hardware, changes), images_of(batch)
     if out is not None:
         probe(out / GENERATION_FILE, make_folder=True)
     document = open_workload(workload, asked)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tpusim.base.errors import InputError, did_you_mean
+from tpusim.cli.actions.inputs import machine_told
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.flow.lowerings import USUAL_FAMILY, glosses
@@ -74,7 +75,7 @@ def _source(workload: Workload) -> str:
 
 def show_area(hardware: str, changes: Sequence[str], json: str | None) -> None:
     """Show the area of each part of a machine, as JSON and in tables. Raises InputError."""
-    machine = families.load_hardware(hardware, changes)
+    machine = machine_told(hardware, changes)
     area = families.family_of(machine).area(machine)
     if area is None:
         raise families.of_tpus_alone(machine, "tpusim area")

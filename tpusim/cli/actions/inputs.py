@@ -20,8 +20,8 @@ from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
-from tpusim.input.source import Arrays, read_arrays, write_arrays
-from tpusim.machines.family import Machine, load_hardware
+from tpusim.input.source import Arrays, open_document, read_arrays, write_arrays
+from tpusim.machines.family import Machine, machine_of
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import (
@@ -55,7 +55,7 @@ def load(
     Raises:
         InputError: with every problem of the first of them that cannot be used.
     """
-    machine = load_hardware(hardware, changes or [])
+    machine = machine_told(hardware, changes)
     images = run_batch(batch)
     document = open_workload(workload, replace(asked, batch=images))
     if batch and document.images and batch != document.images:
@@ -71,6 +71,17 @@ def load(
         work = training_step(work, replace(work.training or USUAL, **asked.training))
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
     return work, machine
+
+
+def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
+    """Return the machine as its file has it; what there is to know of a file of another tool is told on stderr.
+
+    Raises InputError with every problem of the file.
+    """
+    document = open_document(hardware, "configs")
+    machine = machine_of(document, changes or [])
+    say(sys.stderr, *(f"Note: {note}" for note in document.notes))
+    return machine
 
 
 def resolved(work: Workload, machine: Machine, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
@@ -267,6 +278,8 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
     wanted = run_batch(batch)
     if out == Path(STDOUT):
         out = None
+    if file.suffix.lower() == ".cfg":
+        raise InputError(Problem("a machine, not a network; tpusim run WORKLOAD --hardware takes it", str(file)))
     if not is_foreign(file):
         hint = did_you_mean(file.suffix, FORMATS) or ";"
         raise InputError(f"{file}: its name says nothing of a format{hint} files that are read: {', '.join(FORMATS)}")

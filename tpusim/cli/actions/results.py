@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.names import GENERATION_FILE, PAGE_FILE
 from tpusim.cli.terminal import say
 from tpusim.report.page.assemble import page, sweep_data
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
@@ -35,6 +36,8 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
     output, names = JsonOutput(json), [str(before), str(after)]
     for name in (before, after):
+        _refuse_generation(name, "compare")
+    for name in (before, after):
         if name.name == STORE_FILE:
             raise InputError(f"{name}: is what a sweep works with; give its directory, or its {POINTS_FILE}")
     kinds = [_sweep_meant(before), _sweep_meant(after)]
@@ -49,8 +52,19 @@ def compare_and_report(before: Path, after: Path, sort: str, json: str | None) -
         output.deliver(runs_compared(compared, names, sort))
 
 
+def _refuse_generation(source: Path, wanted: str) -> None:
+    """Raise InputError where tokens of a generation were timed, which have a picture and a page of their own."""
+    file = source / GENERATION_FILE if os.path.isdir(source) else source
+    alone = not os.path.exists(source / RESULT_FILE) and not is_sweep(source)
+    if file.name == GENERATION_FILE and os.path.exists(file) and alone:
+        says = f"is of tokens (--tokens), and {wanted} is of a run or a sweep"
+        advice = f"their picture and their page, {PAGE_FILE}, stand beside {GENERATION_FILE}"
+        raise InputError(f"{source}: {says}; {advice}, and tpusim run ... --tokens N --out DIR makes them again")
+
+
 def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
     """Draw a result into `out`, or beside itself, in every one of `kinds` of files."""
+    _refuse_generation(source, "plot")
     if source.name == POINTS_FILE or (
         os.path.isdir(source) and is_sweep(source) and not os.path.exists(source / RESULT_FILE)
     ):
@@ -89,6 +103,7 @@ def write_captions(folder: Path, pictures: Iterable[Picture]) -> Path:
 
 def write_page(source: Path, file: Path) -> None:
     """Write the page on a run or a sweep."""
+    _refuse_generation(source, "report")
     if _sweep_meant(source):
         made = page("sweep", sweep_data(_points_of(source)))
     else:

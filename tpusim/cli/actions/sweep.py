@@ -148,8 +148,8 @@ def write_files(
     """
 
     def point_rows() -> Iterator[Row]:
-        """A row for each point, with what the front of all was asked for."""
-        told = tables.goals_told(sweep.goals)
+        """A row for each point, with what the front of all was asked for, and the setup."""
+        told = tables.told_of_all(sweep.goals, sweep.setup)
         return ({**row, **told} for row in rows)
 
     def layer_rows() -> Iterator[Row]:

@@ -10,6 +10,7 @@ from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.machines.family import PEAK, Checking, ChipArea, Family, Fusing, LaneMemories, Need, peak_fact
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, least_of, meant, planned_of, unasked
+from tpusim.memory.tile import Tile
 
 if TYPE_CHECKING:
     from tpusim.input.document import Document
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.machines.tpu.runs.chains import ProgramChain
     from tpusim.machines.tpu.runs.prepared import Prepared
-    from tpusim.network.ops.op import Op, Shape
+    from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
 
 
@@ -96,14 +97,10 @@ class Tpu(Family):
         """Return what the machine's file says."""
         return machine.hbm.capacity_bytes
 
-    def stored(self, shape: Shape, machine: Hardware) -> int:
-        """Channels or images are in the lanes, whichever pads less."""
-        from tpusim.machines.tpu.cut.blocks import padded
-
-        (channels, rows, cols, images), wide = shape, machine.hbm.channel_multiple
-        word = machine.vector_memory.word_elements
-        across = padded(channels, wide) * images, padded(channels, word) * padded(images, wide)
-        return min(across) * rows * cols * machine.element_bytes
+    def tile(self, machine: Hardware) -> Tile:
+        """Return what the machine's file says; a tile is as wide as `channel_multiple`."""
+        hbm = machine.hbm
+        return Tile(hbm.tile_rows, hbm.channel_multiple, hbm.smallest_tile_bytes)
 
     def lanes(self, machine: Hardware) -> LaneMemories:
         """Vector memories: one lane for each row or column of the arrays."""

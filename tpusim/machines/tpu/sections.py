@@ -334,6 +334,9 @@ class Hbm(FileSection):
         latency_ps: time until the first byte of a transfer.
         burst_bytes: bytes of the smallest access; a run of addresses is moved in whole bursts.
         channel_multiple: number in whose multiples the channels of a feature map are stored; padding is moved, too.
+        tile_rows: rows of the tiles in which tensors lie; a tile is `channel_multiple` wide. The padding of rows counts
+            for what a network needs of HBM, and is not moved.
+        smallest_tile_bytes: bytes that a tile has at least; an axis too short for all rows takes a tile of fewer.
         layout: order of a tensor's axes in HBM, the outermost first: C channels, H rows, W columns, N images.
         alignment_bytes: bytes of which the address of every tensor is a multiple.
         capacity_bytes: bytes that HBM holds; a network that takes more is refused before it runs. A machine without it
@@ -349,6 +352,8 @@ class Hbm(FileSection):
     latency_ps: Annotated[int, Quantity(TIME, "1 ms"), written("100 ns", "latency")] = 46_200
     burst_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("64 B", "burst")] = 64
     channel_multiple: Annotated[int, whole(65536)] = 1
+    tile_rows: Annotated[int, whole(65536)] = 1
+    smallest_tile_bytes: Annotated[int, Quantity(SIZE, "16 MiB"), written("1 KiB", "smallest_tile")] = 1
     layout: Annotated[
         Layouts,
         Reader(read_layouts, "CHW, HWC, HWCN or another order; or a mapping of tensors to such"),

@@ -9,6 +9,7 @@ the sizes is read, told, or refused by its name.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,7 +69,9 @@ _TYPES = {
     "gemm": True, "dirgemm": True, "gemv": True, "dirgemv": True,
 }  # fmt: skip
 """Types of layers, and whether a layer of that type is a product."""
-_TYPES_KNOWN = "Conv, Im2col_conv, Gemm, Dir_Gemm and Gemv"
+_POOL, _OTHER = "pool", "other"
+"""Types of layers of the vector unit: poolings, and whatever takes the operations an element that Strides says."""
+_TYPES_KNOWN = "Conv, Im2col_conv, Gemm, Dir_Gemm, Gemv, Pool and Other"
 
 _NOTES = {
     "rounded": "{}: the kernel's last step leaves the map; SCALE-Sim counts it, so zeros follow the map here",
@@ -76,6 +79,8 @@ _NOTES = {
     "plain": "{}: depthwise or pooling by the name, but written as a plain convolution; taken as written",
     "product": "{}: a product written as a convolution; taken as op: gemm",
     "typed": "{}: a product by its type, whose M and K are the sizes of the IFMAP; taken as op: gemm",
+    "pooled": "{}: a pooling, of which the file does not say the kind; taken for the largest element",
+    "other": "{}: of type Other, whose op the file does not tell; takes no time",
     "dense": "{}: the sparsity is not read; every weight is multiplied",
     "unread": "{}: what stands behind the columns is not read",
     "renamed": "{}: a name that could not stay as it was, as names must differ",
@@ -186,6 +191,7 @@ class _Read:
     images: dict[int, int] = field(default_factory=dict)
     """Images that convolutions are of, and the line that first says so."""
     unknown: Counter[str] = field(default_factory=Counter)
+    not_timed: Counter[str] = field(default_factory=Counter)
     first: dict[str, _Row] = field(default_factory=dict)
     noticed: dict[str, list[str]] = field(default_factory=lambda: {key: [] for key in _NOTES})
 
@@ -214,10 +220,13 @@ def read(path: Path, asked: ModelOptions) -> Document:
         raise InputError(Problem(f"no layers; write a line for each below the header {_HEADERS}", label))
     found.noticed["renamed"] = names.changed
     products = sum(entry["op"] == "gemm" and isinstance(entry["m"], int) for _, entry in found.entries)
-    forms = [what for what, many in (("convolutions", len(found.entries) - products), ("products", products)) if many]
+    pools = sum(entry["op"] == "pool2d" for _, entry in found.entries)
+    counts = {"convolutions": len(found.entries) - products - pools, "products": products, "poolings": pools}
+    forms = [what for what, many in counts.items() if many]
     data = {
         "name": printable(path.stem) or "topology",
         "source": f"{printable(path.name)}, a topology of SCALE-Sim, of {' and '.join(forms)}",
+        "not_timed": dict(found.not_timed),
         "not_known": dict(found.unknown),
         "layers": [entry for _, entry in found.entries],
     }
@@ -251,13 +260,22 @@ def _used(header: _Header) -> set[int]:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """Yield lines that are not empty, without the commas at their end."""
+    """Yield lines that are not empty, without the commas at their end; cells may stand in quotes, as spreadsheets write
+    them.
+    """
     for number, line in enumerate(text.splitlines(), 1):
-        cells = [cell.strip() for cell in line.split(",")]
+        cells = [cell.strip() for cell in _cells(line)]
         while cells and not cells[-1]:
             cells.pop()
         if cells and not cells[0].startswith("#"):
             yield _Line(number, tuple(cells))
+
+
+def _cells(line: str) -> Sequence[str]:
+    """Return the cells of a line, without the quotes of those that stand in quotes."""
+    if '"' not in line:
+        return line.split(",")
+    return next(csv.reader([line], skipinitialspace=True))
 
 
 # ---- the header
@@ -345,9 +363,15 @@ def _add(found: _Read, header: _Header, line: _Line, names: Names) -> None:
     row = _Row(header, line, "")
     wanted = row.text(_NAME)
     product = header.products
+    pool = False
     if _TYPE in header.places:
         kind = row.text(_TYPE)
-        typed = _TYPES.get(_plain(kind))
+        if _plain(kind) == _OTHER:
+            found.not_timed[kind] += 1
+            found.noticed["other"].append(printable(wanted))
+            return
+        pool = _plain(kind) == _POOL
+        typed = False if pool else _TYPES.get(_plain(kind))
         if typed is None:
             found.unknown[kind or "no type"] += 1
             found.first.setdefault(kind or "no type", row)
@@ -358,7 +382,10 @@ def _add(found: _Read, header: _Header, line: _Line, names: Names) -> None:
     sizes = row.sizes()
     row = _Row(header, line, names.take(wanted))
     _behind(row, found)
-    entry = _product(row, sizes, found) if product else _convolution(row, sizes, found)
+    if pool:
+        entry = _pooling(row, sizes, found)
+    else:
+        entry = _product(row, sizes, found) if product else _convolution(row, sizes, found)
     if _BATCH in header.places and not product:
         images = row.number(_BATCH, 1, MOST_IMAGES)
         found.images.setdefault(images, line.number)
@@ -414,6 +441,25 @@ def _product(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
         return {"name": row.name, "op": "gemm", "m": m, "n": filters, "k": k}
     says = f"{row.text(_TYPE)}: a product has as many filter rows as its map has columns, and 1 in all columns behind"
     raise row.wrong(f"{says} Filter Width; here are {', '.join(f'{each} {size}' for each, size in sizes.items())}")
+
+
+def _pooling(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
+    """Read a pooling, whose filter is its window; it has no filters. Raises InputError."""
+    height, width, rows, cols, channels, filters = (sizes[each] for each in _MAP)
+    strides = tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2
+    for column, usual in ((_PADDING, 0), (_DILATION, 1), (_GROUPS, 1)):
+        if (given := row.usual(column, usual)) != usual:
+            raise row.wrong(f"{row.header.spelt(column)} {given}: not known of a pooling; leave the column out")
+    if filters not in (1, channels):
+        says = f"{row.header.spelt('Num Filter')} {filters}: a pooling makes as many channels as it reads, {channels}"
+        raise row.wrong(f"{says}; write that, or 1")
+    found.noticed["pooled"].append(row.name)
+    maps = {"kind": "max", "channels": channels, "in_height": height, "in_width": width}
+    missing = tuple(map(_missing, (height, width), (rows, cols), strides[:2]))
+    if any(missing):
+        found.noticed["rounded"].append(row.name)
+    steps = {"kernel": [rows, cols], "stride": [*strides[:2]], "padding": [0, 0, *missing]}
+    return {"name": row.name, "op": "pool2d", **maps, **steps}
 
 
 def _convolution(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:

@@ -38,11 +38,10 @@ STORED_BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
 """Bits of a number in the types that HBM has instead of that of the computation."""
 
 
-def stored_bytes(elements: int, stored: Stored, element_bytes: int) -> int:
-    """Return the bytes of HBM for elements of a type, none of them wider than an element of the computation."""
+def stored_bits(stored: Stored, element_bytes: int) -> int:
+    """Return the bits of an element of a type in HBM, no wider than an element of the computation."""
     # A machine whose own elements are as narrow gains nothing by a narrow type.
-    bits = min(STORED_BITS.get(stored, 8 * element_bytes), 8 * element_bytes)
-    return -(-elements * bits // 8)
+    return min(STORED_BITS.get(stored, 8 * element_bytes), 8 * element_bytes)
 
 
 class Tensors(NamedTuple):

@@ -12,11 +12,13 @@ from math import inf
 
 import numpy as np
 
+from tpusim.base.errors import InputError
 from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions, standard
 from tpusim.reference.nodes.node import Call, Function
+from tpusim.reference.nodes.refusals import refusal
 
-__all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute"]
+__all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute", "refusal"]
 
 NODES: dict[str, Function] = {
     **standard.NODES,
@@ -33,7 +35,9 @@ IMAGE_BY_IMAGE = frozenset({"BatchNormalization"})
 
 
 def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Values, ...]:
-    """Return the results of a node. Raises InputError for an unknown operator."""
+    """Return the results of a node of an operator in NODES. Raises InputError where `refusal` says why."""
+    if why := refusal(op, call):
+        raise InputError(why)
     told = {**call.attributes, "call": call}
     # An operand takes precedence over an attribute of the same name.
     asked = {name: told[name] for at, name in _parameters(op) if at >= len(operands) and name in told}

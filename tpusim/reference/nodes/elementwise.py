@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.base.errors import InputError
 from tpusim.numerics.element_types import Values
 from tpusim.reference import pointwise
 from tpusim.reference.nodes.node import Function, as_real, like_first
@@ -35,32 +34,26 @@ def _clip(values: Values, min: Any = None, max: Any = None) -> Values:
     return values if min is None and max is None else as_real(np.clip(values, min, max), values)
 
 
-def _along(numbers: Values, values: Values, axis: int, block_size: int) -> Values:
+def _along(numbers: Values, values: Values, axis: int) -> Values:
     """Broadcast a scale or zero point: one for all values, or one for each place along an axis."""
-    if block_size:
-        raise InputError("numbers that are quantized block by block")
     return (
         numbers.reshape(()) if numbers.size == 1 else numbers.reshape(-1, *[1] * (values.ndim - 1 - axis % values.ndim))
     )
 
 
-def _quantize(
-    values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1, block_size: int = 0
-) -> Values:
+def _quantize(values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1) -> Values:
     point = np.zeros(1, np.uint8) if zero is None else zero
     limits = np.iinfo(point.dtype)
-    moved = np.rint(values / _along(scale, values, axis, block_size))
-    moved = moved + _along(point, values, axis, block_size).astype(np.int64)
+    moved = np.rint(values / _along(scale, values, axis))
+    moved = moved + _along(point, values, axis).astype(np.int64)
     return np.asarray(np.clip(moved, limits.min, limits.max), point.dtype)
 
 
-def _dequantize(
-    values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1, block_size: int = 0
-) -> Values:
+def _dequantize(values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1) -> Values:
     numbers = values.astype(np.int64)
     if zero is not None:
-        numbers = numbers - _along(zero, values, axis, block_size).astype(np.int64)
-    return numbers.astype(scale.dtype) * _along(scale, values, axis, block_size)
+        numbers = numbers - _along(zero, values, axis).astype(np.int64)
+    return numbers.astype(scale.dtype) * _along(scale, values, axis)
 
 
 def _dynamic(values: Values) -> Sequence[Values]:

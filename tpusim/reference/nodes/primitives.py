@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpusim.base.errors import InputError
 from tpusim.numerics.element_types import Values, to_bfloat16
 from tpusim.reference import pointwise
 from tpusim.reference.nodes.node import Call, Function, as_real, like_first
@@ -176,8 +175,6 @@ def _places(
 
 def _inside(mode: str) -> bool:
     """Return whether parts beyond the ends are moved, not left out."""
-    if mode.rpartition(".")[-1] not in ("CLIP", "PROMISE_IN_BOUNDS", "FILL_OR_DROP"):
-        raise InputError(f"indices by {mode}, which is not known")
     return not mode.endswith("FILL_OR_DROP")
 
 
@@ -244,10 +241,8 @@ def _taps(
 def _window(function: Any, start: Callable[[Values], Any]) -> Callable[..., Values]:
     def compute(
         values: Values, *, window_dimensions: Sequence[int] = (), window_strides: Sequence[int] = (), padding: Any = (),
-        window_dilation: Sequence[int] = (), base_dilation: Sequence[int] = (),
+        window_dilation: Sequence[int] = (),
     ) -> Values:  # fmt: skip
-        if prod(base_dilation) > 1:
-            raise InputError("windows over a map that is spread")
         taps = _taps(values, window_dimensions, window_strides, padding, window_dilation, start(values))
         made = next(taps).copy()
         for each in taps:

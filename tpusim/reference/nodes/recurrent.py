@@ -16,7 +16,8 @@ _State: TypeAlias = tuple[Values, ...]
 _Step: TypeAlias = Callable[[Values, _State], _State]
 """A step: from its inputs, [image, input], and the state before it, to the state behind it, outputs first."""
 
-_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
+"""The activations of an operator, those that are known of it."""
 
 
 def _lstm(
@@ -72,10 +73,6 @@ def _unrolled(
 
     Raises InputError for what is not known here.
     """
-    if call.get("activations", _USUAL[op] * len(recurrent)) != _USUAL[op] * len(recurrent):
-        raise InputError(f"{op} with activations of its own")
-    if call.get("clip") or call.get("input_forget"):
-        raise InputError(f"{op} that clips, or couples its gates")
     images_first = bool(call.get("layout", 0))
     steps = np.swapaxes(sequence, 0, 1) if images_first else sequence
     if lengths is not None and (lengths != len(steps)).any():

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpusim.base.errors import InputError
 from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes.node import Call, Function, as_real, ints, like_first
 
@@ -64,12 +63,9 @@ def _along_channels(numbers: Values, values: Values) -> Values:
 
 
 def _batch_normalization(
-    values: Values, scale: Values, bias: Values, mean: Values, variance: Values, *, epsilon: float = 1e-5,
-    training_mode: int = 0,
-) -> Values:  # fmt: skip
+    values: Values, scale: Values, bias: Values, mean: Values, variance: Values, *, epsilon: float = 1e-5
+) -> Values:
     """Normalize as networks in use do: with the mean and variance from training."""
-    if training_mode:
-        raise InputError("BatchNormalization as it is in training")
     factor = scale / np.sqrt(variance + epsilon)
     number = np.result_type(values, factor, mean, bias)
     shifted = np.subtract(values, _along_channels(mean, values), dtype=number)
@@ -185,8 +181,6 @@ def _taps(values: Values, windows: Sequence[_Windows], filler: Any, beyond: Any)
 
 
 def _max_pool(values: Values, *, call: Call) -> Values:
-    if call.results > 1:
-        raise InputError("MaxPool with the places of what is largest")
     low = -np.inf if np.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
     taps = _taps(values, _windows(call, values.shape[2:]), low, low)
     most = next(taps).copy()
@@ -216,11 +210,6 @@ def _resize(
     call: Call,
 ) -> Values:
     """Resize axis by axis; by `scales` or to `sizes`. Before opset 11, scales stood where regions do."""
-    mode = call.get("mode", "nearest")
-    if mode not in ("nearest", "linear") or call.get("antialias", 0):
-        raise InputError(f"Resize by {mode}{' with antialias' if call.get('antialias', 0) else ''}")
-    if call.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise InputError("Resize that keeps the ratio of the sides")
     given = region if call.opset < 11 else scales
     resized = values
     for number, axis in enumerate(ints(call.get("axes")) or range(values.ndim)):
@@ -236,7 +225,7 @@ def _resize(
     return as_real(resized, values)
 
 
-_NEAREST: dict[str, Callable[[Values], Values]] = {
+NEAREST: dict[str, Callable[[Values], Values]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
@@ -244,12 +233,16 @@ _NEAREST: dict[str, Callable[[Values], Values]] = {
 }
 
 
+PLACES = "asymmetric", "align_corners", "half_pixel", "pytorch_half_pixel"
+"""How Resize finds the places of new elements among the old, of what it may be asked for."""
+
+
 def _resized(call: Call, values: Values, axis: int, extent: int, factor: float) -> Values:
     size = values.shape[axis]
     places = _places(call, size, extent, factor)
     if call.get("mode", "nearest") == "nearest":
         rounding = "floor" if call.opset < 11 else call.get("nearest_mode", "round_prefer_floor")
-        nearest = np.clip(_NEAREST[rounding](places), 0, size - 1)
+        nearest = np.clip(NEAREST[rounding](places), 0, size - 1)
         return np.asarray(np.take(values, nearest.astype(int), axis))
     places = np.clip(places, 0, size - 1)
     low = np.floor(places).astype(int)
@@ -267,9 +260,7 @@ def _places(call: Call, size: int, extent: int, factor: float) -> Values:
         return at * ((size - 1) / (factor * size - 1)) if extent > 1 else np.zeros(1)
     if by == "half_pixel" or (by == "pytorch_half_pixel" and extent > 1):
         return (at + 0.5) / factor - 0.5
-    if by == "pytorch_half_pixel":
-        return np.zeros(1)
-    raise InputError(f"Resize with {by}, which is not known")
+    return np.zeros(1)
 
 
 def with_bias(call: Call, product: Values, bias: Values | None) -> Values:

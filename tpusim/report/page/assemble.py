@@ -211,9 +211,10 @@ def sweep_data(points: SweepPoints) -> dict[str, Any]:
     over = " x ".join(f"{axis} ({count} values)" for axis, count in counts.items() if count > 1) or "no axis"
     fixed = ", ".join(f"{axis}={texts[axis][0]}" for axis, count in counts.items() if count == 1)
     over += f", all with {fixed}" * bool(fixed)
+    on = f", on {points.setup}" * bool(points.setup)
     return {
         "title": f"Sweep {points.name}",
-        "subtitle": f"{points.size:,} points over {over}; timing alone, values not checked",
+        "subtitle": f"{points.size:,} points over {over}{on}; timing alone, values not checked",
         "verdict": {"state": "wrong" if failed else "right", "text": verdict, "first": ""},
         "sentences": [
             [said] for workload in dict.fromkeys(texts["workload"]) for said in _best_points(points, workload)
@@ -270,8 +271,10 @@ def _fastest(points: SweepPoints, workload: str) -> str:
     # A single point has no slowest to be compared with.
     if len(times) == 1:
         return f"{workload}: {reached}."
+    # Of steps that make tokens, the one of the fewest sequences takes the least time, and is not what is fast.
+    said = "takes the least time for a step" if known.get("tokens_per_s") is not None else "is fastest"
     return (
-        f"{workload} is fastest with {_settings(points, best)}: {reached}; "
+        f"{workload} {said} with {_settings(points, best)}: {reached}; "
         f"the slowest of its {len(times):,} points takes {quantity(slowest, TIMES)}, "
         f"{three_digits(slowest / times[best])} times as long."
     )

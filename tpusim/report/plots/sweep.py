@@ -11,7 +11,9 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
@@ -145,18 +147,23 @@ def _title(sweep: Sweep, rows: Sequence[Row]) -> str:
     names, batches = ({row[key] for row in rows} for key in ("workload", "batch"))
     what = f": {rows[0]['workload']}" if len(names) == 1 else ""
     batch = f", batch {rows[0]['batch']}" if len(batches) == 1 else ""
-    return plain(f"{sweep.name}{what}{batch}{f', {sweep.fixed}' * bool(sweep.fixed)}")
+    return plain(f"{sweep.name}{what}{batch}{f', {sweep.setup}' * bool(sweep.setup)}")
+
+
+def _put_title(plot: Axes, sweep: Sweep, rows: Sequence[Row]) -> None:
+    """Write the title of finished points, above the crosses of others."""
+    finished = [row for row in rows if not row["error"]]
+    plot.set_title(_title(sweep, finished), pad=_ROOM if len(finished) < len(rows) else None)
 
 
 def _stacked(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
     """Draw columns one above the other; a curve a workload."""
     figure = figure_of(5.4, 1.6 + 1.8 * len(columns))
-    finished = [row for row in rows if not row["error"]]
     plots = figure.subplots(len(columns), 1, sharex=True, squeeze=False).flatten()
     for plot, column in zip(plots, columns, strict=True):
         _curves(plot, sweep, rows, column)
         plot.set_xlabel(plot.get_xlabel() if plot is plots[-1] else "")
-    plots[0].set_title(_title(sweep, finished))
+    _put_title(plots[0], sweep, rows)
     curves = plots[0].get_lines()
     if len(curves) > 1:
         figure.legend(handles=curves, loc="outside lower center", ncols=_legends(curves))
@@ -173,7 +180,7 @@ def _twins(sweep: Sweep, rows: Sequence[Row], columns: Sequence[str]) -> Figure:
     figure = figure_of(5.4, 3.4)
     left = figure.subplots()
     right = left.twinx()
-    left.set_title(_title(sweep, [row for row in rows if not row["error"]]))
+    _put_title(left, sweep, rows)
     for plot, column, tone, look in zip((left, right), columns, (0, 1), ("-", "--"), strict=True):
         _curves(plot, sweep, rows, column, first=tone, look=look)
         plot.yaxis.label.set_color(SERIES[tone][0])
@@ -219,11 +226,15 @@ def _curves(plot: Axes, sweep: Sweep, rows: Sequence[Row], column: str, first: i
     plot.set_ylim(0, top if whole else None)
 
 
+_ABOVE, _ROOM = 1.035, 16
+"""Height of a cross above a plot, in heights of the plot: beside no value; and points from there to the title."""
+
+
 def _cross(plot: Axes, places: Sequence[float]) -> None:
-    """Draw a cross at the foot of a plot wherever a point failed."""
+    """Draw a cross above a plot wherever a point failed."""
     if places:
-        foot: Any = {"transform": plot.get_xaxis_transform(), "label": "failed: see points.csv", "clip_on": False}
-        plot.plot(sorted({*places}), [0.04] * len({*places}), marker="x", color="black", markersize=4, ls="", **foot)
+        above: Any = {"transform": plot.get_xaxis_transform(), "label": "failed: see points.csv", "clip_on": False}
+        plot.plot(sorted({*places}), [_ABOVE] * len({*places}), marker="x", color="black", markersize=4, ls="", **above)
 
 
 _TURN, _NEAR = 3, 0.02
@@ -244,6 +255,10 @@ def _lay_out(plot: Axes, scale: Scale, ticks: int = 12) -> None:
     plot.set_xlabel(scale.label)
 
 
+_TONES_OF_CELLS = ListedColormap(colormaps["Greys"](np.linspace(0, 0.55, 256)))
+"""From white to a grey on which black numbers are read: maps begin at zero, and often have no small number."""
+
+
 def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str, least: bool) -> Figure:
     """Draw the number in every cell where there is room; a cross where a point failed, a frame around the best."""
     shown, size = in_unit(COLUMNS[column], [row[column] for row in rows if not row["error"]])
@@ -259,13 +274,12 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str,
             grid[y, x] = row[column] / size
     # Shares are shaded up to 100 %, so that pictures of different sweeps compare.
     top = max(100.0 if COLUMNS[column].units == PERCENT else 0.0, float(np.nanmax(grid)))
-    image = plot.imshow(grid, cmap="Greys", vmin=0, vmax=top, aspect="auto", origin="lower")
+    image = plot.imshow(grid, cmap=_TONES_OF_CELLS, vmin=0, vmax=top, aspect="auto", origin="lower")
     for (y, x), value in np.ndenumerate(grid) if max(grid.shape) <= _MOST_NUMBERS else ():
         # NaN, a failed point, is not equal to itself.
         if value == value:
-            tone = "white" if value > 0.55 * top else "black"
             digits = 0 if top >= 1000 else 1 if top >= 10 else 2
-            plot.text(x, y, f"{value:,.{digits}f}", ha="center", va="center", color=tone)
+            plot.text(x, y, f"{value:,.{digits}f}", ha="center", va="center", color="black")
     best = np.unravel_index((np.nanargmin if least else np.nanargmax)(grid), grid.shape)
     plot.add_patch(
         Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor=MARK, linewidth=2, clip_on=False)
@@ -281,7 +295,7 @@ def _heat_map(title: str, rows: Sequence[Row], axes: Sequence[str], column: str,
 def _panels(title: str, rows: Sequence[Row], axes: Sequence[str], goals: Sequence[Goal]) -> Figure:
     """Draw for each axis each goal of all points over its values, and a line through the best at each value.
 
-    A cross at the foot: a point of that value failed.
+    A cross above: a point of that value failed.
     """
     finished, failed = ([row for row in rows if bool(row["error"]) is lost] for lost in (False, True))
     varied = [axis for axis in axes if len({row[axis] for row in rows}) > 1][:_MOST_PANELS] or list(axes[:1])

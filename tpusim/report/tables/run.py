@@ -13,10 +13,10 @@ from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_column
 from tpusim.report.tables import sentences as said
-from tpusim.report.text import column_scale, percent, three_digits, written
+from tpusim.report.text import column_scale, percent, quantity, three_digits, written
 from tpusim.result.chips import share_notice
-from tpusim.result.records import LayerResult, OpUse, Result, by_op, by_phase
-from tpusim.result.vocabulary.figures import LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
+from tpusim.result.records import HeldInHbm, LayerResult, OpUse, Result, by_op, by_phase
+from tpusim.result.vocabulary.figures import BYTES, LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
 from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
 
@@ -60,6 +60,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
         [layers.legend()],
         [ops] if ops else [],
         [phases] if phases else [],
+        [hbm_table(result.hbm_use)] if result.hbm_use else [],
         [
             said.totals(result.total),
             share_notice(result.chips),
@@ -190,6 +191,21 @@ def not_shown(layers: Sequence[LayerResult]) -> str:
     if more <= 0:
         return ""
     return f"Not shown: {more:,} more; above are the wrong layers and the costliest (--json and --out have all)."
+
+
+def hbm_table(use: HeldInHbm) -> Table[tuple[str, int, int]]:
+    """Return a row a part of what HBM has to hold, and one for all of it, with the padding of tiles and without."""
+    sizes = use.parts.items()
+    told = [(part.replace("_", " "), size, use.unpadded_parts.get(part, 0)) for part, size in sizes]
+    rows = [*told, (f"all, of {quantity(use.capacity_bytes, BYTES)}", use.need_bytes, use.unpadded_bytes)]
+    unit, size = column_scale((each[1] for each in rows), BYTES)
+    columns: list[Column[tuple[str, int, int]]] = [
+        Column("HBM holds", lambda row: row[0], justify="left"),
+        Column(f"needs\n{unit}", lambda row: three_digits(row[1] / size)),
+    ]
+    if use.unpadded_bytes < use.need_bytes:
+        columns.append(Column(f"unpadded\n{unit}", lambda row: three_digits(row[2] / size)))
+    return Table(columns, rows)
 
 
 def use_table(head: str, uses: Mapping[str, OpUse]) -> Table[tuple[str, OpUse]] | None:

@@ -212,15 +212,16 @@ def point_columns(axes: Mapping[str, Sequence[object]], front: bool) -> ColumnKi
     """Return the columns of a point: its axes, the workload, the figures, why it failed, and what its machine is made
     of.
 
-    With `front`, also whether it is on the Pareto front, and the goals of that, the same for all points.
+    With `front`, also whether it is on the Pareto front, and the goals of that, the same for all points, as is the
+    setup: the machine, unless it is an axis, and the phase.
     """
     marks = {"pareto": bool, GOALS: str} if front else {}
-    return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(SPEEDS), **_kinds(COSTS), **marks}
+    return {**_point(axes), **_kinds(FIGURES), "error": str, **_kinds(SPEEDS), **_kinds(COSTS), **marks, SETUP: str}
 
 
-def goals_told(goals: Sequence[Goal]) -> Row:
-    """Return the cell of a point that tells the goals of its front: "least time_us; least pes"."""
-    return {GOALS: _BETWEEN.join(map(str, goals))}
+def told_of_all(goals: Sequence[Goal], setup: str) -> Row:
+    """Return the cells of a point that tell the goals of its front ("least time_us; least pes") and the setup."""
+    return {GOALS: _BETWEEN.join(map(str, goals)), SETUP: setup}
 
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
@@ -276,7 +277,7 @@ _AGAIN = "remove it, and the same `tpusim sweep` writes it anew"
 _OTHER = "give a directory or a points.csv that `tpusim sweep` wrote"
 _FIRST_COLUMN = "workload"
 _TEXTS = (_FIRST_COLUMN, "error")
-GOALS, _BETWEEN = "goals", "; "
+GOALS, SETUP, _BETWEEN = "goals", "setup", "; "
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
 
 
@@ -297,6 +298,8 @@ class SweepPoints:
     figures: Mapping[str, tuple[float | None, ...]]
     goals: tuple[Goal, ...] = ()
     """What its front was asked for; empty without one, and in a file of an earlier version."""
+    setup: str = ""
+    """The machine of all points and their phase; empty in a file of an earlier version."""
 
     @property
     def size(self) -> int:
@@ -351,12 +354,12 @@ def _points(name: str, lines: Iterable[str]) -> SweepPoints:
     # Axes have any names; they are known by standing before the first column of a point.
     axes = tuple(header[: header.index(_FIRST_COLUMN)])
     texts = dict(zip(header, zip(*rows, strict=True), strict=True))
-    read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS, GOALS)}
+    read = {key: _figures(values) for key, values in texts.items() if key not in (*axes, *_TEXTS, GOALS, SETUP)}
     figures, goals = {key: values for key, values in read.items() if values}, texts.get(GOALS, ("",))[0]
     asked = tuple(goal for goal in map(goal_named, goals.split(_BETWEEN)) if goal)
     if not all(goal.column in (*figures, *axes) for goal in asked):
         raise InputError(f"{GOALS}: {goals}: of a column that is not there")
-    points = SweepPoints(name, axes, texts, figures, asked)
+    points = SweepPoints(name, axes, texts, figures, asked, texts.get(SETUP, ("",))[0])
     for key in ("cycles", "time_us"):
         found = points.figures.get(key, [None] * points.size)
         # Line 1 is the header.

@@ -88,6 +88,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("hbm.latency", "HBM latency"),
     Field("hbm.burst", "HBM burst"),
     Field("hbm.channel_multiple", "channels stored in multiples of", "channels"),
+    Field("hbm.tile_rows", "rows of a tile in HBM", "rows"),
+    Field("hbm.smallest_tile", "smallest tile in HBM"),
     Field("hbm.layout", "order of tensors' axes in HBM"),
     Field("hbm.alignment", "alignment of tensors in HBM"),
     Field("hbm.capacity", "capacity of HBM"),
@@ -175,7 +177,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("mapping.reuse", "elements read once for several taps"),
     Field("family", "kind of machine"),
     Field("technology", "technology of areas and energies"),
-    Field("batch", "batch", "images"),
+    # Of a language model it counts sequences.
+    Field("batch", "batch"),
     Field("lowering", "how layers become passes"),
     Field("hardware", "machine"),
 )}  # fmt: skip

@@ -271,8 +271,8 @@ class Sweep:
     search: Search | None
     goals: tuple[Goal, ...]
     """The goals of the Pareto front; empty without one."""
-    fixed: str = ""
-    """The machine with what axes of a single value set of it; empty where there is no such axis."""
+    setup: str = ""
+    """What all points have in common: the machine, with what axes of a single value set of it, and the phase."""
     notes: tuple[str, ...] = ()
     """Notes on networks of other tools: how they were read, and which of their ops take no time."""
 
@@ -320,6 +320,9 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         for path in axis.paths
         if of_machine(path)
     }
+    # Machines that differ are an axis, of which only what is set of all is told.
+    machine = [spec.hardware.name] if spec.hardware else ["machines"] if fixed else []
+    phase = [spec.phase] if spec.phase else []
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -329,7 +332,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
-        fixed=with_settings(spec.hardware.name if spec.hardware else "machines", fixed) if fixed else "",
+        setup=", ".join([with_settings(each, fixed) for each in machine] + [f"phase {each}" for each in phase]),
         notes=tuple(notes),
     )
 

@@ -418,8 +418,9 @@ def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cy
     """Different labels of transfers, in order, and the number of each transfer's; those of a recipe have one label."""
     recipes, first, at = np.unique(log.columns.rows["recipe"][moves["step"]], return_index=True, return_inverse=True)
     numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
-    for recipe in np.argsort(first).tolist():
-        numbers[recipe] = known.setdefault(program.steps[moves["step"][first[recipe]]].label, len(known))
+    order = np.argsort(first)
+    for recipe, step in zip(order.tolist(), moves["step"][first[order]].tolist(), strict=True):
+        numbers[recipe] = known.setdefault(program.steps[step].label, len(known))
     return [*known], numbers[at]
 
 

@@ -7,7 +7,6 @@ A row tells of a step what it is, whose it is, and what it waits for. What many 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -44,7 +43,6 @@ KINDS = {
 """Kind of each class of steps."""
 
 
-@dataclass(slots=True)
 class Row:
     """A step.
 
@@ -68,7 +66,6 @@ class Row:
     number: int
 
 
-@dataclass(slots=True)
 class Wait:
     """A step that another step waits for.
 
@@ -83,7 +80,6 @@ class Wait:
     stored: int
 
 
-@dataclass(slots=True)
 class LoadRecipe:
     """What a preload does: it begins `delay` cycles late, and loads a word of biases if `bias` is 1."""
 
@@ -91,7 +87,6 @@ class LoadRecipe:
     bias: int
 
 
-@dataclass(slots=True)
 class PassRecipe:
     """What a stream does.
 
@@ -109,7 +104,6 @@ class PassRecipe:
     table: int
 
 
-@dataclass(slots=True)
 class WorkRecipe:
     """What a vector step does, in cycles and words of lane 0.
 
@@ -139,7 +133,6 @@ class WorkRecipe:
     busy: int
 
 
-@dataclass(slots=True)
 class MoveRecipe:
     """What a transfer does.
 
@@ -165,7 +158,6 @@ class MoveRecipe:
     least: int
 
 
-@dataclass(slots=True)
 class MovedPart:
     """A part of a transfer: its words, and the accesses of the work on them.
 
@@ -179,7 +171,6 @@ class MovedPart:
     behind: int
 
 
-@dataclass(slots=True)
 class ArrayPace:
     """A frame, as one array sees it: a row for each frame and array.
 
@@ -200,7 +191,6 @@ class ArrayPace:
     pointer_slot: int
 
 
-@dataclass(slots=True)
 class LostFrames:
     """Conflicts of banks in a pass: frames lost, and ranges of the cycles in which banks are read and words delivered,
     both counted from the pass's first slot on.
@@ -213,7 +203,6 @@ class LostFrames:
     words_end: int
 
 
-@dataclass(slots=True)
 class PointerReads:
     """The range of the pointer words that a pass reads."""
 
@@ -221,7 +210,6 @@ class PointerReads:
     words_end: int
 
 
-@dataclass(slots=True)
 class MachineRow:
     """What every step of a kind shares.
 
@@ -244,7 +232,7 @@ class MachineRow:
 
 def record_of(row: type[Any]) -> np.dtype[Any]:
     """Type of a record with the fields of a row."""
-    return np.dtype([(each.name, np.int64) for each in fields(row)])
+    return np.dtype([(name, np.int64) for name in row.__annotations__])
 
 
 ROW, WAIT = record_of(Row), record_of(Wait)

@@ -6,7 +6,7 @@ All cycles are lane 0's. Rows stand in the order of the Program. What a step is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,7 +34,6 @@ class Overdue(Exception):
     """A run can no longer end before the limit that it was given."""
 
 
-@dataclass(slots=True)
 class Loaded:
     """A preload.
 
@@ -52,7 +51,6 @@ class Loaded:
     by: int
 
 
-@dataclass(slots=True)
 class Passed:
     """A stream.
 
@@ -70,7 +68,6 @@ class Passed:
     cause: int
 
 
-@dataclass(slots=True)
 class Worked:
     """A step of the vector unit, as an `array` sees it.
 
@@ -88,7 +85,6 @@ class Worked:
     done: int
 
 
-@dataclass(slots=True)
 class Moved:
     """A transfer.
 
@@ -165,13 +161,3 @@ class Log:
         """Transfers on a bus, by the name of its account."""
         moves: Records = self.moves[self.moves["bus"] == self.buses.index(name)]
         return moves
-
-    @property
-    def arrays(self) -> Iterator[tuple[int, Records, Records, Records]]:
-        """(array, its loads, passes, works) for each array with weights of its own; arrays that share weights are
-        array 0.
-        """
-        rows = self.columns.rows["array"]
-        for array in range(self.columns.arrays):
-            loads, passes = (each[rows[each["step"]] == array] for each in (self.loads, self.passes))
-            yield array, loads, passes, self.works[array :: self.columns.arrays]

@@ -7,16 +7,15 @@ function of Python or Numba, because the loop makes no arrays and raises nothing
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
+from warnings import warn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,9 +74,14 @@ _AXES_WRITTEN = [state.AXES.get(name, 1) for name in LoopState._fields]
 
 @cache
 def loaded() -> Native | None:
-    """The loop as machine code, compiled now if no object file has it; None where nothing can compile it."""
-    found = code()
-    return None if found is None else Native(found)
+    """The loop as machine code, compiled now if no object file has it; None, with a warning, where nothing can."""
+    try:
+        found = code()
+        return None if found is None else Native(found)
+    except Exception as error:  # A library of the wrong version may raise anything.
+        slow = "it runs as Python, some 20 times slower"
+        warn(f"The loop of the event engine cannot be compiled ({error}): {slow}", stacklevel=2)
+        return None
 
 
 # ---- the object file
@@ -85,12 +89,13 @@ def loaded() -> Native | None:
 
 def code() -> bytes | None:
     """The object file of the loop, compiled and kept where there is none; None without a compiler."""
-    if (kept := next(_kept(), None)) is not None:
+    name = _name()
+    if (kept := next(_kept(name), None)) is not None:
         return kept
     if (numba := numba_if_there()) is None:
         return None
     made = object_code(numba)
-    _keep(made)
+    _keep(name, made)
     return made
 
 
@@ -99,16 +104,21 @@ def _name() -> str:
     import llvmlite
     from llvmlite import binding
 
-    told = hashlib.sha256()
-    for module in _SOURCES:
-        told.update(Path(str(module.__file__)).read_bytes())
+    sources = b"".join(Path(str(module.__file__)).read_bytes() for module in _SOURCES)
     machine = llvmlite.__version__, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), sys.maxsize
-    told.update(f"{sys.platform} {machine}".encode())
-    return f"loop-{told.hexdigest()[:16]}.o"
+    return f"loop-{_digest(sources + f'{sys.platform} {machine}'.encode()).hex()[:16]}.o"
+
+
+def _digest(content: bytes) -> bytes:
+    import hashlib
+
+    return hashlib.sha256(content).digest()
 
 
 def _places() -> Iterator[Path]:
     """Folders for object files, the best first."""
+    import tempfile
+
     yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tpusim")
     yield Path(tempfile.gettempdir(), f"tpusim-{_user()}")
 
@@ -117,20 +127,22 @@ def _user() -> int:
     return os.getuid() if hasattr(os, "getuid") else 0
 
 
-def _kept() -> Iterator[bytes]:
+def _kept(name: str) -> Iterator[bytes]:
     """The code in object files that this user has written, and that are whole."""
     for place in _places():
-        with suppress(OSError), open(place / _name(), "rb") as file:
+        with suppress(OSError), open(place / name, "rb") as file:
             # Machine code of somebody else would run with the rights of this user.
             about = os.fstat(file.fileno())
             if about.st_uid == _user() and not about.st_mode & 0o022:
                 head, digest, code = file.read(len(_HEAD)), file.read(32), file.read()
-                if head == _HEAD and digest == hashlib.sha256(code).digest():
+                if head == _HEAD and digest == _digest(code):
                     yield code
 
 
-def _keep(code: bytes) -> None:
+def _keep(name: str, code: bytes) -> None:
     """Keep the code in the first place that takes it; without any it lasts as long as the process."""
+    import tempfile
+
     for place in _places():
         with suppress(OSError):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -138,8 +150,8 @@ def _keep(code: bytes) -> None:
             handle, path = tempfile.mkstemp(dir=place)
             try:
                 with open(handle, "wb") as file:
-                    file.write(_HEAD + hashlib.sha256(code).digest() + code)
-                os.replace(path, place / _name())
+                    file.write(_HEAD + _digest(code) + code)
+                os.replace(path, place / name)
             except OSError:
                 os.unlink(path)
                 raise

@@ -6,7 +6,6 @@ lists of objects for the time of a run.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
@@ -21,7 +20,7 @@ _READ = (
     columns.MovedPart, columns.ArrayPace, columns.LostFrames, columns.PointerReads, columns.MachineRow,
 )  # fmt: skip
 _WRITTEN = state.ArrayUnit, state.DmaClock, log.Loaded, log.Passed, log.Worked, log.Moved
-_OF_RECORD = {tuple(each.name for each in fields(row)): row for row in (*_READ, *_WRITTEN)}
+_OF_RECORD = {tuple(row.__annotations__): row for row in (*_READ, *_WRITTEN)}
 
 
 def run(program: Columns, times: LoopState) -> tuple[int, LoopState]:
@@ -43,8 +42,13 @@ def _listed(table: Any) -> Any:
         return table
     if table.dtype.names is None:
         return table.tolist()
-    row = _OF_RECORD[table.dtype.names]
-    return [row(*values) for values in table.tolist()]
+    names = table.dtype.names
+    row, rows = _OF_RECORD[names], []
+    for values in table.tolist():
+        each: Any = row()
+        each.__dict__.update(zip(names, values, strict=True))
+        rows.append(each)
+    return rows
 
 
 def _write(table: Any, rows: Any) -> None:

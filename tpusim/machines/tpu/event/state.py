@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +31,6 @@ TO_BEGIN, WANTED, STORED = range(3)
 """How far the next transfer is: nothing known, words wanted, or when it is stored."""
 
 
-@dataclass(slots=True)
 class ArrayUnit:
     """An array, or all arrays that share weights.
 
@@ -62,7 +60,6 @@ class ArrayUnit:
     cause: int
 
 
-@dataclass(slots=True)
 class DmaClock:
     """The run as a whole, and the DMA.
 

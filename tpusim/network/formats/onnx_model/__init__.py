@@ -23,7 +23,7 @@ from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, Run
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
-from tpusim.network.formats.onnx_model.file import called, load, missing_weights, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of, values_missing
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, expanded, unrolled
 from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
@@ -59,7 +59,7 @@ class Understood:
         reasons: why what the array would compute cannot be a layer.
         untimed: by op that takes no time how often each reason holds.
         same: results of batch normalizations that merged into the layer before them.
-        missing: which files of weights are not there, in words.
+        missing: which weights the model was shipped without, in words.
         expanded: operators that were written out as others.
     """
 
@@ -109,8 +109,8 @@ of them are like those of a model of one image, of which nothing follows the bat
 
 
 class OpenedModel(NamedTuple):
-    """A model as its file has it, without large weights; `weights` are the names of all, `missing` says which of
-    their files are not there.
+    """A model as its file has it, without large weights; `weights` are the names of all, and `missing` says of which
+    the values are not there.
     """
 
     path: Path
@@ -124,9 +124,8 @@ class OpenedModel(NamedTuple):
     def of(cls, path: Path, asked: ModelOptions) -> OpenedModel:
         """Open the model in a file. Raises InputError."""
         model = load(path)
-        missing = missing_weights(model, path)
         batch = batch_of(inputs(model.graph), asked.dims, asked.arrays, path)
-        weights = without_weights(model)
+        missing, weights = values_missing(model, path), without_weights(model)
         return cls(path, asked, without_declared(inlined(model, path), path), weights, batch, missing)
 
 
@@ -169,7 +168,7 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
         elif name in VECTOR_OPS:
             read.not_timed[name] += 1
         else:
-            why = whole.why.get(node.output[0]) or _UNLIKE.get(name, _NO_LAYER)
+            why = whole.why.get(next(iter(node.output), "")) or _UNLIKE.get(name, _NO_LAYER)
             read.leave_out(name, _IN_PLACE if name in IN_PLACE else why)
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
@@ -422,7 +421,7 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 def _notes(read: Understood) -> Iterator[str]:
     batch, run = read.batch, read.run
     if read.missing:
-        yield f"{read.missing}; their shapes tell the time, and no values go from layer to layer"
+        yield f"{read.missing}; layers are timed by their shapes, and checked with random ones"
     if batch.names:
         named = ", ".join(sorted(batch.names))
         yield f"the model leaves its batch open ({named}); layers are for the batch of a run"
@@ -465,7 +464,11 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         InputError: as `read` does; or the model is for a number of images of which `images` is no multiple, or holds
             what is no array.
     """
-    read = understood(OpenedModel.of(path, asked), RunBatch(images))
+    opened = OpenedModel.of(path, asked)
+    if opened.missing:
+        advice = "put them beside the model, or leave --input and --save-outputs out"
+        raise InputError(Problem(f"{opened.missing}; {advice}", str(path)))
+    read = understood(opened, RunBatch(images))
     own, graph = read.run.own, read.model.graph
     named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
     layers = {each.node.output[0]: (name, each.views) for each, name in named}
@@ -483,8 +486,6 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     outputs = {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
     sizes = read.batch.sizes(own)
     whole = load(path)
-    if missing := missing_weights(whole, path):
-        raise InputError(Problem(f"{missing}; put them beside the model, or time its layers alone", str(path)))
     held = whole.graph
     if held.sparse_initializer:
         raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))

@@ -297,6 +297,19 @@ def _group_norm(given: SeveralOps, new: NewNodes) -> None:
     _grouped(given, new, groups, *numbers)
 
 
+def _two_by_two(op: str) -> Expansion:
+    """Make the expansion of an operator of any number of operands."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        *inner, last = given.names[1:]
+        so_far = given.name(0)
+        for name in inner:
+            so_far = new.add(op, [so_far, name])
+        new.add(op, [so_far, last], given.output())
+
+    return made
+
+
 # ---- sums over named axes
 
 
@@ -416,6 +429,26 @@ def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
     _attended(given, new, factors, heads, channels // heads, masks)
 
 
+def _rotated(given: SeveralOps, new: NewNodes) -> None:
+    """Write out a turn of both halves of each head's channels, by the cosines and sines of a token's position."""
+    given.refuse(attributes=("interleaved", "rotary_embedding_dim", "is_packed_batching"))
+    shape, half = given.shape(0), given.shape(2)[-1]
+    if len(given.shape(1)) != 2:
+        raise UnfitNode("its positions are none of a number for each token")
+    rows = len(shape) == 3
+    heads = given.get("num_heads", 0) or (shape[2] // (2 * half) if rows else shape[1])
+    # Tables have one head, whichever axis heads are.
+    along = [0, 0, 1, half] if rows else [0, 1, -1, half]
+    points = new.shaped(given.name(0), [0, 0, heads, -1]) if rows else given.name(0)
+    cos, sin = (new.shaped(new.add("Gather", [given.name(at), given.name(1)], axis=0), along) for at in (2, 3))
+    one, other = new.cut(points, [half, half])
+    first = new.add("Sub", [new.add("Mul", [one, cos]), new.add("Mul", [other, sin])])
+    second = new.add("Add", [new.add("Mul", [one, sin]), new.add("Mul", [other, cos])])
+    turned = new.add("Concat", [first, second], "" if rows else given.output(), axis=-1)
+    if rows:
+        new.shaped(turned, [0, 0, -1], given.output())
+
+
 def _embedded(given: SeveralOps, new: NewNodes) -> None:
     words, segments, table, places, of_segments, scale, shift, _, positions = (given.name(at) for at in range(9))
     tokens = given.shape(0)[1]
@@ -431,6 +464,8 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
         new.add("Identity", [kept or new.constant([0], np.int32)], given.output(1))
 
 
+OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
+"""By operator of any number of operands how more than two are written out."""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
     "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,
@@ -443,9 +478,11 @@ _OF_MICROSOFT: Mapping[str, Expansion] = {
     "QLinearAdd": _q_two("Add"), "QLinearAveragePool": _q_one("AveragePool"), "QLinearConcat": _q_concat,
     "QLinearGlobalAveragePool": _q_one("GlobalAveragePool"), "QLinearLeakyRelu": _q_one("LeakyRelu"),
     "QLinearMul": _q_two("Mul"), "QLinearSigmoid": _q_one("Sigmoid"), "QLinearSoftmax": _q_one("Softmax"),
-    "QuickGelu": _quick_gelu,
+    "QuickGelu": _quick_gelu, "RotaryEmbedding": _rotated,
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
 }  # fmt: skip
+DYNAMIC_LSTM = "com.microsoft.DynamicQuantizeLSTM"
+"""An LSTM whose weights are bytes, and whose inputs and outputs are rounded to bytes as they come."""
 EXPANSIONS: Mapping[str, Expansion] = {
     **_OWN, **{f"com.microsoft.{name}": each for name, each in _OF_MICROSOFT.items()},
 }  # fmt: skip

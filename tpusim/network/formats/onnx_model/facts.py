@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tpusim.network.formats.onnx_model.file import opset_of
+from tpusim.network.formats.onnx_model.file import holds_values, opset_of
 
 # ---- operators
 
@@ -137,7 +137,7 @@ def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
             elif kind := _NUMBERS.get(each.name):
                 numbers = np.array(helper.get_attribute_value(each), kind)
                 tensors[node.output[0]] = numpy_helper.from_array(numbers)
-    return {name: each for name, each in tensors.items() if not each.external_data}
+    return {name: each for name, each in tensors.items() if holds_values(each)}
 
 
 def _channels_first(graph: GraphProto, lists: Mapping[str, NDArray[Any]]) -> dict[str, bool]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Set
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from math import prod
 from pathlib import Path
 
 import onnx
@@ -111,13 +112,8 @@ def _check_text(model: ModelProto, path: Path) -> None:
         raise _refused(path, "a name in it is no text, so the file is damaged: copy it, or export the model again")
 
 
-def missing_weights(model: ModelProto, path: Path) -> str:
-    """Say which files of weights are not there; empty where all are.
-
-    Shapes stand in the model, so that time needs none of them. Raises InputError for one outside the model's own
-    folder.
-    """
-    missing: dict[str, int] = {}
+def _check_beside(model: ModelProto, path: Path) -> None:
+    """Check that files of weights, if there are any, lie in the model's own folder; they are not read."""
     folders = {path.parent.resolve(), path.resolve().parent}
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
@@ -128,11 +124,34 @@ def missing_weights(model: ModelProto, path: Path) -> str:
             if not name or not inside or not _leads_into(path.parent / file, folders):
                 says = f"the weights of {printable(tensor.name)} are said to be in {ascii(name)[:80]}"
                 raise _refused(path, f"{says}; they must stand in the model's own folder")
-            if not (path.parent / file).is_file():
-                missing[name] = missing.get(name, 0) + 1
-    files = ", ".join(f"{name} ({counted(tensors, 'tensor')})" for name, tensors in [*missing.items()][:_SHOWN])
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    return f"files of weights are missing: {files}{more}" if missing else ""
+
+
+def values_missing(model: ModelProto, path: Path) -> str:
+    """Say which weights a model was shipped without; empty where none is missing. Their shapes are in the model."""
+    files, stripped = Counter[str](), 0
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            name = next(each.value for each in tensor.external_data if each.key == "location")
+            files[name] += not (path.parent / name).is_file()
+        else:
+            stripped += not holds_values(tensor)
+    told = [f"{name} ({counted(tensors, 'tensor')})" for name, tensors in files.items() if tensors]
+    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    parts = [f"files of weights are missing: {', '.join(told[:_SHOWN])}{more}"] if told else []
+    parts += [f"{counted(stripped, 'tensor')} of weights without values"] if stripped else []
+    return ", and ".join(parts)
+
+
+def holds_values(tensor: TensorProto) -> bool:
+    """Return whether the values of a tensor stand in the model itself: they may be in a file, or left out."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return False
+    kept = any(getattr(tensor, name) for name in _VALUES)
+    return kept or tensor.data_type == TensorProto.UNDEFINED or not prod(tensor.dims)
+
+
+_VALUES = ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+"""Fields of a tensor that hold its values."""
 
 
 def _leads_into(file: Path, folders: Set[Path]) -> bool:

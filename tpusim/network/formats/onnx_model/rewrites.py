@@ -18,14 +18,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
 from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
-from tpusim.network.formats.onnx_model.expansions import EXPANSIONS, SeveralOps, UnknownShape
+from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_MANY, SeveralOps, UnknownShape
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, free, names_in
@@ -163,6 +163,8 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 
 
 _SEVERAL = EXPANSIONS.keys() | WITH_BODIES
+_MOST_OPERANDS = 2
+"""Most operands of a layer that works element by element."""
 
 
 def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
@@ -173,9 +175,15 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
         done += [operator(node) for at, node in nodes if at in made]
         model = _with_nodes(model, [each for at, node in nodes for each in made.get(at, [node])])
     left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
-            if node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
+            if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
     joined, kept = _gated(model.graph)
     return Rewritten(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+
+
+def _is_several(node: NodeProto) -> bool:
+    """Return whether a node stands for several others."""
+    of_many = operator(node) in OF_MANY and len(node.input) > _MOST_OPERANDS
+    return (operator(node) in _SEVERAL or of_many) and len(node.output) > 0
 
 
 def _written_out(
@@ -184,9 +192,8 @@ def _written_out(
     """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. What cannot be
     written out gets its reason in `why`, by its first result; new values get names outside `names`.
     """
-    several = {
-        at: node for at, node in enumerate(model.graph.node) if operator(node) in _SEVERAL and node.output[0] not in why
-    }
+    nodes = enumerate(model.graph.node)
+    several = {at: node for at, node in nodes if _is_several(node) and node.output[0] not in why}
     if not several:
         return {}
     wanted = {name for node in several.values() for name in node.input if name}
@@ -199,7 +206,8 @@ def _written_out(
                 made[at] = body_of(node, opset, found.kinds, found.shapes, names)
             else:
                 new = NewNodes(called(node), opset, names)
-                EXPANSIONS[operator(node)](SeveralOps.of(node, found.shapes), new)
+                expand = EXPANSIONS.get(operator(node)) or OF_MANY[operator(node)]
+                expand(SeveralOps.of(node, found.shapes), new)
                 made[at] = new.made
         except UnknownShape:
             continue
@@ -238,16 +246,16 @@ def _usual_gate(gate: NodeProto) -> bool:
     return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
 
 
-def _is_several(node: NodeProto) -> bool:
-    return operator(node) in EXPANSIONS or operator(node) in WITH_BODIES
-
-
 # ---- recurrent networks, step by step
 
 MOST_STEPS = 1000
 """Most steps: longer sequences make more layers than anybody reads, or waits for."""
 _LENGTHS, _PEEPHOLES = 4, 7
 """The operands that hold the lengths of sequences, and an LSTM's weights from its cell to its gates."""
+_CELLS = {**{op: op for op in GATES}, DYNAMIC_LSTM: "LSTM"}
+"""By operator the recurrent network that it is."""
+_SCALES = {1: 8, 2: 10}
+"""By operand of weights of bytes the operand that holds their scales; the zero points are the next one."""
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 _DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
 """By the name of a direction, whether each of its passes begins with the last input."""
@@ -264,7 +272,7 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
 
     Steps that follow the batch show that it is none: a second number of images tells.
     """
-    cells = [node for node in model.graph.node if node.op_type in GATES]
+    cells = [node for node in model.graph.node if operator(node) in _CELLS]
     # The shapes of these values give the number of steps and the sizes of inputs and states.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
@@ -276,7 +284,7 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
 
     found = inferred(model, batch, images, enough, path)
     known = {each.name: numpy_helper.to_array(each) for each in found.graph.initializer if each.name in lengths}
-    refuse_forbidden(cells, found, opset_of(model), path)
+    refuse_forbidden([node for node in cells if operator(node) in GATES], found, opset_of(model), path)
     shapes = [found.shapes]
     if batch.names:
         # A model may be sound for this number alone.
@@ -286,10 +294,10 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
     for node in model.graph.node:
         try:
-            unrolls = node.op_type in GATES and not node.domain
+            unrolls = operator(node) in _CELLS
             made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
         except _Unfit as reason:
-            left.append(f"{node.op_type} {called(node)}: {reason}")
+            left.append(f"{operator(node)} {called(node)}: {reason}")
             made = None
         if made:
             steps[called(node)] = made.count
@@ -310,6 +318,10 @@ class _Steps:
         Raises _Unfit.
         """
         self._node, self._opset, self._label = node, opset, called(node)
+        self._op = _CELLS[operator(node)]
+        self._bytes = operator(node) == DYNAMIC_LSTM
+        # By weights of bytes their scale and their zero point.
+        self._scales = dict[str, tuple[str, str]]()
         self._new = NewNodes(self._label, opset, taken)
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         direction = attributes.get("direction", b"forward").decode()
@@ -318,7 +330,7 @@ class _Steps:
         self._turns = _DIRECTIONS[direction]
         self._after = attributes.get("linear_before_reset", 0)
         self._operands = {at: name for at, name in enumerate(node.input) if name}
-        usual = _USUAL[self._node.op_type] * len(self._turns)
+        usual = _USUAL[self._op] * len(self._turns)
         if [each.decode() for each in attributes.get("activations", [])] not in ([], usual):
             raise _Unfit("it has activations of its own")
         if attributes.get("clip") or attributes.get("input_forget") or attributes.get("layout"):
@@ -346,7 +358,8 @@ class _Steps:
         (steps,) = lengths
         if not 0 < steps <= MOST_STEPS:
             raise _Unfit(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
-        return steps, shapes[0][sequence][-1], shapes[0][states][-1]
+        # Weights of bytes stand the other way round.
+        return steps, shapes[0][sequence][-1], shapes[0][states][1 if self._bytes else -1]
 
     def nodes(self) -> list[NodeProto]:
         """Return all nodes of the steps, in order."""
@@ -367,18 +380,18 @@ class _Steps:
 
     def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
         """Return the outputs, by step, and the state behind the last."""
-        label, op = self._label, self._node.op_type
+        label, op = self._label, self._op
         gates = GATES[op] * self._size
         before, behind = self._new.cut(self._own(3, at, [-1]), [gates, gates], 0)
         if before and op != "GRU":
             # With both biases known the sum is one constant; a reset gate that acts behind the bias keeps them apart.
             before, behind = self._new.add("Add", [before, behind]), ""
         rows = self._new.shaped(self._operands[0], [-1, self._inputs])
-        entering = self._new.shaped(self._product(rows, self._own(1, at, [gates, -1]), before), [self.count, -1, gates])
+        entering = self._new.shaped(self._product(rows, self._weights(1, at, gates), before), [self.count, -1, gates])
         parts = [self._new.shaped(each, [-1, gates]) for each in self._new.cut(entering, [1] * self.count, 0)]
         states = (5, 6) if op == "LSTM" else (5,)
         state = tuple(self._own(operand, at, [-1, self._size]) for operand in states)
-        backs = self._own(2, at, [gates, -1])
+        backs = self._weights(2, at, gates)
         told = dict[int, str]()
         for when in [*range(self.count)][:: -1 if turned else 1]:
             self._new.label = f"{label}.{when}"
@@ -391,6 +404,14 @@ class _Steps:
         """Return an operand's part for a direction; an empty name where the operand is left out: no zeros are made."""
         name = self._operands.get(operand, "")
         return self._new.shaped(self._new.cut(name, [1] * len(self._turns), 0)[at], shape) if name else ""
+
+    def _weights(self, operand: int, at: int, gates: int) -> str:
+        """Return the weights of a direction, [output, input], or of bytes [input, output], with their scale."""
+        if not self._bytes:
+            return self._own(operand, at, [gates, -1])
+        name, scale = self._own(operand, at, [-1, gates]), _SCALES[operand]
+        self._scales[name] = self._own(scale, at, [-1]), self._own(scale + 1, at, [-1])
+        return name
 
     # ---- the steps
 
@@ -442,7 +463,18 @@ class _Steps:
         """
         if not rows:
             return bias
+        if weights in self._scales:
+            return self._plus(self._product_of_bytes(rows, weights), bias)
         return self._new.add("Gemm", [rows, weights, *([bias] if bias else [])], transB=1)
+
+    def _product_of_bytes(self, rows: str, weights: str) -> str:
+        """Add the product of rows, which are rounded to bytes between their least and their largest, and weights."""
+        names = [self._new.named(each) for each in ("bytes", "scale", "zero")]
+        self._new.made.append(helper.make_node("DynamicQuantizeLinear", [rows], names, name=names[0]))
+        scale, zero = self._scales[weights]
+        sums = self._new.add("MatMulInteger", [names[0], weights, names[2], zero])
+        reals = self._new.add("Cast", [sums], to=TensorProto.FLOAT)
+        return self._new.add("Mul", [reals, self._new.add("Mul", [names[1], scale])])
 
 
 _Step = Callable[[_Steps, str, tuple[str, ...], str, str], tuple[str, ...]]

@@ -31,8 +31,8 @@ from onnx.reference import ReferenceEvaluator
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
-from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
-from tpusim.network.formats.onnx_model.file import called, operator, opset_of
+from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS
+from tpusim.network.formats.onnx_model.file import called, holds_values, operator, opset_of
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -83,7 +83,7 @@ def without_weights(model: ModelProto) -> frozenset[str]:
     graph = model.graph
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     named = {each.name for each in graph.input}
-    small = [each for each in graph.initializer if prod(each.dims) <= MOST_ELEMENTS and not each.external_data]
+    small = [each for each in graph.initializer if prod(each.dims) <= MOST_ELEMENTS and holds_values(each)]
     kept = {each.name for each in small}
     for tensor in graph.initializer:
         if tensor.name not in kept | named:
@@ -103,7 +103,7 @@ def without_weights(model: ModelProto) -> frozenset[str]:
 def _known(node: NodeProto, model: ModelProto) -> bool:
     """Return whether shapes follow from an operator: it is one of ONNX's own, or a function of the model."""
     own = {(each.domain, each.name) for each in model.functions}
-    known = operator(node) in EXPANSIONS or onnx.defs.has(node.op_type, node.domain)
+    known = operator(node) in EXPANSIONS or operator(node) == DYNAMIC_LSTM or onnx.defs.has(node.op_type, node.domain)
     return bool(known or (node.domain, node.op_type) in own)
 
 
@@ -180,6 +180,12 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
         # The library's errors name a node by its name alone.
         node.name = called(node)
         later = operator(node) in _NEW_LIKE_OPERAND and not onnx.defs.has(node.op_type, opset_of(model))
+        if operator(node) == DYNAMIC_LSTM:
+            # The library infers an LSTM by its inputs and attributes alone, and its weights have to be of their type.
+            inputs = [node.input[0]] * 3
+            del node.input[:]
+            node.input.extend(inputs)
+            node.op_type, node.domain = "LSTM", ""
         if later or operator(node) in _LIKE_OPERAND:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
