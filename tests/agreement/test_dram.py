@@ -52,7 +52,7 @@ def told(of: type, method: str) -> Iterator[list[Any]]:
 def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> tuple[list[list[int]], ...]:
     """Of each fill, when its words come: by the event engine, and by the register engine."""
     with told(BankedHbm, "fill") as filled:
-        timing = agreed_timing(program, hardware)
+        timing = event.run(program, hardware)
     machine = register.RegisterMachine(program, hardware, operands_of(layer, batch, seed=2))
     machine.run()
     assert timing == machine.timing()

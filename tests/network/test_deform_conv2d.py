@@ -54,7 +54,7 @@ def test_the_sizes_are_those_of_torchvision(more: str, sides: tuple[int, int], t
         ("kernel: 3, offset_groups: 4", "offset_groups: layer \"dcn\": offset_groups 4 does not divide in_channels 6"),
         ("kernel: 3, offsets: [1, 2]",
          "offsets: layer \"dcn\": 2 offsets for 1 x 3 x 3 taps, each down and across; write 18 of them, or a word"),
-        ("kernel: 1, offsets: [1, 0.3]", "0.3 is no offset; write a multiple of 1/4, such as -1.25, up to 65,536"),
+        ("kernel: 1, offsets: [1, 0.3]", "0.3 is no offset; write a multiple of 1/4, such as -1.25, up to 4,194,304"),
         ("kernel: 1, offsets: [1, .nan]", "\".nan\" is no offset"),
         ("kernel: 3, offsets: randon", "\"randon\" are no offsets; did you mean random?"),
         ("kernel: 3, offsets: 3",

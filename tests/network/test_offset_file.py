@@ -87,7 +87,7 @@ def larger_than_it_is(path: Path) -> None:
         (of(quarters((24, 3, 4))), "the file has 24 x 3 x 4 offsets an image; save 24 x 3 x 5: 2 x offset groups"),
         (of(quarters((3, *SHAPE))), "offsets for 3 images in a batch of 2; give those of 1, or of 2"),
         (of(quarters((24, 15))), "has 2 axes of float64; write numbers [image, 2 x offset group x tap, row, col]"),
-        (of(np.full(SHAPE, 0.3)), "0.3 at [0, 0, 0] is no offset; multiples of 1/4 up to 65,536 are"),
+        (of(np.full(SHAPE, 0.3)), "0.3 at [0, 0, 0] is no offset; multiples of 1/4 up to 4,194,304 are"),
         (of(np.full(SHAPE, np.nan)), "nan at [0, 0, 0] is no offset"),
         (of(np.full(SHAPE, 1j)), "has 3 axes of complex128"),
         (of(np.full(SHAPE, None)), '"nets/offsets.npz": holds objects, which are never unpickled; write one with'),

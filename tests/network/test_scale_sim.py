@@ -105,7 +105,7 @@ def test_its_habits_are_told(tmp_path: Path) -> None:
         (CONV, "a,5,-5,3,3,2,2,1\n", ":2: IFMAP Width: -5 is out of range"),
         (CONV, "a,5,5.0,3,3,2,2,1\n", ':2: IFMAP Width: "5.0" is not a plain number to YAML; write 5'),
         (CONV, "a,5,5,7,3,2,2,1\n", ':2: layers[0].kernel: layer "a": the kernel spans 7 in height'),
-        (CONV, "a,99999,5,3,3,2,2,1\n", ":2: layers[0].in_height: "),
+        (CONV, "a,9999999,5,3,3,2,2,1\n", ":2: layers[0].in_height: "),
         (CONV, "", "no layers; write a line for each below the header"),
         ("", "a,5,5,3,3,2,2,1,\n", ":1: sizes stand where SCALE-Sim skips a header; begin the file with"),
         ("time,address,bytes,rw\n", "0,0,64,r\n", ":1: this is no header of a topology of SCALE-Sim"),

@@ -155,23 +155,22 @@ def hbm_use(workload: Workload, machine: Machine) -> HeldInHbm | None:
     return HeldInHbm(capacity, need.total, bare.total, need.at, need.parts, bare.parts)
 
 
-def check_hbm(workload: Workload, machine: Machine) -> None:
-    """Raise CapacityError where a network takes more than the machine's HBM holds, with what it needs."""
-    capacity = family_of(machine).capacity(machine)
-    if capacity is None or (need := hbm_need(workload, machine)).total <= capacity:
-        return
-    bare = hbm_need(workload, machine, UNPADDED)
-    without = f" ({bare.total:,} B without padding)" if bare.total < need.total else ""
-    says = f"needs {need.total:,} B of HBM at batch {workload.batch}{without}, and {machine.label} has {capacity:,} B"
-    sizes = {part: (most, bare.parts.get(part, 0)) for part, most in need.parts.items()}
+def held_in_hbm(workload: Workload, machine: Machine) -> HeldInHbm | None:
+    """Return `hbm_use`. Raises CapacityError where that is more than the HBM holds, with what the network needs."""
+    use = hbm_use(workload, machine)
+    if use is None or use.need_bytes <= use.capacity_bytes:
+        return use
+    without = f" ({use.unpadded_bytes:,} B without padding)" if use.unpadded_bytes < use.need_bytes else ""
+    needs = f"needs {use.need_bytes:,} B of HBM at batch {workload.batch}{without}"
+    says = f"{needs}, and {machine.label} has {use.capacity_bytes:,} B"
+    sizes = {part: (most, use.unpadded_parts.get(part, 0)) for part, most in use.parts.items()}
     told = {part: f"{most:,} B" + (f" ({least:,} B)" if least < most else "") for part, (most, least) in sizes.items()}
     weights, ends, between, *caches = told.values()
-    parts = f"{weights} are weights, {ends} inputs and outputs, {between} maps between layers, while {need.at} runs"
+    parts = f"{weights} are weights, {ends} inputs and outputs, {between} maps between layers, while {use.at} runs"
     parts += "".join(f", {each} caches" for each in caches)
     fewer = "take fewer layers, or a machine that holds more"
-    advice = (
-        f"no batch is small enough; {fewer}" if need.weights > capacity else f"take a smaller batch, or {fewer[5:]}"
-    )
+    too_many = use.parts["weights"] > use.capacity_bytes
+    advice = f"no batch is small enough; {fewer}" if too_many else f"take a smaller batch, or {fewer[5:]}"
     raise CapacityError(Problem(f"{says}: {parts}; {advice}", f"network {workload.name}"))
 
 
@@ -193,10 +192,13 @@ class AskedJob(NamedTuple):
 
 @dataclass(frozen=True)
 class Room:
-    """Memory needs of each kind of job, by `Job.kind`, and the bytes that are free beside the largest need."""
+    """Memory needs of each kind of job, by `Job.kind`, and the bytes that are free beside the largest need; and what
+    the machine's HBM has to hold.
+    """
 
     needs: Mapping[Hashable, Need]
     spare: int
+    hbm: HeldInHbm | None = None
 
     @property
     def kept(self) -> int:
@@ -239,7 +241,7 @@ def room_for(jobs: Jobs, engine: str, check: bool, numbers: Numbers = SMALL) -> 
         InputError: when one needs more memory than there is, names the neediest and says what would fit all layers; or
             when a layer cannot fit the machine, or the network its HBM (CapacityError).
     """
-    check_hbm(jobs.work, jobs.machine)
+    hbm = held_in_hbm(jobs.work, jobs.machine)
     free = free_bytes() - PROCESS_BYTES
     kinds: dict[Hashable, AskedJob] = {}
     needs: dict[Hashable, Need] = {}
@@ -253,7 +255,7 @@ def room_for(jobs: Jobs, engine: str, check: bool, numbers: Numbers = SMALL) -> 
     most = needs[neediest[0]]
     if most.total > free:
         raise _refusal([kinds[kind] for kind in neediest], most, free)
-    return Room(needs, free - most.total)
+    return Room(needs, free - most.total, hbm)
 
 
 def _refusal(jobs: Sequence[AskedJob], need: Need, free: int) -> InputError:

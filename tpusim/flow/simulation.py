@@ -28,13 +28,13 @@ from tpusim.flow.ahead import ROOM_BYTES, Made, Needing, ahead
 from tpusim.flow.engines import ENGINES, Begun, Execution
 from tpusim.flow.jobs import Job, Jobs, resolve
 from tpusim.flow.lowerings import prepared
-from tpusim.flow.need import Room, check_numbers, hbm_use, room_for
+from tpusim.flow.need import Room, check_numbers, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, numbers_of, seed_of
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LayerWatch, ReadyLayer, unheard
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import LayerResult, Result, total_of
+from tpusim.result.records import HeldInHbm, LayerResult, Result, total_of
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
@@ -128,7 +128,7 @@ def run(
         layers.append(layer)
         progress(layer)
     # 6. Add up.
-    found = result_of(jobs, layers, time.perf_counter() - began, engine=engine, seed=seed, sums=sums)
+    found = result_of(jobs, layers, time.perf_counter() - began, room.hbm, engine=engine, seed=seed, sums=sums)
     return replace(found, reference_only=journey.reference_only) if journey else found
 
 
@@ -205,13 +205,13 @@ def shared(jobs: Jobs, make: Callable[[Job], Made], room: Room) -> Iterator[tupl
 
 
 def result_of(
-    jobs: Jobs, layers: Sequence[LayerResult], seconds: float, *, engine: str, seed: int, sums: str = ANY_ORDER
-) -> Result:
-    """The result of `layers`, those of the first jobs; at least one."""
+    jobs: Jobs, layers: Sequence[LayerResult], seconds: float, hbm: HeldInHbm | None, *, engine: str, seed: int,
+    sums: str = ANY_ORDER,
+) -> Result:  # fmt: skip
+    """The result of `layers`, those of the first jobs, at least one; `hbm` is what the machine's HBM has to hold."""
     work, done = jobs.work, tuple(layers)
     asked = work.name, work.batch, jobs.lowering, engine, seed
     more = dict(work.not_timed), dict(work.not_known), dict(work.sizes), jobs.dtype, sums
     left = len(work.layers) - len(layers)
-    use = hbm_use(work, jobs.machine)
     told = __version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
-    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, hbm_use=use)
+    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, hbm_use=hbm)

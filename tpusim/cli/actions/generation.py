@@ -15,7 +15,7 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import PAGE_FILE
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.need import check_hbm
+from tpusim.flow.need import held_in_hbm
 from tpusim.network.formats import ModelOptions
 from tpusim.network.template import Template
 from tpusim.network.workload import Workload
@@ -56,7 +56,7 @@ def generate_and_report(
         return template.at({grows: context})
 
     # The last token has the largest caches.
-    check_hbm(at(first + tokens - 1), machine)
+    held_in_hbm(at(first + tokens - 1), machine)
     with Meter(min(tokens, CHECKED + 2)) as meter:
         made = generate(at, machine, first, tokens, lowering, meter.show)
     sizes = "".join(f", {name} {size}" for name, size in network.sizes)

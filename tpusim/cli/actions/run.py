@@ -17,6 +17,7 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
 from tpusim.flow.jobs import Jobs
+from tpusim.flow.need import hbm_use
 from tpusim.flow.simulation import result_of, run
 from tpusim.network.workload import Workload
 from tpusim.report.tables.run import run_paragraphs
@@ -75,7 +76,8 @@ def _simulated(jobs: Jobs, choices: Mapping[str, Any]) -> tuple[Result, bool]:
             say_interrupted(f"Interrupted after 0 of {len(jobs.each)} layers; no file was written.")
             raise typer.Exit(INTERRUPTED) from None
     asked = {name: choices[name] for name in ("engine", "seed", "sums")}
-    return result_of(jobs, finished, time.perf_counter() - began, **asked), True
+    hbm = hbm_use(jobs.work, jobs.machine)
+    return result_of(jobs, finished, time.perf_counter() - began, hbm, **asked), True
 
 
 def _deliver(

@@ -10,7 +10,7 @@ from typing import Protocol
 from tpusim.base.errors import CapacityError, TpusimError
 from tpusim.flow.jobs import Job, Jobs
 from tpusim.flow.lowerings import candidates
-from tpusim.flow.need import check_hbm
+from tpusim.flow.need import held_in_hbm
 from tpusim.flow.simulation import run
 from tpusim.machines.family import Machine
 from tpusim.result.records import LayerResult
@@ -135,7 +135,7 @@ class Assembly:
 def _refusal(point: Point) -> str:
     """Why a machine does not take a network as a whole; empty where it does. Layers are refused one by one."""
     try:
-        check_hbm(point.jobs.work, point.jobs.hardware)
+        held_in_hbm(point.jobs.work, point.jobs.hardware)
     except CapacityError as error:
         return str(error)
     return ""

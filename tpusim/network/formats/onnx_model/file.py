@@ -48,6 +48,7 @@ def load(path: Path) -> ModelProto:
         if opset.domain in _MAIN and not 1 <= opset.version <= known:
             says = f"opset {opset.version}; onnx {onnx.__version__} knows opsets 1 to {known}"
             raise _refused(path, f"{says}: export the model for one of them, or install a newer onnx")
+    _check_beside(model, path)
     _check_order(model.graph, path)
     return model
 
