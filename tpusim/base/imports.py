@@ -127,7 +127,8 @@ def _cache_folder(sources: tuple[Path, ...], here: Path, given: str) -> Path | N
     from tempfile import TemporaryFile
 
     places = (str(here / "__pycache__"), os.path.expanduser("~/.cache/tpusim"))
-    for parent in (given,) if given else places:
+    # Without a home the last would be a folder of the working directory.
+    for parent in (given,) if given else filter(os.path.isabs, places):
         folder = Path(parent, f"tpusim-{_digest(sources)}")
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -270,7 +270,9 @@ def _check_agreement(name: str, ready: ReadyLayer | Chain, stepped: Timed) -> No
         if timing is None or timing == told:
             continue
         figures, others = told.compared, timing.compared
-        first = next(figure for figure in figures if figures[figure] != others.get(figure))
+        first = next((figure for figure in figures if figures[figure] != others.get(figure)), "")
+        if not first:
+            raise CheckFailed(f"{name}: the engines disagree on what no figure tells: event and {engine}")
         differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the {engine} engine"
         raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
 

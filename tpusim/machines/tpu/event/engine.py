@@ -1,4 +1,4 @@
-"""The loop run on a Program: it gets room in the ports' calendars, and a DRAM with banks serves its transfers."""
+"""The loop run on a Program: it gets room for more cycles of the ports, and a DRAM with banks serves its transfers."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], tuple[int, 
     """
     global _steps
     if _steps < _SHORT:
-        # A step takes Python as long as sixteen words of a transfer.
-        moved = columns.moves["accesses"][columns.rows["recipe"][columns.transfers]].sum()
-        _steps += len(columns.rows) + int(moved) // 16
+        # A step takes Python as long as sixteen words of a transfer; where a DRAM serves one, all tables become arrays
+        # and lists again.
+        moves = columns.moves[columns.rows["recipe"][columns.transfers]]
+        _steps += len(columns.rows) * (1 + int(moves["served"].sum()) // 4) + int(moves["accesses"].sum()) // 16
     compiled = native.loaded() if _steps >= _SHORT else None
     return compiled.run if compiled else plain.run
 

@@ -15,7 +15,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, Transfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares
 
@@ -74,10 +74,6 @@ class PipedMemory:
         ended = max(start + busy, int(taken[-1]) + 1 - (-busy // step.words))
         return busy, start + busy, ended, ended + self._pipe.latency
 
-    def least(self, step: Transfer) -> int:
-        """Least cycles for which a transfer keeps the next one from the bus."""
-        return self._busy(step)
-
     def _busy(self, step: Transfer) -> int:
         """Cycles of a transfer if only the pipe, or its conversion, holds it up."""
         return max(self._pipe.cycles(step.hbm_bytes), step.conversion_cycles(self._hardware))
@@ -120,10 +116,6 @@ class BankedHbm(PipedMemory):
         ended = max(asked, int(ready[-1]), self._after(accepted))
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
         return ended - start - max(0, last - asked), min(asked, ended), ended, stored
-
-    def least(self, step: Transfer) -> int:
-        # Bursts of a fill may be accepted long before they are done.
-        return self._busy(step) if isinstance(step, Spill) else max(1, step.conversion_cycles(self._hardware))
 
     @property
     def use(self) -> HbmUse:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -105,6 +106,9 @@ def _name() -> str:
     from llvmlite import binding
 
     sources = b"".join(Path(str(module.__file__)).read_bytes() for module in _SOURCES)
+    # Numba lays out arguments, and may change how; where it is not installed, a file from before will do.
+    with suppress(metadata.PackageNotFoundError):
+        sources += metadata.version("numba").encode()
     machine = llvmlite.__version__, binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten(), sys.maxsize
     return f"loop-{_digest(sources + f'{sys.platform} {machine}'.encode()).hex()[:16]}.o"
 
@@ -119,8 +123,12 @@ def _places() -> Iterator[Path]:
     """Folders for object files, the best first."""
     import tempfile
 
-    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tpusim")
-    yield Path(tempfile.gettempdir(), f"tpusim-{_user()}")
+    # Without a home the path would be one of the working directory.
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if caches.is_absolute():
+        yield caches / "tpusim"
+    with suppress(OSError):
+        yield Path(tempfile.gettempdir(), f"tpusim-{_user()}")
 
 
 def _user() -> int:
@@ -130,13 +138,23 @@ def _user() -> int:
 def _kept(name: str) -> Iterator[bytes]:
     """The code in object files that this user has written, and that are whole."""
     for place in _places():
-        with suppress(OSError), open(place / name, "rb") as file:
-            # Machine code of somebody else would run with the rights of this user.
-            about = os.fstat(file.fileno())
-            if about.st_uid == _user() and not about.st_mode & 0o022:
+        with suppress(OSError):
+            # Machine code of somebody else would run with the rights of this user; a pipe would be waited for.
+            if not _own(os.stat(place)) or not (place / name).is_file():
+                continue
+            with open(place / name, "rb") as file:
+                if not _own(os.fstat(file.fileno())):
+                    continue
                 head, digest, code = file.read(len(_HEAD)), file.read(32), file.read()
-                if head == _HEAD and digest == _digest(code):
-                    yield code
+            if head == _HEAD and digest == _digest(code):
+                yield code
+
+
+def _own(about: os.stat_result) -> bool:
+    """Whether a file or folder belongs to this user, and nobody else may write there; other systems than POSIX have no
+    such rights.
+    """
+    return os.name != "posix" or (about.st_uid == _user() and not about.st_mode & 0o022)
 
 
 def _keep(name: str, code: bytes) -> None:

@@ -12,7 +12,6 @@ past. It is the one process that lets time pass. All times are lane 0's; the lan
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -396,7 +395,11 @@ def timed(program: Program, hardware: Hardware) -> Log:
     if stuck := [step for step, done in enumerate(board.done) if not done.triggered]:
         raise DeadlockError(who_waits(program, stuck))
     owners = {name: port.owners for name, port in board.ports.items()}
-    owned = Counter(CLIENTS[client] for port in owners.values() for client in port.tolist() if client != FREE)
+    counts = np.zeros(len(CLIENTS), np.int64)
+    for port in owners.values():
+        counts += np.bincount(port, minlength=len(CLIENTS))
+    counts[FREE] = 0
+    owned = {client: count for client, count in zip(CLIENTS, counts.tolist(), strict=True) if count}
     reads = [board.reads[step] for step in sorted(board.reads)]
     return Log(
         cycles=board.end + hardware.skew,
