@@ -341,11 +341,12 @@ def columns_of(program: Program, hardware: Hardware) -> Columns:
     waits = np.zeros(len(program.rows.waits), WAIT)
     waits["step"] = program.rows.waits
     waits["data"] = _BRINGS_DATA[kinds[waits["step"]]]
+    written = [each.written if isinstance(each, Transfer) else None for each in recipes]
+    writes = [each.name if each else "" for each in written]
     for at in transfers[_reading(program)[mine[transfers]]].tolist():
         behind = slice(rows["waits"][at], rows["waits_end"][at])
         made = program.makers[recipes[mine[at]].tensor.name]
-        written = (recipes[each].written for each in mine[waits["step"][behind]].tolist())
-        waits["stored"][behind] = [each is not None and each.name in made for each in written]
+        waits["stored"][behind] = [writes[each] in made for each in mine[waits["step"][behind]].tolist()]
 
     orders = [
         np.flatnonzero((kinds == VECTOR_STEP) | (rows["array"] == array)) for array in range(hardware.array.queues)
