@@ -222,15 +222,13 @@ PADDING = -1
 """The address of an element that is zero and needs no access."""
 
 _SLOT_BITS = 52
-_MIDDLE = 1 << _SLOT_BITS - 1
-"""Address of the first word of slot 0: an address tells its slot, and how far it lies from the slot's first word, on
-either side. Lower addresses lie in no slot.
-"""
+_NEAR = 1 << _SLOT_BITS - 1
+"""An address that is relative to a slot lies so many words from the slot's first at most, on either side."""
 
 
 def in_slot(number: int) -> int:
-    """The first word of a slot, for addresses that are relative to slots."""
-    return (number << _SLOT_BITS) + _MIDDLE
+    """The first word of a slot, for addresses that are relative to slots: far from all others, and from all memory."""
+    return (number + 1) << _SLOT_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,10 +239,9 @@ class Slots:
     at: int = 0
 
     def __call__(self, address: int) -> int:
-        """The word of an address; one that lies in no slot stays as it is."""
-        if address < _MIDDLE:
-            return address
-        return self.firsts[self.at + (address >> _SLOT_BITS)] + (address & (1 << _SLOT_BITS) - 1) - _MIDDLE
+        """The word of an address; one that is relative to no slot stays as it is."""
+        number = address + _NEAR >> _SLOT_BITS
+        return address if number < 1 else self.firsts[self.at + number - 1] + address - in_slot(number - 1)
 
 
 class Counter(NamedTuple):

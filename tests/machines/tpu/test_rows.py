@@ -1,0 +1,52 @@
+"""A Program as a table of rows and recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+
+from tests.agreement.test_agreement import fitted
+from tests.strategies import DICE, cases, machines, small_layers
+from tpusim import load_hardware, load_workload
+from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.program.addresses import Slots, in_slot
+from tpusim.machines.tpu.program.rows import Rows
+from tpusim.machines.tpu.program.steps import Step, Stream
+from tpusim.network.ops.array_op import Conv2d, Gemm
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(layer=small_layers(), hardware=machines(8))
+def test_rows_tell_what_their_steps_do(layer: Conv2d | Gemm, hardware: Hardware) -> None:
+    """A table that was made of steps, one by one, says the same as the one that the scheduler wrote."""
+    program, hardware = fitted(layer, 2, hardware, "channel_first")
+    rows, again = program.rows, Rows.of(tuple(program.steps))
+    assert rows == again
+    assert [rows[at] for at in range(len(rows))] == [*rows]
+    assert rows.table["array"].tolist() == again.table["array"].tolist()
+    assert sum(count for _, count in rows.done(Step)) == len(rows)
+    assert sum(step.words * count for step, count in rows.done(Stream)) == sum(step.words for step in program.streams)
+    assert len(rows.recipes) <= len(again.recipes)
+
+
+def test_what_is_done_again_is_said_once() -> None:
+    layer = next(each for each in load_workload("resnet50", batch=8).layers if each.name == "layer1.0.conv2")
+    program, _ = lowered(layer, 8, load_hardware("tpu_v2"), "channel_first")
+    streams = [count for _, count in program.rows.done(Stream)]
+    assert sum(streams) == program.passes == len(program.streams)
+    assert len(streams) < program.passes / 4
+
+
+def test_addresses_are_relative_to_slots() -> None:
+    slots = Slots([7, 100, 30], 1)
+    assert [slots(each) for each in (0, 5, in_slot(0), in_slot(1) + 4, in_slot(0) - 3)] == [0, 5, 100, 34, 97]
+
+
+def test_a_program_is_printed_as_the_docs_show() -> None:
+    layer = load_workload("tiny", batch=2).layers[0]
+    program, _ = lowered(layer, 2, load_hardware("tiny_4x4"), "channel_first")
+    assert f"```text\n{program}\n```" in (DOCS / "architecture.md").read_text()
