@@ -178,6 +178,23 @@ def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
         workload_of(open_workload("tiny", ModelOptions(phase="decode")), 1)
 
 
+@pytest.mark.parametrize(
+    ("inside", "says"),
+    [
+        ("{name: a, op: relu, channels: 4, height: 4, width: 4, inputs: [[a]]}", "names no layers"),
+        ("{name: a, op: relu, channels: 4, height: 4, width: 4, inputs: [{a: b}]}", "names no layers"),
+        ("{block: f, layers: [{name: a, op: relu, channels: 4, height: 4, width: 4}]}", "stands in no other block"),
+        ("{name: input, op: relu, channels: 4, height: 4, width: 4}", "input is what a block reads"),
+        ("5", "a block has layers, each with a name"),
+    ],
+)
+def test_what_a_block_cannot_hold_is_told(inside: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(f"name: net\nlayers:\n  - {{block: e, count: 2, layers: [{inside}]}}\n")
+    with pytest.raises(InputError, match=f"net.yaml:3: .*{says}"):
+        load_workload(path, batch=1)
+
+
 def test_a_fault_in_a_block_is_placed_in_the_block(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         small(tmp_path, text=SMALL.replace("{name: query, op: gemm, n: 16}", "{name: query, op: gemm, n: 0}"))

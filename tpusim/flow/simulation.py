@@ -134,9 +134,8 @@ def run(
 
 def _check_engine(engine: str, jobs: Jobs) -> None:
     if engine not in ENGINES:
-        raise InputError(
-            f"unknown engine {engine!r}{did_you_mean(engine, ENGINES) or ';'} there is {', '.join(ENGINES)}"
-        )
+        near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""
+        raise InputError(f"unknown engine {engine!r}{near or ';'} there are {', '.join(ENGINES)}")
     if engine not in jobs.family.engines:
         keeps = f"{jobs.hardware.label} is {jobs.family.title}, whose time is kept by {', '.join(jobs.family.engines)}"
         raise InputError(f"engine {engine}: {keeps}")

@@ -86,11 +86,14 @@ def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[lis
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
         says = f"{show(count)} is no number of blocks; write a whole number, 1 to {MOST_LAYERS}"
         problems.append(document.problem(path_of((path, "count")), says))
-    if not isinstance(inner, list) or not inner or not all(isinstance(name_of(each), str) for each in inner):
+    if isinstance(inner, list) and any(isinstance(each, Mapping) and BLOCK in each for each in inner):
+        says = "a block stands in no other block; write its layers, or a count of more"
+        problems.append(document.problem(path_of((path, "layers")), says))
+    elif not isinstance(inner, list) or not inner or not all(isinstance(name_of(each), str) for each in inner):
         says = f"a block has layers, each with a name; write layers: [{EXAMPLE}]"
         problems.append(document.problem(path_of((path, "layers")), says))
-    elif any(BLOCK in each for each in inner):
-        says = "a block stands in no other block; write its layers, or a count of more"
+    elif INPUT in map(name_of, inner):
+        says = f"{INPUT} is what a block reads, and no name of a layer in it; choose another"
         problems.append(document.problem(path_of((path, "layers")), says))
     if problems:
         raise InputError(problems)
@@ -107,7 +110,9 @@ def _renamed(entry: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, A
 def _called(given: object, called: Mapping[str, str]) -> object:
     if isinstance(given, str):
         return called.get(given, given)
-    return [called.get(each, each) for each in given] if isinstance(given, list) else given
+    # What is no name is told when the entry is read.
+    names = given if isinstance(given, list) else []
+    return [called.get(each, each) if isinstance(each, str) else each for each in names] if names else given
 
 
 def input_names(document: Document) -> tuple[str, ...]:
