@@ -192,7 +192,7 @@ def test_what_a_block_cannot_hold_is_told(inside: str, says: str, tmp_path: Path
     path = tmp_path / "net.yaml"
     path.write_text(f"name: net\nlayers:\n  - {{block: e, count: 2, layers: [{inside}]}}\n")
     with pytest.raises(InputError, match=f"net.yaml:3: .*{says}"):
-        load_workload(path, batch=1)
+        workload_of(open_workload(str(path), ModelOptions()), 1)
 
 
 def test_a_fault_in_a_block_is_placed_in_the_block(tmp_path: Path) -> None:
