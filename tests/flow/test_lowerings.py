@@ -306,7 +306,9 @@ def test_memory_is_estimated_for_the_best_so_far_and_the_next() -> None:
 
 
 def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best so far is held while the next is lowered and timed; here the two are alike in size."""
+    """The best so far is held while the next is lowered and timed; here the two are alike in size. The estimate counts
+    the steps of a check, which takes them out of the rows.
+    """
     layer, hardware = Gemm("many_passes", m=64, n=512, k=1024), load_hardware("tpu_v2", {"array.size": 16})
     monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
     estimate = need_of(AskedJob(Job(layer, 1, AUTO), hardware, check=False)).total
@@ -315,7 +317,7 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert ready.lowering == FIRST
-    assert 0.5 < peak / estimate < 1.2
+    assert 0.4 < peak / estimate < 1.2
 
 
 def test_a_candidate_that_does_not_fit_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.strategies import DICE, cases, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
-from tpusim.machines.tpu.program.addresses import Slots, in_slot
+from tpusim.machines.tpu.program.addresses import SlotPlaces, in_slot
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -42,7 +42,7 @@ def test_what_is_done_again_is_said_once() -> None:
 
 
 def test_addresses_are_relative_to_slots() -> None:
-    slots = Slots([7, 100, 30], 1)
+    slots = SlotPlaces([7, 100, 30], 1)
     assert [slots(each) for each in (0, 5, in_slot(0), in_slot(1) + 4, in_slot(0) - 3)] == [0, 5, 100, 34, 97]
 
 

@@ -63,7 +63,7 @@ class PointerTable(NamedTuple):
         """Addresses of the pointer words."""
         return range(self.base, self.base + self.words)
 
-    def at(self, slots: Slots) -> PointerTable:
+    def at(self, slots: SlotPlaces) -> PointerTable:
         """The table where the slots are."""
         return self._replace(base=slots(self.base))
 
@@ -93,7 +93,7 @@ class Pointers(NamedTuple):
     base: int
     stored: int
 
-    def at(self, slots: Slots) -> Pointers:
+    def at(self, slots: SlotPlaces) -> Pointers:
         """The pointers where the slots are."""
         return self._replace(table=self.table.at(slots), base=slots(self.base))
 
@@ -127,7 +127,7 @@ class ElementTable(NamedTuple):
     together: int
     per_word: int
 
-    def at(self, slots: Slots) -> ElementTable:
+    def at(self, slots: SlotPlaces) -> ElementTable:
         """The table where the slots are."""
         return self._replace(base=slots(self.base))
 
@@ -166,7 +166,7 @@ class Picked(NamedTuple):
     base: int
     stored: int
 
-    def at(self, slots: Slots) -> Picked:
+    def at(self, slots: SlotPlaces) -> Picked:
         """The words where the slots are."""
         return self._replace(table=self.table.at(slots), base=slots(self.base))
 
@@ -223,7 +223,7 @@ PADDING = -1
 
 _SLOT_BITS = 52
 _NEAR = 1 << _SLOT_BITS - 1
-"""An address that is relative to a slot lies so many words from the slot's first at most, on either side."""
+"""Words that an address relative to a slot lies from the slot's first at most, on either side."""
 
 
 def in_slot(number: int) -> int:
@@ -232,7 +232,7 @@ def in_slot(number: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Slots:
+class SlotPlaces:
     """Places of slots, the first of which begins at word `firsts[at]`: what addresses relative to them become."""
 
     firsts: Sequence[int]
@@ -311,7 +311,7 @@ class Counters(NamedTuple):
         first, stop = _reach(self.counters)
         return range(self.base + first, self.base + stop)
 
-    def at(self, slots: Slots) -> Counters:
+    def at(self, slots: SlotPlaces) -> Counters:
         """The walk where the slots are."""
         return Counters(slots(self.base), self.counters, self.window)
 
@@ -395,7 +395,7 @@ class AddressTable(NamedTuple):
         stored = [each for each in self.addresses if each != PADDING]
         return range(min(stored), max(stored) + 1) if stored else range(0)
 
-    def at(self, slots: Slots) -> AddressTable:
+    def at(self, slots: SlotPlaces) -> AddressTable:
         """The walk where the slots are."""
         return AddressTable(tuple(map(slots, self.addresses)))
 
@@ -451,7 +451,7 @@ class Feed:
 
     groups: tuple[LaneGroup, ...]
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         """The reads where the slots are."""
         return replace(self, groups=tuple([LaneGroup(lane, n, each.at(slots)) for lane, n, each in self.groups]))
 

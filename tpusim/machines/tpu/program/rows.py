@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import Slots
+from tpusim.machines.tpu.program.addresses import SlotPlaces
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 
 ROW = np.dtype(
@@ -109,7 +109,7 @@ class Rows(Sequence[Step]):
     def _step(self, at: int) -> Step:
         """The step of a row."""
         number, array, preload, delay, slots, waits = self.table[at].tolist()
-        step: Step = self.recipes[number].at(Slots(self.slots, slots))
+        step: Step = self.recipes[number].at(SlotPlaces(self.slots, slots))
         after = tuple(self.waits[waits : self.ends[at]].tolist())
         match step:
             case Preload():

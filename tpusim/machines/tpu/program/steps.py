@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
 from tpusim.machines.tpu.definition import Beat, beat_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import ElementTable, Feed, Slots, first_word
+from tpusim.machines.tpu.program.addresses import ElementTable, Feed, SlotPlaces, first_word
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, converting, work_of
 from tpusim.machines.tpu.sections import AluWork
 
@@ -94,7 +94,7 @@ class Step:
         """Whether the step works on the words that it writes, in place of writing them anew."""
         return False
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         """The step where its slots are."""
         return self
 
@@ -138,7 +138,7 @@ class Preload(Step):
         # Each column in use reads from its own lane.
         return Use(port_reads=(self.words + self.bias_words) * self.cols)
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         return replace(self, base=slots(self.base), bias=None if self.bias is None else slots(self.bias))
 
     @property
@@ -200,7 +200,7 @@ class Stream(Step):
     finish: tuple[Finish, ...] = ()
     fill: int = 0
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         return replace(self, reads=self.reads.at(slots), result_base=slots(self.result_base))
 
     @property
@@ -288,7 +288,7 @@ class Vector(Step):
     packed: int = 0
     delay: int = 0
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         operands, scalars = tuple(each.at(slots) for each in self.operands), self.scalars
         return replace(
             self, operands=operands, writes=self.writes.at(slots), scalars=scalars._replace(base=slots(scalars.base))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Feed, Slots
+from tpusim.machines.tpu.program.addresses import Feed, SlotPlaces
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.steps import Step, Use, step_of_a_program
 from tpusim.memory.layout import Bytes, Region
@@ -172,7 +172,7 @@ class Part(NamedTuple):
     per_word: int
     feed: Feed | None = None
 
-    def at(self, slots: Slots) -> Part:
+    def at(self, slots: SlotPlaces) -> Part:
         """The part where the slots are."""
         return self._replace(base=slots(self.base), feed=self.feed.at(slots) if self.feed else None)
 
@@ -216,7 +216,7 @@ class BankPart(NamedTuple):
     items: tuple[Along, ...]
     per_word: int
 
-    def at(self, slots: Slots) -> BankPart:
+    def at(self, slots: SlotPlaces) -> BankPart:
         """The part where the slots are."""
         return self._replace(base=slots(self.base))
 
@@ -289,7 +289,7 @@ class Work(NamedTuple):
     begins: tuple[bool, ...] = ()
     around: tuple[int, ...] = ()
 
-    def at(self, slots: Slots) -> Work:
+    def at(self, slots: SlotPlaces) -> Work:
         """The work where the slots are."""
         return self._replace(words=tuple(tuple(map(slots, each)) for each in self.words))
 
@@ -368,7 +368,7 @@ class TensorStep(Step):
     def label(self) -> str:
         return f"{self.tensor.role} {self.verb}"
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         return replace(self, parts=tuple([each.at(slots) for each in self.parts]))
 
     def of_layer(self, layer: str) -> Self:
@@ -452,7 +452,7 @@ class LaneTransfer(InLanes, Transfer):
             lane_words += own * part.lanes * len(part.first_lanes) if part.feed is None else part.feed.accesses
         self._moves(words, lane_words)
 
-    def at(self, slots: Slots) -> Self:
+    def at(self, slots: SlotPlaces) -> Self:
         found = TensorStep.at(self, slots)
         return replace(found, work=self.work.at(slots)) if self.work else found
 
