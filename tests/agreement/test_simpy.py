@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, chains
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, assert_alike
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_residence import with_room
 from tests.agreement.test_scratch import scratch_memories
@@ -35,6 +35,7 @@ from tests.strategies import (
 from tests.test_structure import imported
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.event import engine, plain, processes, state
 from tpusim.machines.tpu.lowering.registry import meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import prepared
@@ -88,6 +89,22 @@ def test_random_layers_to_the_cycle(kind: str, data: st.DataObject) -> None:
     for unit, account in timing.units.items():
         assert min(account.values()) >= 0, unit
         assert sum(account.values()) == timing.cycles, unit
+
+
+@relaxed
+@given(data=st.data())
+def test_room_for_cycles_grows_as_it_is_needed(data: st.DataObject) -> None:
+    """From a few cycles on, whether those are kept or forgotten that nobody can ask for again. As Python, where a cycle
+    beyond the room is an error.
+    """
+    program, hardware = data.draw(programs(data.draw(st.sampled_from([*KINDS.values()]))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "_WIDTH", 16)
+        patch.setattr(engine, "_fast_enough", lambda _: plain.run)
+        kept, forgotten = engine.timed(program, hardware, keep=True), engine.timed(program, hardware)
+    simpy = processes.timed(program, hardware)
+    assert_alike(kept, simpy)
+    assert (forgotten.cycles, forgotten.owned) == (simpy.cycles, simpy.owned)
 
 
 @relaxed
