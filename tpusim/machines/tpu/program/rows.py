@@ -162,12 +162,12 @@ class RowWriter:
         self._recipes.append(step)
         return len(self._recipes) - 1
 
-    def recipe(self, kind: Callable[..., Step], *fields: Hashable, **more: Hashable) -> int:
+    def recipe(self, kind: Callable[..., Step], *fields: Hashable) -> int:
         """The number of the recipe of a kind with these fields, without waits; a new one if there is none yet."""
-        key = kind, fields, *more.values()
+        key = kind, fields
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self.alone(kind((), *fields, **more))
+            found = self._known[key] = self.alone(kind((), *fields))
         return found
 
     def write(

@@ -152,11 +152,6 @@ class Preload(Step):
         yield from () if self.bias is None else (range(self.bias, self.bias + 1),)
 
 
-def bias_words_of(step: Step) -> int:
-    """Words of biases that a step loads; only preloads load any."""
-    return step.bias_words if isinstance(step, Preload) else 0
-
-
 class Finish(NamedTuple):
     """An operation of the vector unit on each result on its way to the vector memory.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -65,8 +66,6 @@ LAST = 1 << 62
 """A unit number behind all units."""
 _Recipes: TypeAlias = dict[bool, tuple[int, ...]]
 """Numbers of the recipes of an act, by whether it begins sums in place of adding to them."""
-SLOTS = [*map(in_slot, range(256))]
-"""Addresses of the first words of slots, for acts that are relative to them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -185,6 +184,12 @@ def spread(pieces: int, gaps: range) -> list[int]:
         gaps[(piece + 1) * len(gaps) // pieces - 1 if pieces <= len(gaps) else piece * len(gaps) // pieces]
         for piece in range(pieces)
     ]
+
+
+@cache
+def _in_slots(count: int) -> tuple[int, ...]:
+    """The first words of `count` slots, for acts that are relative to them."""
+    return tuple(map(in_slot, range(count)))
 
 
 class Schedule:
@@ -306,14 +311,14 @@ class Schedule:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
-    def _slots(self, tenancies: Sequence[Tenancy]) -> tuple[int, list[int]]:
+    def _slots(self, tenancies: Sequence[Tenancy]) -> tuple[int, Sequence[int]]:
         """The place of the slots of some tenancies among those of all rows, and the addresses by which acts name them:
         equal acts in other slots are then equal.
         """
         firsts = [each.base for each in tenancies]
         if self.of.moves_words:
             return 0, firsts
-        return self.rows.slots(firsts), SLOTS[: len(firsts)]
+        return self.rows.slots(firsts), _in_slots(len(firsts))
 
     def _bring(self, entry: _Entry) -> None:
         """Bring a piece, by transfers or by vector steps that compute it."""
