@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted
 from tests.strategies import DICE, cases, machines, small_layers
 from tpusim import load_hardware, load_workload
+from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.lowering.drafts import Lowering
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.addresses import SlotPlaces, in_slot
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream
+from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -33,12 +39,36 @@ def test_rows_tell_what_their_steps_do(layer: Conv2d | Gemm, hardware: Hardware)
     assert len(rows.recipes) <= len(again.recipes)
 
 
+@settings(max_examples=cases(1 / 2), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(
+    layer=small_layers(),
+    hardware=machines(8),
+    lowering=st.sampled_from([each for each in LOWERINGS.values() if each.unit == "array" and not each.whole_rows]),
+)
+def test_steps_are_the_same_whether_or_not_they_are_said_once(
+    layer: Conv2d | Gemm, hardware: Hardware, lowering: Lowering
+) -> None:
+    """Transfers that share a recipe move what each would move if it had one of its own."""
+    try:
+        units = lowering.drafts(layer, 2, hardware)[0].units
+    except (CapacityError, UnsuitableError):
+        return
+    rows = program_of(units).rows
+    units.moves_words = True
+    with patch.object(units, "alike", lambda unit: None):
+        alone = program_of(units).rows
+    assert [*rows] == [*alone]
+    assert len(rows.recipes) <= len(alone.recipes)
+
+
 def test_what_is_done_again_is_said_once() -> None:
     layer = next(each for each in load_workload("resnet50", batch=8).layers if each.name == "layer1.0.conv2")
     program, _ = lowered(layer, 8, load_hardware("tpu_v2"), "channel_first")
     streams = [count for _, count in program.rows.done(Stream)]
     assert sum(streams) == program.passes == len(program.streams)
     assert len(streams) < program.passes / 4
+    moved = [count for _, count in program.rows.done(Transfer)]
+    assert len(moved) < sum(moved) / 3
 
 
 def test_addresses_are_relative_to_slots() -> None:

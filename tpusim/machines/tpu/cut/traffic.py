@@ -12,14 +12,14 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch
 from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import ExplainedProgram, Program
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, whole_bursts
+from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, shifted, whole_bursts
 
 if TYPE_CHECKING:
     from tpusim.network.ops.moves import Taken

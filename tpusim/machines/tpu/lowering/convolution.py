@@ -35,6 +35,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explana
 from tpusim.machines.tpu.program.addresses import Feed, in_slot
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import (
+    Alike,
     Area,
     Moves,
     Pass,
@@ -190,7 +191,10 @@ class Convolution(Units):
         return [self._piece(load, patch, places, part) for part in parts]
 
     def _piece(self, load: Load, patch: Patch, places: range, filled: Patch) -> Piece:
-        return Piece(places.start, places, partial(self._filled, load, patch, places, filled), self.needs(filled))
+        group, _, chunk = load
+        alike = self.plan.filled_alike(group, chunk, patch, places, filled) if filled.words else None
+        brings = partial(self._filled, load, patch, places, filled)
+        return Piece(places.start, places, brings, self.needs(filled), alike=alike)
 
     def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
         """Steps that a fill of a part of the ifmap waits for: none, as the ifmap is an operand."""
@@ -212,8 +216,12 @@ class Convolution(Units):
             parts = tuple(part for number, first in firsts for part in plan.weights(at, group, number, first))
             yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
 
+        def alike(some: range) -> Alike | None:
+            found = plan.weights_alike(at, group, some)
+            return found and Alike((found.key, offsets[some.start] - offsets[numbers.start]), found.origin)
+
         cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in self._cuts(len(numbers), grows))
-        return [Piece(early, some, partial(weights, some)) for early, some in cuts]
+        return [Piece(early, some, partial(weights, some), alike=alike(some)) for early, some in cuts]
 
     def _cuts(self, count: int, grows: bool) -> list[range]:
         if self._pipelined:
@@ -244,6 +252,10 @@ class Convolution(Units):
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(self._results(unit.about.group, unit.about.fold).lane[0].coordinates)
+
+    def left_alike(self, unit: Unit) -> Alike | None:
+        plan, stage = self.plan, unit.about
+        return plan.outputs_alike(plan.columns[stage.fold], stage.group, plan.blocks[stage.block])
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, stage, parts, boxes = self.plan, unit.about, [], []

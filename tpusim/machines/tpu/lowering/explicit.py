@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions
 from tpusim.machines.tpu.cut.dense import OnChip
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, ifmap_of, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
@@ -36,7 +36,7 @@ from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tens
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import CLOSE, Ranked, tilings_of
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.memory.layout import Box, shifted, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
 SLACK = 1.02

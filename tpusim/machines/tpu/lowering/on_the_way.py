@@ -296,7 +296,7 @@ class WorkedUnits(Units):
                     yield each
 
         steps, chained = piece.steps * len(way.ops), len(way.ops) > 1
-        return piece._replace(brings=brings, needs=needs, steps=steps, chained=chained)
+        return piece._replace(brings=brings, needs=needs, steps=steps, chained=chained, alike=None)
 
     def _made(self, way: _Way, moves: Moves, first: int) -> Iterator[Moves]:
         """Transfers that bring a part of a tensor; numbers stand from word `first` on."""

@@ -233,10 +233,14 @@ def in_slot(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlaces:
-    """Places of slots, the first of which begins at word `firsts[at]`: what addresses relative to them become."""
+    """Places of slots, the first of which begins at word `firsts[at]`: what addresses relative to them become.
+
+    `origin`, where it is given, is the element of a tensor to which a transfer's elements are relative.
+    """
 
     firsts: Sequence[int]
     at: int = 0
+    origin: tuple[int, ...] = ()
 
     def __call__(self, address: int) -> int:
         """The word of an address; one that is relative to no slot stays as it is."""

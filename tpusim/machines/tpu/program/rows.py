@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate, chain, repeat
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -18,13 +19,17 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.program.addresses import SlotPlaces
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.transfers import Transfer
 
 ROW = np.dtype(
-    [("recipe", "i4"), ("array", "i4"), ("preload", "i4"), ("delay", "i4"), ("slots", "i4"), ("waits", "i4")]
-)
+    [
+        ("recipe", "i4"), ("array", "i4"), ("preload", "i4"), ("delay", "i4"), ("slots", "i4"), ("origin", "i4"),
+        ("waits", "i4"),
+    ]
+)  # fmt: skip
 """A row: number of its recipe; array with weights of its own, -1 for steps of other units; row of the preload of a
-pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot, and in `Rows.waits` of its first
-wait.
+pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot; place in `Rows.origins` of the
+element to which those of a transfer are relative, -1 where they are not; place in `Rows.waits` of its first wait.
 """
 Kind = TypeVar("Kind", bound=Step)
 
@@ -37,12 +42,18 @@ class Rows(Sequence[Step]):
         recipes: what steps do, without waits, relative to their slots.
         slots: first words of areas, those of a row side by side.
         waits: rows that are waited for, those of a row side by side; `ends` has the end of each row's.
+        origins: elements of tensors, a number for each axis.
     """
 
     def __init__(
-        self, table: NDArray[Any], recipes: Sequence[Step], slots: Sequence[int], waits: NDArray[np.int32]
+        self,
+        table: NDArray[Any],
+        recipes: Sequence[Step],
+        slots: Sequence[int],
+        waits: NDArray[np.int32],
+        origins: Sequence[int] = (),
     ) -> None:
-        self.table, self.recipes, self.slots, self.waits = table, recipes, slots, waits
+        self.table, self.recipes, self.slots, self.waits, self.origins = table, recipes, slots, waits, origins
         self.ends = np.append(table["waits"][1:], len(waits)).astype(np.int32)
         self._made: list[Step | None] = [None] * len(table)
 
@@ -108,8 +119,11 @@ class Rows(Sequence[Step]):
 
     def _step(self, at: int) -> Step:
         """The step of a row."""
-        number, array, preload, delay, slots, waits = self.table[at].tolist()
-        step: Step = self.recipes[number].at(SlotPlaces(self.slots, slots))
+        number, array, preload, delay, slots, origin, waits = self.table[at].tolist()
+        recipe, element = self.recipes[number], tuple[int, ...]()
+        if origin >= 0 and isinstance(recipe, Transfer):
+            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
+        step: Step = recipe.at(SlotPlaces(self.slots, slots, element))
         after = tuple(self.waits[waits : self.ends[at]].tolist())
         match step:
             case Preload():
@@ -144,7 +158,8 @@ class RowWriter:
     """Rows while a Program is written, row by row; recipes that are equal become one."""
 
     def __init__(self) -> None:
-        self._rows, self._waits, self._slots = list[tuple[int, ...]](), list[int](), list[int]()
+        self._rows, self._waits = list[tuple[int, ...]](), list[int]()
+        self._slots, self._origins = list[int](), list[int]()
         self._recipes: list[Step] = []
         self._known: dict[Hashable, int] = {}
 
@@ -170,15 +185,57 @@ class RowWriter:
             found = self._known[key] = self.alone(kind((), *fields))
         return found
 
+    def origin(self, element: Iterable[int]) -> int:
+        """The place of an element, a number for each axis of its tensor."""
+        at = len(self._origins)
+        self._origins += element
+        return at
+
     def write(
-        self, recipe: int, after: Sequence[int], slots: int = 0, array: int = -1, preload: int = -1, delay: int = 0
+        self,
+        recipe: int,
+        after: Sequence[int],
+        slots: int = 0,
+        array: int = -1,
+        preload: int = -1,
+        delay: int = 0,
+        origin: int = -1,
     ) -> int:
         """Add a row, and return its number."""
-        self._rows.append((recipe, array, preload, delay, slots, len(self._waits)))
+        self._rows.append((recipe, array, preload, delay, slots, origin, len(self._waits)))
         self._waits += after
         return len(self._rows) - 1
+
+    def write_pass(
+        self,
+        load: int,
+        to_load: Sequence[int],
+        stream: int,
+        to_stream: Sequence[int],
+        slots: int,
+        array: int,
+        delay: int,
+    ) -> int:
+        """Add the rows of a pass, its preload and its stream, and return the number of the first."""
+        at, waits = len(self._rows), self._waits
+        # A Program may have millions of passes.
+        self._rows.append((load, array, -1, delay, slots, -1, len(waits)))
+        waits += to_load
+        self._rows.append((stream, array, at, 0, slots, -1, len(waits)))
+        waits += to_stream
+        return at
+
+    def write_passes(self, recipes: Sequence[int], after: Sequence[Sequence[int]], slots: int, array: int) -> int:
+        """Add the rows of passes, of each its preload and its stream, and return the number of the last preload."""
+        at, count = len(self._rows), len(recipes)
+        preloads = [-1] * count
+        preloads[1::2] = range(at, at + count, 2)
+        places = accumulate(map(len, after), initial=len(self._waits))
+        self._rows += zip(recipes, repeat(array), preloads, repeat(0), repeat(slots), repeat(-1), places)
+        self._waits += chain.from_iterable(after)
+        return at + count - 2
 
     def rows(self) -> Rows:
         """The rows as a table."""
         table = np.array(self._rows, np.int32).reshape(-1, len(ROW.fields or ())).view(ROW).ravel()
-        return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32))
+        return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32), self._origins)
