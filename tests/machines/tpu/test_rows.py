@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule.scheduler import program_of
+from tpusim.machines.tpu.schedule.units import Units
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -53,12 +55,26 @@ def test_steps_are_the_same_whether_or_not_they_are_said_once(
         units = lowering.drafts(layer, 2, hardware)[0].units
     except (CapacityError, UnsuitableError):
         return
+    assert_said_once(units)
+
+
+def assert_said_once(units: Units) -> None:
+    """Units have the same steps where nobody says what is alike."""
     rows = program_of(units).rows
     units.moves_words = True
     with patch.object(units, "alike", lambda unit: None):
         alone = program_of(units).rows
     assert [*rows] == [*alone]
     assert len(rows.recipes) <= len(alone.recipes)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_steps_of_a_network_are_the_same_whether_or_not_they_are_said_once(batch: int) -> None:
+    """Here patches begin in the padding, on its last row, and behind it; in one strip and in several."""
+    hardware = load_hardware("tpu_v2")
+    for layer in load_workload("resnet18", batch=batch).layers:
+        if isinstance(layer, Conv2d):
+            assert_said_once(LOWERINGS["channel_first"].drafts(layer, batch, hardware)[0].units)
 
 
 def test_what_is_done_again_is_said_once() -> None:

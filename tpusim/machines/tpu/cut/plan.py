@@ -400,10 +400,10 @@ class Plan:
         return self.shape.images_of(self.word_fill, groups)
 
 
-def _edges(tensor: Tensor, origin: Sequence[int], reach: Sequence[int]) -> Iterator[int]:
-    """Along each axis -1 for elements from `origin` on that are all inside a tensor, ahead of its padding; else where
+def _edges(tensor: Tensor, origin: Sequence[int], reach: Sequence[int]) -> Iterator[int | None]:
+    """Along each axis nothing for elements from `origin` on that are all inside a tensor, ahead of its padding; else where
     they begin, as what is moved then depends on it.
     """
     for first, size, extent, padded in zip(origin, reach, tensor.shape, tensor.padded or tensor.shape, strict=True):
         stop = first + size
-        yield -1 if first >= 0 and (stop < extent or stop == extent == padded) else first
+        yield None if first >= 0 and (stop < extent or stop == extent == padded) else first

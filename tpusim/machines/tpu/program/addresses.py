@@ -248,6 +248,16 @@ class SlotPlaces:
         return address if number < 1 else self.firsts[self.at + number - 1] + address - in_slot(number - 1)
 
 
+def places_of(addresses: Addresses, slots: Addresses, at: Addresses) -> Addresses:
+    """Words of addresses, each relative to one of the slots from its place `at` in `slots` on, or to none."""
+    numbers = addresses + _NEAR >> _SLOT_BITS
+    relative = numbers > 0
+    found = addresses.copy()
+    numbers = numbers[relative]
+    found[relative] += slots[at[relative] + numbers - 1] - (numbers << _SLOT_BITS)
+    return found
+
+
 class Counter(NamedTuple):
     """`length` positions from `start` on, `step` apart, of `stride` words each; positions outside [0, extent) are
     padding.

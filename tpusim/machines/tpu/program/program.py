@@ -237,6 +237,11 @@ class Program:
         """Number of each step's pace among those of `frames`: a preload has that of its passes."""
         return self._paced[1]
 
+    @property
+    def all_paces(self) -> tuple[Pace, ...]:
+        """The different paces, in the order of `frames`."""
+        return self._paced[0]
+
     def number_of_pace(self, index: int) -> int:
         """Number of the pace of a step among those of `frames`: a preload has that of its passes."""
         return self._paced[1][index]
@@ -399,7 +404,9 @@ class Program:
 
 def _together(uses: Sequence[Use], counts: NDArray[np.int64]) -> Use:
     """Use by recipes that are done so often each. Python's numbers have no end, which bytes of a giant layer need."""
-    return Use(*(sum(map(mul, each, counts.tolist())) for each in zip(*uses, strict=True))) if uses else Use()
+    done = np.flatnonzero(counts).tolist()
+    figures = zip(*(uses[each] for each in done), strict=True)
+    return Use(*(sum(map(mul, each, counts[done].tolist())) for each in figures))
 
 
 @dataclass(frozen=True)

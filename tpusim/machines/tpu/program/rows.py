@@ -12,12 +12,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, chain, repeat
-from typing import Any, TypeVar, overload
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import SlotPlaces
+from tpusim.machines.tpu.program.addresses import SlotPlaces, places_of
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Transfer
 
@@ -32,6 +33,15 @@ pass, else -1; cycles by which it begins late; place in `Rows.slots` of its firs
 element to which those of a transfer are relative, -1 where they are not; place in `Rows.waits` of its first wait.
 """
 Kind = TypeVar("Kind", bound=Step)
+Numbers: TypeAlias = NDArray[np.int64]
+
+
+class WordRanges(NamedTuple):
+    """Ranges of words that rows use: of each the number of the row, its first word, and the word after its last."""
+
+    rows: Numbers
+    starts: Numbers
+    stops: Numbers
 
 
 class Rows(Sequence[Step]):
@@ -78,6 +88,50 @@ class Rows(Sequence[Step]):
         found = writer.rows()
         found._made[:] = steps
         return found
+
+    @classmethod
+    def together(cls, several: Sequence[Rows]) -> Rows:
+        """Rows one part after another; a recipe that several parts share is one."""
+        recipes: dict[int, tuple[int, Step]] = {}
+        tables, slots, origins, waits = list[NDArray[Any]](), list[int](), list[int](), list[NDArray[np.int32]]()
+        first = waited = 0
+        for each in several:
+            table = each.table.copy()
+            mine = [recipes.setdefault(id(recipe), (len(recipes), recipe))[0] for recipe in each.recipes]
+            table["recipe"] = np.array(mine, np.int32)[table["recipe"]]
+            for name, by in (("preload", first), ("origin", len(origins))):
+                table[name][table[name] >= 0] += by
+            table["slots"] += len(slots)
+            table["waits"] += waited
+            tables.append(table)
+            waits.append(each.waits + np.int32(first))
+            slots += each.slots
+            origins += each.origins
+            first, waited = first + len(table), waited + len(each.waits)
+        found = [recipe for _, recipe in recipes.values()]
+        return cls(np.concatenate(tables), found, slots, np.concatenate(waits), origins)
+
+    def having(self, recipes: Sequence[Step]) -> Rows:
+        """The rows with other recipes in the place of theirs."""
+        return Rows(self.table, recipes, self.slots, self.waits, self.origins)
+
+    def arranged(self, order: Iterable[int], more: tuple[Numbers, Numbers] | None = None) -> Rows:
+        """The rows in another order, of rows whose numbers are those from before. Each of the first numbers of `more`
+        waits for the second beside it, too.
+        """
+        order = np.fromiter(order, np.int64, len(self))
+        place = np.argsort(order).astype(np.int32)
+        whose: Numbers = np.repeat(np.arange(len(self)), self.ends - self.table["waits"])
+        waits: NDArray[Any] = self.waits
+        if more:
+            whose, waits = np.concatenate([whose, more[0]]), np.concatenate([waits, more[1]])
+        whose = place[whose].astype(np.int64)
+        waits = place[waits]
+        table = self.table[order]
+        table["waits"] = np.append(0, np.bincount(whose, minlength=len(order)).cumsum()[:-1])
+        streams = table["preload"] >= 0
+        table["preload"][streams] = place[table["preload"][streams]]
+        return Rows(table, self.recipes, self.slots, waits[np.lexsort((waits, whose))], self.origins)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -141,6 +195,32 @@ class Rows(Sequence[Step]):
         for at in np.flatnonzero(recipes == recipe).tolist():
             found |= {*recipes[self.waits[self.table["waits"][at] : self.ends[at]]].tolist()}
         return sorted(found)
+
+    def words(self, used: Callable[[Step], Iterable[range]]) -> WordRanges:
+        """The ranges of words that a recipe tells, where its slots are."""
+        of = [[(each.start, each.stop) for each in used(recipe) if each] for recipe in self.recipes]
+        counts = np.array([*map(len, of), 0])
+        ranges, firsts = np.array([*chain.from_iterable(of)], np.int64).reshape(-1, 2), counts.cumsum() - counts
+        mine = self.table["recipe"]
+        rows = np.repeat(np.arange(len(self)), counts[mine])
+        # Ranges of a row lie side by side, those of its recipe as well.
+        at = np.arange(len(rows)) + np.repeat(firsts[mine] - (counts[mine].cumsum() - counts[mine]), counts[mine])
+        starts, stops = ranges[at].T
+        moved = places_of(starts, np.array(self.slots, np.int64), self.table["slots"][rows]) - starts
+        return WordRanges(rows, starts + moved, stops + moved)
+
+    def elements(self, rows: Numbers, axes: int) -> Numbers:
+        """The elements to which those of transfers are relative, [row, axis]."""
+        first = self.table["origin"][rows]
+        found = np.zeros((len(rows), axes), np.int64)
+        if (first >= 0).any():
+            found[first >= 0] = np.array(self.origins)[first[first >= 0, None] + np.arange(axes)]
+        return found
+
+    def are(self, kind: type[Step] | UnionType) -> NDArray[np.bool_]:
+        """A mask of the rows whose recipe is of a kind."""
+        found: NDArray[np.bool_] = np.array([isinstance(each, kind) for each in self.recipes])[self.table["recipe"]]
+        return found
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
