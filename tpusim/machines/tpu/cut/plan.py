@@ -401,8 +401,8 @@ class Plan:
 
 
 def _edges(tensor: Tensor, origin: Sequence[int], reach: Sequence[int]) -> Iterator[int | None]:
-    """Along each axis nothing for elements from `origin` on that are all inside a tensor, ahead of its padding; else where
-    they begin, as what is moved then depends on it.
+    """Along each axis nothing for elements from `origin` on that are all inside a tensor, ahead of its padding; else
+    where they begin, as what is moved then depends on it.
     """
     for first, size, extent, padded in zip(origin, reach, tensor.shape, tensor.padded or tensor.shape, strict=True):
         stop = first + size

@@ -357,6 +357,11 @@ class Program:
         )  # fmt: skip
         return replace(self, tensors=tuple(tensors.values()), steps=tuple(steps)) if names else self
 
+    def moved(self, words: int) -> Program:
+        """The Program so many words further on in all lanes; its rows must be movable."""
+        buffers = tuple([replace(each, base=each.base + words) for each in self.buffers])
+        return replace(self, buffers=buffers, steps=self.rows.moved(words))
+
     def tensor(self, name: str) -> Tensor:
         """The tensor of a name."""
         return next(each for each in self.tensors if each.name == name)
@@ -378,17 +383,20 @@ class Program:
     @cached_property
     def use(self) -> Use:
         """Use of the machine by all steps together; padding and lanes without a part make no access."""
-        return _together(self._uses_of_recipes, self.rows.counts)
+        return _together([*zip(self._uses_of_recipes, self.rows.counts.tolist(), strict=True)])
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
         """Use of the machine by each layer's steps, for a Program of several layers."""
-        layers, recipes = np.array(self.layers, np.int64), self.rows.table["recipe"]
-        counts = (
-            np.bincount(recipes[layers == number], minlength=len(self.rows.recipes))
-            for number in range(max(self.layers, default=-1) + 1)
+        layers = np.array(self.layers, np.int64)
+        done, counts = np.unique(layers << 32 | self.rows.table["recipe"], return_counts=True)
+        # Few recipes are done in each layer.
+        firsts = np.searchsorted(done >> 32, np.arange(layers.max(initial=-1) + 2))
+        of = self._uses_of_recipes
+        every = [*zip((done & 0xFFFFFFFF).tolist(), counts.tolist(), strict=True)]
+        return tuple(
+            _together([(of[recipe], count) for recipe, count in every[first:end]]) for first, end in pairwise(firsts)
         )
-        return tuple(_together(self._uses_of_recipes, each) for each in counts)
 
     @cached_property
     def _uses_of_recipes(self) -> list[Use]:
@@ -402,11 +410,10 @@ class Program:
         return tuple(last.values())
 
 
-def _together(uses: Sequence[Use], counts: NDArray[np.int64]) -> Use:
-    """Use by recipes that are done so often each. Python's numbers have no end, which bytes of a giant layer need."""
-    done = np.flatnonzero(counts).tolist()
-    figures = zip(*(uses[each] for each in done), strict=True)
-    return Use(*(sum(map(mul, each, counts[done].tolist())) for each in figures))
+def _together(uses: Sequence[tuple[Use, int]]) -> Use:
+    """Uses that come so often each. Python's numbers have no end, which bytes of a giant layer need."""
+    counts = [count for _, count in uses]
+    return Use(*(sum(map(mul, each, counts)) for each in zip(*(use for use, _ in uses), strict=True)))
 
 
 @dataclass(frozen=True)

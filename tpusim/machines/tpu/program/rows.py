@@ -29,7 +29,8 @@ ROW = np.dtype(
     ]
 )  # fmt: skip
 """A row: number of its recipe; array with weights of its own, -1 for steps of other units; row of the preload of a
-pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot; place in `Rows.origins` of the
+pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot, -1 where addresses are relative
+to none; place in `Rows.origins` of the
 element to which those of a transfer are relative, -1 where they are not; place in `Rows.waits` of its first wait.
 """
 Kind = TypeVar("Kind", bound=Step)
@@ -99,9 +100,8 @@ class Rows(Sequence[Step]):
             table = each.table.copy()
             mine = [recipes.setdefault(id(recipe), (len(recipes), recipe))[0] for recipe in each.recipes]
             table["recipe"] = np.array(mine, np.int32)[table["recipe"]]
-            for name, by in (("preload", first), ("origin", len(origins))):
+            for name, by in (("preload", first), ("slots", len(slots)), ("origin", len(origins))):
                 table[name][table[name] >= 0] += by
-            table["slots"] += len(slots)
             table["waits"] += waited
             tables.append(table)
             waits.append(each.waits + np.int32(first))
@@ -110,6 +110,15 @@ class Rows(Sequence[Step]):
             first, waited = first + len(table), waited + len(each.waits)
         found = [recipe for _, recipe in recipes.values()]
         return cls(np.concatenate(tables), found, slots, np.concatenate(waits), origins)
+
+    @property
+    def movable(self) -> bool:
+        """Whether all addresses are relative to slots, which can be elsewhere."""
+        return bool((self.table["slots"] >= 0).all())
+
+    def moved(self, words: int) -> Rows:
+        """The rows with their slots so many words further on."""
+        return Rows(self.table, self.recipes, [each + words for each in self.slots], self.waits, self.origins)
 
     def having(self, recipes: Sequence[Step]) -> Rows:
         """The rows with other recipes in the place of theirs."""
@@ -275,7 +284,7 @@ class RowWriter:
         self,
         recipe: int,
         after: Sequence[int],
-        slots: int = 0,
+        slots: int = -1,
         array: int = -1,
         preload: int = -1,
         delay: int = 0,

@@ -358,6 +358,8 @@ class Joint(NamedTuple):
         """The Program with its words from `first` on."""
         if not first:
             return self.program
+        if self.program.rows.movable:
+            return self.program.moved(first)
         assert self.units is not None
         return self.finish(program_of(self.units, first))
 
@@ -379,7 +381,7 @@ def _misfit(program: Program, ahead: Sequence[Program], hardware: Hardware) -> s
     """The reason why a layer cannot have one frame with the layers ahead of it; empty if it can."""
     if any(each.word_fill != program.word_fill for each in ahead):
         return "words hold another number of elements"
-    streaming = [each for each in (program, *ahead) if each.streams]
+    streaming = [each for each in (program, *ahead) if each.passes]
     if len({each.word_cycles for each in streaming}) > 1:
         return "words take another time to be made ready"
     if streaming:
@@ -438,7 +440,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
         steps=steps,
         word_fill=max(each.word_fill for each in programs),
         constants=tuple(each for program in programs for each in program.constants),
-        word_cycles=max((each.word_cycles for each in programs if each.streams), default=0),
+        word_cycles=max((each.word_cycles for each in programs if each.passes), default=0),
         derived=tuple(each for program in programs for each in program.derived),
         doubles=any(each.doubles for each in programs),
         layers=numbers,
