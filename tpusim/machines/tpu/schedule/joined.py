@@ -146,8 +146,8 @@ class Waits:
             self._spills[name].append((first + numbers, boxes))
         self._places.append(len(self._paces) + np.array(program.numbers_of_paces))
         self._paces += program.all_paces
-        pairs = np.unique(np.concatenate([np.stack(each, 1) for each in waits] or [np.zeros((0, 2), np.int64)]), axis=0)
-        self._pairs.append((first + pairs[:, 0], pairs[:, 1]))
+        pairs = np.unique(np.concatenate([np.zeros(0, np.int64), *(mine << 32 | others for mine, others in waits)]))
+        self._pairs.append((first + (pairs >> 32), pairs & 0xFFFFFFFF))
         self._parts.append(rows)
         self._steps += len(rows)
         left = [number for number in range(first, self._steps) if number not in early]
@@ -180,45 +180,46 @@ class Waits:
         The first steps, up to the one with which the layer `begins`, may go ahead of others of their layer, so they
         cannot count on the waits of those.
         """
-        writes, reads = self._last(len(kinds), written), self._last(len(kinds), read)
+        last = [self._last(len(kinds), ranges) for ranges in (written, read)]
         none = np.full(len(kinds), _NONE)
         keeps = kinds % len(_CLASSES) == _KEEP
+        of_kinds = [(mine, np.flatnonzero(kinds == mine)) for mine in np.unique(kinds).tolist()]
         for kind, users in self._users.items():
             # Nobody waits for a reader in order to read; but a Keep says that the words are now there.
-            also = np.where(keeps, _NONE, reads(users)) if kind % len(_CLASSES) == _KEEP else none
-            found = np.stack([writes(users), also], 1)
-            for mine in np.unique(kinds).tolist():
-                rows = np.flatnonzero(kinds == mine)
+            also = np.where(keeps, _NONE, last[1](users)) if kind % len(_CLASSES) == _KEEP else none
+            found = np.stack([last[0](users), also], 1)
+            for mine, rows in of_kinds:
                 numbers, whose = found[rows].ravel(), rows.repeat(2)
                 known = self._waited.get((mine, kind), _NONE)
                 waited = np.maximum.accumulate(np.append(known, numbers))
                 self._waited[mine, kind] = int(waited[-1])
                 new = (numbers > waited[:-1]) | ((whose < begins) & (numbers > _NONE))
-                yield whose[new], numbers[new]
+                if new.any():
+                    yield whose[new], numbers[new]
 
     def _last(self, count: int, ranges: WordRanges) -> Callable[[Numbers], Numbers]:
         """A function from the users of all words to the last among those of each row's ranges."""
-        words, whose = np.unique(np.stack([ranges.starts, ranges.stops], 1), axis=0, return_inverse=True)
-        every = words.tolist()
+        starts, stops, which = ranges.once(self._hardware.capacity_words)
+        every = [*zip(starts.tolist(), stops.tolist(), strict=True)]
 
         def last(users: Numbers) -> Numbers:
             found = np.full(count, _NONE)
-            of_words = np.array([int(users[start:stop].max(initial=_NONE)) for start, stop in every], np.int64)
-            np.maximum.at(found, ranges.rows, of_words[whose.ravel()])
+            of_words = np.array([users[start:stop].max(initial=_NONE) for start, stop in every], np.int64)
+            np.maximum.at(found, ranges.rows, of_words[which])
             return found
 
         return last
 
     def _use(self, kinds: Numbers, numbers: Numbers, ranges: WordRanges) -> None:
         """Note that steps of these kinds use these words."""
-        # Of all that use the same words the last one counts.
-        by = np.stack([kinds, ranges.starts, ranges.stops], 1)[::-1]
-        _, last = np.unique(by, axis=0, return_index=True)
-        for at in np.sort(len(by) - 1 - last).tolist():
+        starts, stops, which = ranges.once(self._hardware.capacity_words)
+        # Of the steps of a kind that use the same words the last one counts.
+        _, last = np.unique((kinds << 32 | which)[::-1], return_index=True)
+        for at in np.sort(len(kinds) - 1 - last).tolist():
             users = self._users.get(kind := int(kinds[at]))
             if users is None:
                 users = self._users[kind] = np.full(self._hardware.capacity_words, _NONE)
-            words = users[ranges.starts[at] : ranges.stops[at]]
+            words = users[starts[which[at]] : stops[which[at]]]
             np.maximum(words, numbers[at], out=words)
 
     def _makers(self, rows: Rows) -> Iterator[_Pairs]:
