@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,18 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted
-from tests.strategies import DICE, cases, machines, small_layers
+from tests.agreement.test_on_the_way import worked
+from tests.strategies import DICE, cases, conv, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of, lowered
 from tpusim.machines.tpu.program.addresses import SlotPlaces, in_slot
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
+from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -75,6 +79,20 @@ def test_steps_of_a_network_are_the_same_whether_or_not_they_are_said_once(batch
     for layer in load_workload("resnet18", batch=batch).layers:
         if isinstance(layer, Conv2d):
             assert_said_once(LOWERINGS["channel_first"].drafts(layer, batch, hardware)[0].units)
+
+
+@pytest.mark.parametrize("machine", ["tpu_v2", "tpu_v2_core"])
+def test_fused_layers_are_the_same_whether_or_not_they_are_said_once(machine: str) -> None:
+    """What is worked on as it comes and goes depends on its channels; what is tallied, on which results come first."""
+    hardware = load_hardware(machine).having("mapping", block=BlockSizes(rows=4, cols=5))
+    # Blocks of two column folds, and of two groups, differ in their channels alone.
+    inner, grouped = conv(160, 9, 256, 3, padding=1), conv(96, 9, 64, 3, padding=1, groups=2)
+    ways = product((0, 2, 4), (0, 1, 3), (0, 1, 2))
+    layers = [worked(of, *each) for each in ways if any(each) for of in (inner, grouped)]
+    layers += [worked(inner, bias=True), worked(inner, adds=True), worked(inner, 2, 3, 2, bias=True, adds=True)]
+    for layer in layers:
+        with suppress(UnsuitableError):
+            assert_said_once(drafts_of(layer, 5, hardware, "channel_first")[0].units)
 
 
 def test_what_is_done_again_is_said_once() -> None:

@@ -321,11 +321,15 @@ class Units(ABC):
 
 
 def in_one(
-    brings: Callable[[Key, int], Iterable[Moves]], steps: int = 1
+    brings: Callable[[Key, int], Iterable[Moves]],
+    steps: int = 1,
+    alike: Callable[[Key], Alike | None] = lambda key: None,
 ) -> Callable[[Key, int, bool], Sequence[Piece]]:
-    """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on."""
+    """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on, and `alike` what
+    they are.
+    """
     # One piece with one atom: whoever needs any of the load waits for all of it.
-    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps)]
+    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps, alike=alike(key))]
 
 
 # ---- when a load may be brought: what `Policy.gaps` and `Area.gaps` may be
