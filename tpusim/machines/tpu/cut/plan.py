@@ -335,6 +335,22 @@ class Plan:
         """A walk over the grid points on which a tap stands: rows, then columns, then word groups (paper Fig. 11)."""
         return self.shape.walk(tap, block, patch, by_tap)
 
+    def walks_alike(self, chunk: Chunk, block: Block) -> Hashable:
+        """What the passes of a chunk walk over for a block, in patches that begin at one word."""
+        patch, found = self.patch(block, chunk), list[tuple[object, ...]]()
+        pairs = (block.rows, patch.rows, chunk.tap_rows), (block.cols, patch.cols, chunk.tap_cols)
+        for axis, (outputs, grid, taps) in zip((self.shape.row, self.shape.col), pairs, strict=True):
+            if chunk.by_tap:
+                # A tap with lanes of its own stores only its own points.
+                own = (axis.under(outputs, range(tap, tap + 1)) for tap in taps)
+                first = grid.start // axis.step - outputs.start
+                found.append(
+                    (len(outputs), len(grid), first, *((each.start - outputs.start, len(each)) for each in own))
+                )
+            else:
+                found.append((len(outputs), len(grid), outputs.start * axis.step - grid.start))
+        return *found, len(block.groups), block.span
+
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """Feeds of the passes of a chunk, for patches at `base`: a lane group for each run, with the walk of
         its tap.

@@ -32,7 +32,6 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
-from tpusim.machines.tpu.program.addresses import Feed, in_slot
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import (
     Alike,
@@ -82,12 +81,7 @@ class Convolution(Units):
         # read of it, as it comes again for other column folds; and the results of columns, which blocks have in common.
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
-        self._walks = dict[tuple[Feed, ...], int]()
-        self._kind_of_walks = cache(
-            lambda block, chunk: self._walks.setdefault(
-                tuple(self._reads(block, chunk, in_slot(IFMAP))), len(self._walks)
-            )
-        )
+        self._walks = cache(lambda block, chunk: plan.walks_alike(plan.chunks[chunk], plan.blocks[block]))
         # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
@@ -233,9 +227,8 @@ class Convolution(Units):
     def alike(self, unit: Unit) -> Hashable:
         """Units of a section are alike whose passes walk alike over as many words, and have as many columns."""
         plan, stage = self.plan, unit.about
-        walks = self._kind_of_walks(stage.block, plan.sections[stage.section].chunk)
-        words = plan.results(plan.blocks[stage.block])
-        return stage.section, walks, words, plan.width(plan.columns[stage.fold]), unit.fill
+        walks = self._walks(stage.block, plan.sections[stage.section].chunk)
+        return stage.section, walks, plan.width(plan.columns[stage.fold]), unit.fill
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Pass]:
         plan, stage, (ifmap, weights, sums) = self.plan, unit.about, bases
