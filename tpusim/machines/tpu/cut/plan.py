@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from math import prod
 from typing import ClassVar, NamedTuple
 
@@ -163,8 +163,8 @@ class Plan:
     @cached_property
     def weight_rows(self) -> list[Along]:
         """Filter index k of the weight in each array row, for each pass; of a bundle, group after group."""
-        ks = ([k for run in each.runs for k in self.shape.ks(run.tap, run.channels)] for each in self.passes)
-        return [Along(K, as_coordinates(each)) for each in ks]
+        ks = ([self.shape.ks(run.tap, run.channels) for run in each.runs] for each in self.passes)
+        return [Along(K, _in_a_row(each)) for each in ks]
 
     @cached_property
     def _row_groups(self) -> list[collections.Counter[int]]:
@@ -423,3 +423,10 @@ def _edges(tensor: Tensor, origin: Sequence[int], reach: Sequence[int]) -> Itera
     for first, size, extent, padded in zip(origin, reach, tensor.shape, tensor.padded or tensor.shape, strict=True):
         stop = first + size
         yield None if first >= 0 and (stop < extent or stop == extent == padded) else first
+
+
+def _in_a_row(coordinates: Sequence[Sequence[int]]) -> Coordinates:
+    """Coordinates one after another, as a range where they are consecutive."""
+    if len(coordinates) == 1 and isinstance(only := coordinates[0], range):
+        return only
+    return as_coordinates([*chain.from_iterable(coordinates)])

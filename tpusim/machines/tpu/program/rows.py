@@ -124,7 +124,11 @@ class Rows(Sequence[Step]):
 
     def moved(self, words: int) -> Rows:
         """The rows with their slots so many words further on."""
-        return Rows(self.table, self.recipes, [each + words for each in self.slots], self.waits, self.origins)
+        return self.placed([each + words for each in self.slots])
+
+    def placed(self, slots: Sequence[int]) -> Rows:
+        """The rows with their slots elsewhere."""
+        return Rows(self.table, self.recipes, slots, self.waits, self.origins)
 
     def having(self, recipes: Sequence[Step]) -> Rows:
         """The rows with other recipes in the place of theirs."""

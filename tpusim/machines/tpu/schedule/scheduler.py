@@ -371,7 +371,7 @@ class Schedule:
         """
         firsts = [each.base for each in tenancies]
         if self.of.moves_words:
-            return -1, firsts
+            return 0, firsts
         return self.rows.slots(firsts), _in_slots(len(firsts))
 
     def _bring(self, entry: _Entry) -> None:
