@@ -347,15 +347,20 @@ class Program:
         readers = [each.tensor for each in self.handed if each.sources == (name,) and not each.same]
         return [each for each in readers if self.tensor(each).place == LANES]
 
+    def bytes_moved(self, tensor: str = "") -> int:
+        """Bytes that transfers of a tensor, or of all, move over a bus."""
+        moves = self.rows.done(Transfer)
+        return sum(step.hbm_bytes * count for step, count in moves if tensor in ("", step.tensor.name))
+
     def lying(self, names: Collection[str], place: Place) -> Program:
         """The Program with the tensors of these names at a place."""
         tensors = {each.name: replace(each, place=place) if each.name in names else each for each in self.tensors}
-        steps = (
+        recipes = [
             replace(each, tensor=tensors[each.tensor.name])
             if isinstance(each, Transfer) and each.tensor.name in names else each
-            for each in self.steps
-        )  # fmt: skip
-        return replace(self, tensors=tuple(tensors.values()), steps=tuple(steps)) if names else self
+            for each in self.rows.recipes
+        ]  # fmt: skip
+        return replace(self, tensors=tuple(tensors.values()), steps=self.rows.having(recipes)) if names else self
 
     def moved(self, words: int) -> Program:
         """The Program so many words further on in all lanes; its rows must be movable."""

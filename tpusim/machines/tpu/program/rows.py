@@ -8,7 +8,7 @@ waits and addresses is made of its row only when somebody asks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, chain, repeat
@@ -134,6 +134,21 @@ class Rows(Sequence[Step]):
         """The rows with other recipes in the place of theirs."""
         return Rows(self.table, recipes, self.slots, self.waits, self.origins)
 
+    def exchanged(self, recipes: Mapping[int, Step]) -> Rows:
+        """The rows with recipes of their own for some of them, by number; a recipe that several have is one."""
+        known, more = dict[int, int](), [*self.recipes]
+        table = self.table.copy()
+        for at, recipe in recipes.items():
+            number = table["recipe"][at] = known.setdefault(id(recipe), len(more))
+            more += [recipe] if number == len(more) else []
+        left, table["recipe"] = np.unique(table["recipe"], return_inverse=True)
+        return Rows(table, [more[each] for each in left.tolist()], self.slots, self.waits, self.origins)
+
+    def after(self, at: int) -> list[int]:
+        """The rows that a row waits for."""
+        found: list[int] = self.waits[self.table["waits"][at] : self.ends[at]].tolist()
+        return found
+
     def arranged(self, order: Iterable[int], more: tuple[Numbers, Numbers] | None = None) -> Rows:
         """The rows in another order, of rows whose numbers are those from before. Each of the first numbers of `more`
         waits for the second beside it, too.
@@ -192,12 +207,12 @@ class Rows(Sequence[Step]):
 
     def _step(self, at: int) -> Step:
         """The step of a row."""
-        number, array, preload, delay, slots, origin, waits = self.table[at].tolist()
+        number, array, preload, delay, slots, origin, _ = self.table[at].tolist()
         recipe, element = self.recipes[number], tuple[int, ...]()
         if origin >= 0 and isinstance(recipe, Transfer):
             element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
         step: Step = recipe.at(SlotPlaces(self.slots, slots, element))
-        after = tuple(self.waits[waits : self.ends[at]].tolist())
+        after = tuple(self.after(at))
         match step:
             case Preload():
                 return replace(step, after=after, delay=delay, array=array)
