@@ -149,15 +149,15 @@ class Pointed:
         passes: dict[int, Stream] = {}
         for at, load in zip(self.streams, self.uses, strict=True):
             step, recipe = rows[at], rows.recipes[mine := int(rows.table["recipe"][at])]
-            assert isinstance(step, Stream) and isinstance(recipe, Stream)
+            assert isinstance(step, Stream)
+            assert isinstance(recipe, Stream)
             key = mine, step.reads, load.base
             if key not in known:
                 known[key] = replace(recipe, reads=self._feed(step.reads, load.base))
             passes[at] = known[key]
         # A fill stands before its step; several keep their order.
-        order = sorted(
-            range(count + len(self.fills)), key=lambda at: (at, 1) if at < count else (self.fills[at - count][0], 0)
-        )
+        places = [*range(count), *(place - 0.5 for place, *_ in self.fills)]
+        order = sorted(range(len(places)), key=places.__getitem__)
         fills = Rows.of([replace(fill, after=()) for *_, fill in self.fills])
         pairs = np.array(waits, np.int64).T
         return Rows.together([rows.exchanged(passes), fills]).arranged(order, (pairs[0], pairs[1]))
