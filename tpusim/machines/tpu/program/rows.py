@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, chain, repeat
 from types import UnionType
@@ -208,19 +207,27 @@ class Rows(Sequence[Step]):
     def _step(self, at: int) -> Step:
         """The step of a row."""
         number, array, preload, delay, slots, origin, _ = self.table[at].tolist()
-        recipe, element = self.recipes[number], tuple[int, ...]()
-        if origin >= 0 and isinstance(recipe, Transfer):
-            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
-        step: Step = recipe.at(SlotPlaces(self.slots, slots, element))
         after = tuple(self.after(at))
-        match step:
-            case Preload():
-                return replace(step, after=after, delay=delay, array=array)
-            case Stream():
-                return replace(step, after=after, preload=preload)
-            case Vector():
-                return replace(step, after=after, delay=delay)
-        return replace(step, after=after)
+        if origin >= 0 and isinstance(recipe := self.recipes[number], Transfer):
+            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
+            return recipe.at(SlotPlaces(self.slots, slots, element)).behind(after)
+        # Few slots take turns, so most rows do in the same words what rows before have done.
+        words = tuple(self.slots[slots : self._ends[slots]]) if slots >= 0 else ()
+        found = self._located.get((number, words))
+        if found is None:
+            found = self._located[number, words] = self.recipes[number].at(SlotPlaces(words))
+        return found.behind(after, array, preload, delay)
+
+    @cached_property
+    def _ends(self) -> dict[int, int]:
+        """Where the slots of rows end, by where they begin."""
+        firsts = np.unique(self.table["slots"]).tolist()
+        return dict(zip(firsts, [*firsts[1:], len(self.slots)], strict=True))
+
+    @cached_property
+    def _located(self) -> dict[tuple[int, tuple[int, ...]], Step]:
+        """Recipes where their slots are, by number and slots."""
+        return {}
 
     def waited(self, recipe: int) -> list[int]:
         """Recipes of the steps that steps of a recipe wait for."""

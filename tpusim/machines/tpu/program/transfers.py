@@ -394,7 +394,11 @@ class TensorStep(Step):
         return f"{self.tensor.role} {self.verb}"
 
     def at(self, slots: SlotPlaces) -> Self:
-        return replace(self, parts=tuple([each.at(slots) for each in self.parts]))
+        return replace(self, **self._where(slots))
+
+    def _where(self, slots: SlotPlaces) -> dict[str, Any]:
+        """Fields that say where the parts are, where the slots are."""
+        return {"parts": tuple([each.at(slots) for each in self.parts])}
 
     def of_layer(self, layer: str) -> Self:
         return replace(self, tensor=self.tensor.of_layer(layer))
@@ -446,16 +450,19 @@ class Transfer(TensorStep):
     def facts(self) -> Mapping[str, int | str]:
         return {"words": self.words, "bytes": self.hbm_bytes}
 
-    def at(self, slots: SlotPlaces) -> Self:
-        found = TensorStep.at(self, slots)
-        return found.elements_from(slots.origin) if slots.origin else found
+    def _where(self, slots: SlotPlaces) -> dict[str, Any]:
+        return self._from([each.at(slots) for each in self.parts], slots.origin)
 
     def elements_from(self, origin: Sequence[int]) -> Self:
         """The transfer of elements that were relative to an element of the tensor, its origin."""
-        parts, regions = tuple([_from(each, origin) for each in self.parts]), self.regions
-        if regions is not None:
-            regions = tuple([_region_from(each, origin) for each in regions])
-        return replace(self, parts=parts, regions=regions)
+        return replace(self, **self._from(self.parts, origin))
+
+    def _from(self, parts: Sequence[Elements], origin: Sequence[int]) -> dict[str, Any]:
+        """Fields that say which elements are moved, where those of parts and regions were relative to an origin."""
+        if not origin:
+            return {"parts": tuple(parts)}
+        regions = self.regions and tuple([_region_from(each, origin) for each in self.regions])
+        return {"parts": tuple([_from(each, origin) for each in parts]), "regions": regions}
 
     @property
     def bus(self) -> str:
@@ -488,9 +495,8 @@ class LaneTransfer(InLanes, Transfer):
             lane_words += own * part.lanes * len(part.first_lanes) if part.feed is None else part.feed.accesses
         self._moves(words, lane_words)
 
-    def at(self, slots: SlotPlaces) -> Self:
-        found = Transfer.at(self, slots)
-        return replace(found, work=self.work.at(slots)) if self.work else found
+    def _where(self, slots: SlotPlaces) -> dict[str, Any]:
+        return {**Transfer._where(self, slots), "work": self.work and self.work.at(slots)}
 
     @property
     def accesses(self) -> list[Access]:
