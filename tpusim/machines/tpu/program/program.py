@@ -30,7 +30,7 @@ from tpusim.machines.tpu.definition import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
-from tpusim.machines.tpu.program.rows import Rows
+from tpusim.machines.tpu.program.rows import Kind, Rows
 from tpusim.machines.tpu.program.steps import Step, Stream, Use, Vector
 from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
@@ -173,7 +173,7 @@ class Program:
     @cached_property
     def streams(self) -> tuple[Stream, ...]:
         """Streams, in the order in which the array takes them."""
-        return tuple(step for step in self.steps if isinstance(step, Stream))
+        return self._made_of(Stream)
 
     @cached_property
     def passes(self) -> int:
@@ -189,7 +189,11 @@ class Program:
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
         """Vector steps, in order."""
-        return tuple(step for step in self.steps if isinstance(step, Vector))
+        return self._made_of(Vector)
+
+    def _made_of(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        steps = (self.rows[at] for at in np.flatnonzero(self.rows.are(kind)).tolist())
+        return tuple([step for step in steps if isinstance(step, kind)])
 
     @cached_property
     def works(self) -> bool:
@@ -327,12 +331,12 @@ class Program:
         """Steps that write the tensor of a fill or a prefetch, and that it waits for: all of the tensor must be there
         first.
         """
-        made = self.makers.get(step.tensor.name, ())
+        made, rows = self.makers.get(step.tensor.name, ()), self.rows
         # A spill reads nothing that other steps have brought to HBM.
         if not made or isinstance(step, Spill):
             return []
-        writers = ((at, each) for at in step.after if isinstance(each := self.steps[at], Transfer))
-        return [at for at, each in writers if each.written and each.written.name in made]
+        writers = ((at, rows.recipes[rows.table["recipe"][at]]) for at in step.after)
+        return [at for at, each in writers if isinstance(each, Transfer) and each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
         """The Program with given operands for every layer, in place of what earlier layers have made."""
