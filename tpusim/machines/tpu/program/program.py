@@ -399,7 +399,9 @@ class Program:
 
 def _together(uses: Sequence[Use], counts: NDArray[np.int64]) -> Use:
     """Use by recipes that are done so often each. Python's numbers have no end, which bytes of a giant layer need."""
-    return Use(*(sum(map(mul, each, counts.tolist())) for each in zip(*uses, strict=True))) if uses else Use()
+    done = counts.nonzero()[0].tolist()
+    columns = zip(*(uses[each] for each in done), strict=True)
+    return Use(*(sum(map(mul, each, counts[done].tolist())) for each in columns)) if done else Use()
 
 
 @dataclass(frozen=True)
