@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType
@@ -29,10 +28,11 @@ from tpusim.base.memory import at_rest
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event import engine, loop, native, plain, processes
+from tpusim.machines.tpu.event import engine, loop, native, processes
 from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import Overdue
-from tpusim.machines.tpu.event.state import LoopState, with_room
+from tpusim.machines.tpu.event.plain import PlainRun
+from tpusim.machines.tpu.event.state import LoopRun, LoopState
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
@@ -43,7 +43,7 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
-Loop = Callable[[Columns, LoopState], tuple[int, LoopState]]
+Loop = Callable[[Columns, LoopState], LoopRun]
 relaxed = settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 MOST_STEPS = 1500
 """Of a case: few have more, and they take most of the time."""
@@ -97,7 +97,7 @@ def agree(run: Loop, other: Loop, layer: Op, hardware: Hardware, how: str, own: 
 def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
     compiled = native.loaded()
     assert compiled
-    agree(plain.run, compiled.run, layer, hardware, how, own, part)
+    agree(PlainRun, compiled.begin, layer, hardware, how, own, part)
 
 
 @drawn
@@ -148,15 +148,16 @@ def test_no_index_is_out_of_bounds(layer: Op, hardware: Hardware, how: str, own:
     if not checked:
         checked["run"] = native.compiled(njit(_nrt=False, boundscheck=True))
 
-    def run(columns: Columns, state: LoopState) -> int:
-        status = checked["run"](columns, state)
-        # Ranges of cells are not looked at: whatever is beyond their end would be left out.
-        assert state.ends.max(initial=0) <= state.clock["base"][0] + state.cells.shape[1]
-        return status
+    class CheckedRun(LoopRun):
+        def _once(self) -> int:
+            status = checked["run"](self.program, self.tables)
+            # Ranges of cells are not looked at: whatever is beyond their end would be left out.
+            assert self.state.ends.max(initial=0) <= self.state.window[0].first + self.state.cells.shape[1]
+            return status
 
     compiled = native.loaded()
     assert compiled
-    agree(compiled.run, partial(with_room, run), layer, hardware, how, own, part)
+    agree(compiled.begin, CheckedRun, layer, hardware, how, own, part)
 
 
 def lowered_conv(size: int) -> tuple[Program, Hardware]:
@@ -214,16 +215,15 @@ def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware:
 )
 def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: dict[str, str], share: float) -> None:
     hardware = load_hardware("tpu_v2", changes)
-    program, last = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopState]()
+    program, runs = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopRun]()
 
-    def run(columns: Columns, state: LoopState) -> tuple[int, LoopState]:
-        status, state = plain.run(columns, state)
-        last.append(state)
-        return status, state
+    def run(columns: Columns, state: LoopState) -> LoopRun:
+        runs.append(PlainRun(columns, state))
+        return runs[-1]
 
     cycles = event.run(program, hardware).cycles
     assert told(program, hardware, run, int(share * cycles))[0] is Overdue
-    assert 0 < (last[-1].done >= 0).sum() < len(program.steps) / 2
+    assert 0 < (runs[-1].tables.done >= 0).sum() < len(program.steps) / 2
 
 
 def test_a_program_whose_run_was_given_up_is_gone_at_once() -> None:

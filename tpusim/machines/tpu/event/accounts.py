@@ -417,8 +417,8 @@ class ArrayLog:
         return Pieces(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
 
     def _within(self, span: range, delay: Cycles | int, counts: Cycles) -> NDArray[np.bool_]:
-        """Of passes, whether any of so many frames is in the span, the first of which begins `delay` cycles after the
-        ifmap slot.
+        """Whether frames of each pass, `counts` of them from `delay` cycles after its ifmap slot on, reach into the
+        span.
         """
         begins = self.passes["start"] + delay
         ends = begins + counts * self.frame["period"] + self.lost

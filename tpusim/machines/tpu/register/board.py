@@ -24,8 +24,8 @@ BEGINS, ENDS, FETCHED = range(3)
 
 
 WORK, LATEST, LATEST_OVER = range(3)
-"""Of the work of the vector unit for a queue: its cycles so far, those of the latest among them, and the cycle in which
-that is over, which may lie ahead.
+"""Registers of the vector unit's work for a queue: its cycles so far, those of the latest among them, and the cycle in
+which that is over, which may lie ahead.
 """
 
 
