@@ -341,6 +341,41 @@ def test_without_a_compiler_the_loop_runs_as_python_and_a_line_says_so(missing: 
     assert re.fullmatch(says, warned)
 
 
+@pytest.mark.parametrize(
+    ("missing", "engine"), [("simpy", "simpy"), ("simpy", "both"), ("numba", "register"), ("numba", "both")]
+)
+def test_an_engine_that_cannot_run_says_so_in_a_line(missing: str, engine: str, tmp_path: Path) -> None:
+    """And before anything else takes its time."""
+    shown = run_of(SHORT, f"sys.modules['{missing}'] = None", tmp_path, "--engine", engine)
+    assert shown.returncode == 2
+    library = {"simpy": "SimPy", "numba": "Numba"}[missing]
+    assert [line for line in shown.stderr.splitlines() if not line.startswith("0/")] == [
+        f"Error: {'engine simpy' if missing == 'simpy' else 'the register engine'} needs {library}, which cannot be "
+        f"imported (import of {missing} halted; None in sys.modules): {sys.executable} -m pip install {missing}"
+    ]
+
+
+COMMANDS = [
+    *("run tiny --engine simpy", "run tiny --no-check", "explain tiny --layer fig10", "run tiny --out out", "list"),
+    *("run tiny --hardware tpu_v2_hbm", "trace tiny --layers fig10 -o a.json", "area"),
+    *("trace tiny --layers fig10 -o a.txt", "run tiny --engine register"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("missing", ["numba", "llvmlite"])
+@pytest.mark.parametrize("words", COMMANDS)
+def test_without_a_compiler_every_command_works_or_refuses_in_a_line(words: str, missing: str, tmp_path: Path) -> None:
+    hidden = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli import app; app.main()"
+    command = [sys.executable, "-c", hidden, *words.split()]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    steps = "register" in words or words.endswith(".txt")
+    says = [line for line in shown.stderr.splitlines() if line.startswith(("Error", "Warning"))]
+    assert shown.returncode == (2 if steps else 0), shown.stderr
+    assert len(says) == 1 if steps else len(says) <= 1, says
+    assert "Traceback" not in shown.stderr
+
+
 @pytest.mark.long
 def test_two_processes_may_compile_at_once_and_the_third_only_loads(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor

@@ -6,6 +6,7 @@ the same rules as processes of SimPy. Both leave a `Log`, from which accounts an
 
 from __future__ import annotations
 
+from tpusim.base.imports import need
 from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
@@ -38,7 +39,8 @@ def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | Non
 
 
 def by_simpy(program: Program, hardware: Hardware) -> Timing:
-    """Time one Program by processes of SimPy. Raises DeadlockError."""
+    """Time one Program by processes of SimPy. Raises DeadlockError; InputError where SimPy is not installed."""
+    need("engine simpy", "SimPy", "simpy")
     from tpusim.machines.tpu.event import processes
 
     return timing_of(processes.timed(program, hardware), program, hardware)
