@@ -44,8 +44,9 @@ def varied(program: Program, hardware: Hardware, seed: int) -> tuple[Program, Ha
     share = draw.choice((0.1, 0.5, 1))
 
     def late(step: Step) -> Step:
-        some = isinstance(step, Preload | Vector) and draw.random() < share
-        return replace(step, delay=draw.choice(DELAYS)) if some else step
+        if isinstance(step, Preload | Vector) and draw.random() < share:
+            return replace(step, delay=draw.choice(DELAYS))
+        return step
 
     hbm = hardware.hbm
     if hbm.dram is None:
@@ -67,7 +68,8 @@ class Watch:
     def __init__(self, most_steps: int = sys.maxsize, variations: int = 0) -> None:
         """Programs of more than `most_steps` are left to the first engine alone; `variations` are made of each."""
         self.programs = self.steps = self.left_out = self.varied = self.in_registers = 0
-        self._most, self._variations, self._last = most_steps, variations, lambda: None
+        self._most, self._variations = most_steps, variations
+        self._last: Callable[[], Program | None] = lambda: None
         self._others = [engine for engine in ENGINES if engine != "event"]
         self._told = time.monotonic()
 
@@ -86,7 +88,9 @@ class Watch:
             return
         for name in self._others:
             timing = ENGINES[name](program, hardware)
-            if found is None:
+            if limit is not None and timing.cycles >= limit:
+                assert found is None, f"{name} takes {timing.cycles} cycles, event fewer than {limit}"
+            elif found is None:
                 assert limit is not None
                 assert timing.cycles >= limit, f"{name} takes {timing.cycles} cycles, event {limit} or more"
             else:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType
@@ -32,12 +33,12 @@ from tpusim.machines.tpu.event import engine, loop, native, processes
 from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import Overdue
 from tpusim.machines.tpu.event.plain import PlainRun
-from tpusim.machines.tpu.event.state import LoopRun, LoopState
+from tpusim.machines.tpu.event.state import LoopRun, LoopState, bounds_of
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Spill, Transfer
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
@@ -200,9 +201,35 @@ def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware:
     program, running = lowered(layer, hardware, how)
     whole = event.run(program, running)
     assert event.run_within(program, running, whole.cycles + 1) == whole
-    found = event.run_within(program, running, whole.cycles + more)
-    assert found in (None, whole)
-    assert found or more <= 0
+    for limit in (whole.cycles, whole.cycles + more):
+        assert event.run_within(program, running, limit) == (whole if limit > whole.cycles else None)
+
+
+@drawn
+def test_the_least_that_is_left_is_that_of_all_steps_behind(
+    layer: Op, hardware: Hardware, how: str, own: bool, part: int
+) -> None:
+    """Passes of an array; and transfers of a bus, up to its last spill: nobody waits for fills behind that."""
+    program, running = lowered(layer, hardware, how, own)
+    columns = columns_of(program, running)
+    of_passes, of_moves = bounds_of(columns)
+    for first, end in pairwise(columns.orders.tolist()):
+        for place in range(first, end):
+            steps = [program.steps[step] for step in columns.order[place:end].tolist()]
+            numbers = [program.number_of_pace(step) for step in columns.order[place:end].tolist()]
+            frames = [program.frames(running)[number] for number in numbers]
+            left = (frame.frames(step.words) * frame.period for step, frame in zip(steps, frames, strict=True)
+                    if isinstance(step, Stream))  # fmt: skip
+            assert of_passes[place] == sum(left)
+            if place > first + part:
+                break
+    moves = [program.steps[step] for step in columns.transfers.tolist()]
+    least = [columns.moves["least"][columns.rows["recipe"][step]] for step in columns.transfers.tolist()]
+    for at, step in enumerate(moves):
+        behind = [other for other in range(at, len(moves)) if moves[other].bus == step.bus]
+        spills = [other for other in behind if isinstance(moves[other], Spill)]
+        left = sum(least[other] for other in behind[1:] if other <= spills[-1]) if spills else -1
+        assert of_moves[at] == left
 
 
 @pytest.mark.parametrize(

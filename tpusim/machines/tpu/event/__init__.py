@@ -29,7 +29,7 @@ def run(program: Program, hardware: Hardware) -> Timing:
 
 
 def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | None:
-    """Time one Program; None as soon as it is known to take `limit` cycles or more. Raises DeadlockError."""
+    """Time one Program; None if it takes `limit` cycles or more, as soon as that is known. Raises DeadlockError."""
     with at_rest():
         try:
             log = timed(program, hardware, keep=bool(program.layers), limit=limit)

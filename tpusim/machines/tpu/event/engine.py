@@ -15,6 +15,7 @@ from tpusim.machines.tpu.event.log import UNKNOWN, Log, Overdue
 from tpusim.machines.tpu.event.memories import BankedHbm
 from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import (
+    FINISHED,
     OVERDUE,
     SERVE,
     STORE,
@@ -54,7 +55,7 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     """The log of a Program, step by step.
 
     With `keep`, it tells of every cycle of the ports, every read of weights, and each channel of the DRAM. Raises
-    DeadlockError; Overdue as soon as the Program is known to take `limit` cycles or more.
+    DeadlockError; Overdue if the Program takes `limit` cycles or more, as soon as that is known.
     """
     columns, ports, device = columns_of(program, hardware), program.ports(hardware), hardware.hbm.dram
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
@@ -65,13 +66,14 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
         assert hbm
         serve(program, run, hbm, status)
     times = run.tables
-    if status == OVERDUE:
+    cycles = int(times.clock["end"][0]) + hardware.skew
+    if status == OVERDUE or (status == FINISHED and cycles >= limit):
         raise Overdue
     if status == STUCK:
         raise DeadlockError(who_waits(program, np.flatnonzero(times.done == UNKNOWN).tolist()))
     kept = zip(ports, times.cells, times.ends.tolist(), strict=True) if keep else ()
     return Log(
-        cycles=int(times.clock["end"][0]) + hardware.skew,
+        cycles=cycles,
         columns=columns,
         frames=program.frames(hardware),
         buses=tuple(hardware.pipes),
