@@ -281,22 +281,25 @@ class Values(NamedTuple):
         cls, chain: Chain, program: Program, given: list[dict[str, Tensor]], apart: frozenset[str]
     ) -> tuple[Values, frozenset[str]]:
         """Those where no reader of outcomes `apart` finds what was made; and the outcomes that stay and cannot be."""
-        made, instead = dict[str, Tensor](), set[str]()
+        made, instead, rounded = dict[str, Tensor](), set[str](), set[str]()
         handed = {each.tensor: each for each in program.handed}
         operands = []
         for layer, joint, own in zip(chain.layers, chain.joints, given, strict=True):
-            mine = dict(own)
+            mine, inexact = dict(own), not layer.exact
             for name in mine:
                 each = handed.get(f"{joint.name}.{name}")
                 source = each.sources[0] if each and each.same else ""
                 known = source and {**mine, name: made[source]}
-                if known and source not in apart and is_known(layer, known, chain.numbers, name):
+                near = source in rounded
+                if known and source not in apart and is_known(layer, known, chain.numbers, name, near):
                     mine[name] = made[source]
+                    inexact |= near
                 elif each:
                     handed[each.tensor] = replace(each, same=False)
                     instead |= {source} if program.tensor(each.tensor).place == LANES else set()
             operands.append(mine)
             made[f"{joint.name}.{OFMAP}"] = expected(layer, mine).astype(np.float32)
+            rounded |= {f"{joint.name}.{OFMAP}"} if inexact else set()
         values = cls(chain, replace(program, handed=tuple(handed.values())), operands)
         return values, frozenset(instead)
 
@@ -326,14 +329,16 @@ _DIVISORS = {Div: "other", Rdiv: "ifmap"}
 """What must not be zero, as much of what layers make is."""
 
 
-def is_known(layer: Op, operands: Mapping[str, Tensor], numbers: Numbers, name: str) -> bool:
-    """Whether it can be checked what a layer makes of operands of which `name` is what another has made."""
+def is_known(layer: Op, operands: Mapping[str, Tensor], numbers: Numbers, name: str, near: bool) -> bool:
+    """Whether it can be checked what a layer makes of operands of which `name` is what another has made, or what the
+    other has made is only `near` that.
+    """
     if numbers.kind not in (None, F32) or name == _DIVISORS.get(type(layer)) or isinstance(layer, Sqrt):
         return False
     largest = [max(1.0, float(np.abs(each).max())) for each in operands.values()]
     if numbers.kind is F32 or not layer.exact:
         return max(largest) <= NEAR_ZERO
-    return is_whole(operands[name]) and prod(largest) * layer.terms(1) < EXACT_FLOAT32
+    return not near and is_whole(operands[name]) and prod(largest) * layer.terms(1) < EXACT_FLOAT32
 
 
 def is_whole(values: Any) -> bool:

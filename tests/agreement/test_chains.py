@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains, nameless
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
-from tests.strategies import DICE, cases, conv, machine
+from tests.agreement.test_own_weights import dealt
+from tests.strategies import DICE, among, cases, conv, machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import expected, verdict_of
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.datapath.memories import parts_of
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.check import check_program
@@ -133,6 +136,60 @@ def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -
     assert clocked == agreed_timing(program, hardware)
     for each in values.computed(registers):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
+
+
+@st.composite
+def arrays_that_stand_still(draw: st.DrawFn) -> Chain:
+    """Layers on arrays with weights of their own, whose frames go on long after the last word."""
+    arrays, most = draw(st.integers(2, 4)), draw(among(4, 8, 16))
+    hardware = machine(
+        4, 4, word_elements=most, streamed="all", array_count=arrays, array_weights="own", alus=draw(among(4, 16, 64)),
+        ports=draw(among("shared", "separate", "separate")), weights_per_cycle=draw(among(1, 4, 4)),
+        weight_buffers=draw(st.integers(1, 2)), latency_cycles=1,
+    )  # fmt: skip
+    return on_arrays(hardware, draw(st.lists(st.tuples(among(3, 3, 8), st.integers(0, arrays - 1)), min_size=2)))
+
+
+def on_arrays(hardware: Hardware, layers: Sequence[tuple[int, int]]) -> Chain:
+    """Layers of so many input channels, each with its first pass on such an array, and the others in turn."""
+    chain = Chain(1, hardware)
+    for channels, first in layers[:5]:
+        layer = conv(channels, 2, 4, 1)
+        draft, *_ = LOWERINGS["channel_first"].drafts(layer, 1, hardware)
+
+        def finish(program: Program, draft: Draft = draft, first: int = first) -> Program:
+            return draft.finished(dealt(program, lambda number, _: (first + number) % hardware.array.count))
+
+        chain.join(layer, nameless(draft, finish), {})
+    return chain
+
+
+def agreed_shares(chain: Chain) -> Timing:
+    """Engines agree to the cycle, layer by layer; no unit has more cycles than a layer."""
+    timing = agreed_timing(chain.program, chain.hardware)
+    add_up(timing)
+    values = Values.of(chain, chain.program)
+    assert register.run(values.program, chain.hardware, values.given)[0] == timing
+    return timing
+
+
+@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(chain=arrays_that_stand_still())
+def test_an_array_may_begin_a_layer_while_another_ends_the_one_ahead(chain: Chain) -> None:
+    agreed_shares(chain)
+
+
+def test_a_frame_that_outlasts_its_words_is_shared_out_in_time() -> None:
+    """The third layer streams on the first array while the second goes on in the other; both end with cycle 63."""
+    hardware = machine(
+        4, 4, word_elements=16, streamed="all", array_count=2, array_weights="own", ports="separate",
+        weights_per_cycle=4, alus=64,
+    )  # fmt: skip
+    chain = on_arrays(hardware, [(3, 0), (3, 1), (3, 0)])
+    timing = agreed_shares(chain)
+    assert [layer.cycles for layer in timing.layers] == [31, 33, 7]
+    arrays = [[layer.units[unit]["busy"] for unit in ("systolic_array", "systolic_array_1")] for layer in timing.layers]
+    assert arrays == [[4, 0], [4, 4], [0, 0]]
 
 
 def without(program: Program, kind: type[Step]) -> Program:

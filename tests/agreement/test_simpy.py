@@ -35,7 +35,8 @@ from tests.strategies import (
 from tests.test_structure import imported
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event import engine, plain, processes, state
+from tpusim.machines.tpu.event import engine, processes, state
+from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.lowering.registry import meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import prepared
@@ -100,7 +101,7 @@ def test_room_for_cycles_grows_as_it_is_needed(data: st.DataObject) -> None:
     program, hardware = data.draw(programs(data.draw(st.sampled_from([*KINDS.values()]))))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "_WIDTH", 16)
-        patch.setattr(engine, "_fast_enough", lambda _: plain.run)
+        patch.setattr(engine, "_fast_enough", lambda _: PlainRun)
         kept, forgotten = engine.timed(program, hardware, keep=True), engine.timed(program, hardware)
     simpy = processes.timed(program, hardware)
     assert_alike(kept, simpy)

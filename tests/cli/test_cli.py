@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 
 from tests import forked
 from tests.conftest import draw_nothing, in_this_process
+from tpusim.base import imports
 from tpusim.base.errors import DeadlockError
 from tpusim.base.version import __version__
 from tpusim.cli import app as cli
@@ -524,6 +525,19 @@ def test_a_step_that_tells_nothing_is_still_seen_to_go_on(
     assert all(re.fullmatch(r"31/54 conv1: timing(, \d s)? \.\.\.", line) for line in lines)
 
 
+def test_who_waits_for_the_compiler_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talkative(monkeypatch)
+    with progress.Meter(54) as meter:
+        monkeypatch.setattr(imports, "_under_way", ["run"])
+        meter.show(31, "conv1: timing")
+        monkeypatch.setattr(imports, "_under_way", [])
+        meter.show(31, "conv1: timing")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["31/54 conv1: timing; loops are compiled ...", "31/54 conv1: timing ..."]
+
+
 def test_the_time_left_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while nothing new is heard; once it is over nobody knows how long it takes."""
     said = [progress.pace(10, 60.0, 0.25, "points", since) for since in (0.0, 100.0, 181.0)]
@@ -666,7 +680,7 @@ print(*sys.modules, file=sys.stderr)
 
 
 def test_help_names_what_there_is() -> None:
-    assert tuple(ENGINES) == names.ENGINES
+    assert tuple(names.ENGINES) == ENGINES
     assert (DTYPES, SUMS, OPS) == (names.DTYPES, names.SUMS, names.OPS)
     assert tuple(STORED_BITS) == names.NARROW
     assert tuple(ORDERS) == names.LAYER_ORDERS

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tpusim.base.interruption import ENDING
+from tpusim.base.interruption import ENDING, HeldBack
 from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
 from tpusim.result.load import read_result
@@ -268,3 +268,52 @@ def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
             interrupt()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_what_is_kept_back_is_answered_once_and_not_lost(number: signal.Signals) -> None:
+    before, kept = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}, HeldBack()
+    try:
+        kept.hold()
+        signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            kept.let_go()
+        assert {signal.getsignal(each) for each in ENDING} == {signal.default_int_handler}
+        kept.hold()
+        kept.let_go()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def test_what_somebody_else_answers_is_not_kept_back() -> None:
+    asked, kept = list[int](), HeldBack()
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        kept.hold()
+        interrupt()
+        assert asked == [signal.SIGINT]
+        kept.let_go()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [0, 1, 3])
+@pytest.mark.parametrize("engine", ["event", "register"])
+def test_ctrl_c_ends_what_compiles(engine: str, seconds: float, tmp_path: Path) -> None:
+    """In whatever the compiler is doing: LLVM, which calls Python, swallows what that raises."""
+    home = str(tmp_path / "home")
+    own = {**os.environ, "XDG_CACHE_HOME": home, "NUMBA_CACHE_DIR": home}
+    words = "run", "alexnet", "--no-check", "--layers", "conv5", "--set", "array.size=8", "--engine", engine
+    with subprocess.Popen([sys.executable, "-m", "tpusim", *words], env=own, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr
+        assert any("Note: loops are compiled" in line for line in run.stderr)
+        time.sleep(seconds)
+        run.send_signal(signal.SIGINT)
+        says = run.stderr.read()
+    assert run.returncode == 130, says
+    assert says.splitlines()[-1] == "Interrupted after 0 of 1 layers; no file was written."
+    assert "Traceback" not in says

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from warnings import warn
 
 from tpusim.base.errors import InputError
+from tpusim.base.interruption import HeldBack
 
 Thing = TypeVar("Thing")
 F = TypeVar("F", bound=Callable[..., object])
@@ -89,7 +90,7 @@ def numba_if_there() -> Any:
         slow = "loops run as Python, some 20 times slower"
         warn(f"Numba cannot be imported ({error}): {slow}; {_install('numba')}", stacklevel=2)
         return None
-    _tell_when_compiling()
+    _follow_the_compiler()
     return numba
 
 
@@ -97,24 +98,44 @@ class FirstCompilation(UserWarning):
     """What somebody waits for who runs a loop for the first time."""
 
 
-def _tell_when_compiling() -> None:
-    """Warn at the first loop of this package that is really compiled, not found on disk, in this process."""
+_under_way: list[str] = []
+"""Loops of this package that are being compiled, each for the one ahead of it."""
+
+
+def compiling() -> bool:
+    """Whether a loop is being compiled, which takes a while."""
+    return bool(_under_way)
+
+
+def _follow_the_compiler() -> None:
+    """Warn at the first loop of this package that is really compiled, not found on disk, in this process; note which
+    are; and hear Ctrl-C between two of them.
+    """
     from multiprocessing import parent_process
 
     event: Any = import_module("numba.core.event")
     told = parent_process() is not None  # Whoever started it says so, or shows progress.
+    kept = HeldBack()
 
-    class AtTheFirst(event.Listener):  # type: ignore[misc]
+    class Follower(event.Listener):  # type: ignore[misc]
         def on_start(self, started: Any) -> None:
             nonlocal told
-            if not told and started.data["dispatcher"].py_func.__module__.startswith(f"{_PACKAGE}."):
-                told = True
-                warn(FirstCompilation(_WAIT), stacklevel=2)
+            loop = started.data["dispatcher"].py_func
+            if loop.__module__.startswith(f"{_PACKAGE}."):
+                _under_way.append(loop.__name__)
+                kept.hold()
+                if not told:
+                    told = True
+                    warn(FirstCompilation(_WAIT), stacklevel=2)
 
         def on_end(self, ended: Any) -> None:
-            """Nothing is told."""
+            if ended.data["dispatcher"].py_func.__module__.startswith(f"{_PACKAGE}."):
+                _under_way.pop()
+                kept.let_go()
+                if _under_way:
+                    kept.hold()
 
-    event.register("numba:compile", AtTheFirst())
+    event.register("numba:compile", Follower())
 
 
 @cache

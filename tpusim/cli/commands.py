@@ -57,7 +57,11 @@ def _common(
 
 _Engine = Annotated[
     str,
-    Option(metavar="NAME", help=f"What keeps time: {', '.join(names.ENGINES)}.", autocompletion=words(names.ENGINES)),
+    Option(
+        metavar="NAME",
+        help=f"What keeps time: {', '.join(f'{name} ({word})' for name, word in names.ENGINES.items())}.",
+        autocompletion=words(names.ENGINES),
+    ),
 ]
 _Dtype = Annotated[
     str | None,

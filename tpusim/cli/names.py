@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-ENGINES = ("event", "simpy", "register", "both")
+ENGINES = {
+    "event": "fast",
+    "simpy": "the same rules to read",
+    "register": "every register in every cycle",
+    "both": "all that apply, and must agree",
+}
+"""Engines that keep time, and a word on each."""
 DTYPES = ("integers", "f32", "bf16", "f8", "int8")
 SUMS = ("any", "array")
 OPS = ("all", "array")

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from tpusim.base.imports import compiling
 from tpusim.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ class Meter:
             if self._unit:
                 speed = pace(self.done, heard - self._began, self._share, self._unit, now - heard)
                 name = ", ".join(filter(None, (f"{self._unit} stored", name, speed)))
+            if compiling():
+                name = f"{name}; loops are compiled"
             if self._bar:
                 self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
                 return

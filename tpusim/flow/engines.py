@@ -107,9 +107,12 @@ class Execution:
             shares = enumerate(zip(tasks, _WITHOUT_VALUES[self.engine](chain).layers, strict=True))
             found = ((share, partial(_checked_alone, chain, at, task)) for at, (task, share) in shares)
         else:
+            name = f"layers {chain.name}"
+            if self.engine == "both":
+                _check_agreement(name, chain, "simpy", chain.by_simpy)
             timing, found = _stepped_together(chain, tasks)
             if self.engine == "both":
-                _check_agreement(f"layers {chain.name}", chain, timing)
+                _check_agreement(name, chain, "register", timing)
         for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
             account = partial(chain.account, at, self.batch, timing)
             yield Begun(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
@@ -142,10 +145,15 @@ def timed(task: Task, engine: str) -> TimedLayer:
         task.doing("timing")
         with failures_named(task.layer):
             return _WITHOUT_VALUES[engine](task.prepared), partial(_checked, task)
+    name, ready = f"layer {task.layer.name}", task.prepared
+    if engine == "both":
+        # Ahead of the register engine, which may take hours.
+        with failures_named(task.layer):
+            _check_agreement(name, ready, "simpy", ready.by_simpy)
     timing, verdict = _stepped(task)
     if engine == "both":
         with failures_named(task.layer):
-            _check_agreement(f"layer {task.layer.name}", task.prepared, timing)
+            _check_agreement(name, ready, "register", timing)
     return timing, verdict
 
 
@@ -216,8 +224,7 @@ def _stepped(task: Task) -> TimedLayer:
     layer, numbers, operands = task.layer, task.numbers, cache(task.operands)
     # The event engine's estimate of the length is shown: stepping may take hours.
     to_step = task.prepared.to_step
-    # The compiler of its loops gives no news, and takes longer than a short layer.
-    task.doing("stepping; the first run compiles the engine" if to_step is None else f"0 of {to_step:,} cycles")
+    task.doing("stepping" if to_step is None else f"0 of {to_step:,} cycles")
 
     def told(cycles: int) -> None:
         task.doing(f"{cycles:,} cycles" if to_step is None else f"{cycles:,} of {to_step:,} cycles")
@@ -263,18 +270,20 @@ def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str
     return verdict_of(task.layer, operands(), written, task.numbers)
 
 
-def _check_agreement(name: str, ready: ReadyLayer | Chain, stepped: Timed) -> None:
-    """Raise CheckFailed with the first difference, unless all engines that the family has report equal figures."""
+def _check_agreement(name: str, ready: ReadyLayer | Chain, engine: str, timing: Timed | None) -> None:
+    """Raise CheckFailed with the first difference, unless an engine reports the figures of the event engine.
+
+    `timing` is None where the family has no such engine.
+    """
     told = ready.timing
-    for engine, timing in (("simpy", ready.by_simpy), ("register", stepped)):
-        if timing is None or timing == told:
-            continue
-        figures, others = told.compared, timing.compared
-        first = next((figure for figure in figures if figures[figure] != others.get(figure)), "")
-        if not first:
-            raise CheckFailed(f"{name}: the engines disagree on what no figure tells: event and {engine}")
-        differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the {engine} engine"
-        raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
+    if timing is None or timing == told:
+        return
+    figures, others = told.compared, timing.compared
+    first = next((figure for figure in figures if figures[figure] != others.get(figure)), "")
+    if not first:
+        raise CheckFailed(f"{name}: the engines disagree on what no figure tells: event and {engine}")
+    differs = f"{figures[first]:,} in the event engine, {others.get(first, 0):,} in the {engine} engine"
+    raise CheckFailed(f"{name}: the engines disagree: {first} is {differs}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from types import FunctionType
@@ -29,21 +29,22 @@ from tpusim.base.memory import at_rest
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event import engine, loop, native, plain, processes
+from tpusim.machines.tpu.event import engine, loop, native, processes
 from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import Overdue
-from tpusim.machines.tpu.event.state import LoopState, with_room
+from tpusim.machines.tpu.event.plain import PlainRun
+from tpusim.machines.tpu.event.state import LoopRun, LoopState, bounds_of
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Transfer
+from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Spill, Transfer
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 
 TIMING = (ROOT / "docs" / "timing.md").read_text()
-Loop = Callable[[Columns, LoopState], tuple[int, LoopState]]
+Loop = Callable[[Columns, LoopState], LoopRun]
 relaxed = settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 MOST_STEPS = 1500
 """Of a case: few have more, and they take most of the time."""
@@ -97,7 +98,7 @@ def agree(run: Loop, other: Loop, layer: Op, hardware: Hardware, how: str, own: 
 def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
     compiled = native.loaded()
     assert compiled
-    agree(plain.run, compiled.run, layer, hardware, how, own, part)
+    agree(PlainRun, compiled.begin, layer, hardware, how, own, part)
 
 
 @drawn
@@ -148,15 +149,16 @@ def test_no_index_is_out_of_bounds(layer: Op, hardware: Hardware, how: str, own:
     if not checked:
         checked["run"] = native.compiled(njit(_nrt=False, boundscheck=True))
 
-    def run(columns: Columns, state: LoopState) -> int:
-        status = checked["run"](columns, state)
-        # Ranges of cells are not looked at: whatever is beyond their end would be left out.
-        assert state.ends.max(initial=0) <= state.clock["base"][0] + state.cells.shape[1]
-        return status
+    class CheckedRun(LoopRun):
+        def _once(self) -> int:
+            status = checked["run"](self.program, self.tables)
+            # Ranges of cells are not looked at: whatever is beyond their end would be left out.
+            assert self.state.ends.max(initial=0) <= self.state.window[0].first + self.state.cells.shape[1]
+            return status
 
     compiled = native.loaded()
     assert compiled
-    agree(compiled.run, partial(with_room, run), layer, hardware, how, own, part)
+    agree(compiled.begin, CheckedRun, layer, hardware, how, own, part)
 
 
 def lowered_conv(size: int) -> tuple[Program, Hardware]:
@@ -199,9 +201,35 @@ def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware:
     program, running = lowered(layer, hardware, how)
     whole = event.run(program, running)
     assert event.run_within(program, running, whole.cycles + 1) == whole
-    found = event.run_within(program, running, whole.cycles + more)
-    assert found in (None, whole)
-    assert found or more <= 0
+    for limit in (whole.cycles, whole.cycles + more):
+        assert event.run_within(program, running, limit) == (whole if limit > whole.cycles else None)
+
+
+@drawn
+def test_the_least_that_is_left_is_that_of_all_steps_behind(
+    layer: Op, hardware: Hardware, how: str, own: bool, part: int
+) -> None:
+    """Passes of an array; and transfers of a bus, up to its last spill: nobody waits for fills behind that."""
+    program, running = lowered(layer, hardware, how, own)
+    columns = columns_of(program, running)
+    of_passes, of_moves = bounds_of(columns)
+    for first, end in pairwise(columns.orders.tolist()):
+        for place in range(first, end):
+            steps = [program.steps[step] for step in columns.order[place:end].tolist()]
+            numbers = [program.number_of_pace(step) for step in columns.order[place:end].tolist()]
+            frames = [program.frames(running)[number] for number in numbers]
+            left = (frame.frames(step.words) * frame.period for step, frame in zip(steps, frames, strict=True)
+                    if isinstance(step, Stream))  # fmt: skip
+            assert of_passes[place] == sum(left)
+            if place > first + part:
+                break
+    moves = [program.steps[step] for step in columns.transfers.tolist()]
+    least = [columns.moves["least"][columns.rows["recipe"][step]] for step in columns.transfers.tolist()]
+    for at, step in enumerate(moves):
+        behind = [other for other in range(at, len(moves)) if moves[other].bus == step.bus]
+        spills = [other for other in behind if isinstance(moves[other], Spill)]
+        left = sum(least[other] for other in behind[1:] if other <= spills[-1]) if spills else -1
+        assert of_moves[at] == left
 
 
 @pytest.mark.parametrize(
@@ -214,16 +242,15 @@ def test_a_run_is_given_up_only_if_it_reaches_its_limit(layer: Conv2d, hardware:
 )
 def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: dict[str, str], share: float) -> None:
     hardware = load_hardware("tpu_v2", changes)
-    program, last = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopState]()
+    program, runs = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopRun]()
 
-    def run(columns: Columns, state: LoopState) -> tuple[int, LoopState]:
-        status, state = plain.run(columns, state)
-        last.append(state)
-        return status, state
+    def run(columns: Columns, state: LoopState) -> LoopRun:
+        runs.append(PlainRun(columns, state))
+        return runs[-1]
 
     cycles = event.run(program, hardware).cycles
     assert told(program, hardware, run, int(share * cycles))[0] is Overdue
-    assert 0 < (last[-1].done >= 0).sum() < len(program.steps) / 2
+    assert 0 < (runs[-1].tables.done >= 0).sum() < len(program.steps) / 2
 
 
 def test_a_program_whose_run_was_given_up_is_gone_at_once() -> None:
@@ -339,6 +366,41 @@ def test_without_a_compiler_the_loop_runs_as_python_and_a_line_says_so(missing: 
     assert shown.returncode == 0
     (warned,) = (line for line in shown.stderr.splitlines() if line.startswith("Warning"))
     assert re.fullmatch(says, warned)
+
+
+@pytest.mark.parametrize(
+    ("missing", "engine"), [("simpy", "simpy"), ("simpy", "both"), ("numba", "register"), ("numba", "both")]
+)
+def test_an_engine_that_cannot_run_says_so_in_a_line(missing: str, engine: str, tmp_path: Path) -> None:
+    """And before anything else takes its time."""
+    shown = run_of(SHORT, f"sys.modules['{missing}'] = None", tmp_path, "--engine", engine)
+    assert shown.returncode == 2
+    library = {"simpy": "SimPy", "numba": "Numba"}[missing]
+    assert [line for line in shown.stderr.splitlines() if not line.startswith("0/")] == [
+        f"Error: {'engine simpy' if missing == 'simpy' else 'the register engine'} needs {library}, which cannot be "
+        f"imported (import of {missing} halted; None in sys.modules): {sys.executable} -m pip install {missing}"
+    ]
+
+
+COMMANDS = [
+    *("run tiny --engine simpy", "run tiny --no-check", "explain tiny --layer fig10", "run tiny --out out", "list"),
+    *("run tiny --hardware tpu_v2_hbm", "trace tiny --layers fig10 -o a.json", "area"),
+    *("trace tiny --layers fig10 -o a.txt", "run tiny --engine register"),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("missing", ["numba", "llvmlite"])
+@pytest.mark.parametrize("words", COMMANDS)
+def test_without_a_compiler_every_command_works_or_refuses_in_a_line(words: str, missing: str, tmp_path: Path) -> None:
+    hidden = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli import app; app.main()"
+    command = [sys.executable, "-c", hidden, *words.split()]
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    steps = "register" in words or words.endswith(".txt")
+    says = [line for line in shown.stderr.splitlines() if line.startswith(("Error", "Warning"))]
+    assert shown.returncode == (2 if steps else 0), shown.stderr
+    assert len(says) == 1 if steps else len(says) <= 1, says
+    assert "Traceback" not in shown.stderr
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ the same rules as processes of SimPy. Both leave a `Log`, from which accounts an
 
 from __future__ import annotations
 
+from tpusim.base.imports import need
 from tpusim.base.memory import at_rest
 from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
@@ -28,7 +29,7 @@ def run(program: Program, hardware: Hardware) -> Timing:
 
 
 def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | None:
-    """Time one Program; None as soon as it is known to take `limit` cycles or more. Raises DeadlockError."""
+    """Time one Program; None if it takes `limit` cycles or more, as soon as that is known. Raises DeadlockError."""
     with at_rest():
         try:
             log = timed(program, hardware, keep=bool(program.layers), limit=limit)
@@ -38,7 +39,8 @@ def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | Non
 
 
 def by_simpy(program: Program, hardware: Hardware) -> Timing:
-    """Time one Program by processes of SimPy. Raises DeadlockError."""
+    """Time one Program by processes of SimPy. Raises DeadlockError; InputError where SimPy is not installed."""
+    need("engine simpy", "SimPy", "simpy")
     from tpusim.machines.tpu.event import processes
 
     return timing_of(processes.timed(program, hardware), program, hardware)

@@ -6,9 +6,9 @@ When several layers run as one Program, the accounts are cut where one layer end
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -99,28 +99,22 @@ def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
 
 
 def shares(log: Log, program: Program, hardware: Hardware, whole: Timing) -> tuple[Timing, ...]:
-    """Timing of each layer in a run of several; `whole` is the timing of all.
-
-    Cycles in which passes stream and the vector unit works go to the layer whose steps took them. All others are cut in
-    time, where one layer ends and the next begins.
+    """Timing of each layer in a run of several: what units do in its time, whichever layer they serve; `whole` is the
+    timing of all.
     """
-    cuts, layers = cuts_of(log, program, hardware), np.array(program.layers)
-    arrays, held, moves = [*arrays_of(log, hardware)], holding(log.queue), log.on_bus(HBM.bus)
-    shared = {
-        **{array.name("systolic_array"): _cut(array.waits(held), cuts) for array in arrays},
-        **{array.name("preload"): _cut(array.preloading(held), cuts) for array in arrays},
-        **{array.name("vector_unit"): [Counter[str]()] * len(program.uses) for array in arrays},
-        **{name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses},
-        **{port: _owned(owners, cuts) for port, owners in log.owners.items()},
-    }
+    cuts, layers = np.array(cuts_of(log, program, hardware)), np.array(program.layers)
+    held, moves = holding(log.queue), log.on_bus(HBM.bus)
+    shared = {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
+    shared |= {port: _owned(owners, cuts.tolist()) for port, owners in log.owners.items()}
+    for array in arrays_of(log, hardware):
+        shared[array.name("systolic_array")] = _sums(_cut(array.waits(held), cuts), array.streaming_shares(cuts))
+        shared[array.name("preload")] = _cut(array.preloading(held), cuts)
+        shared[array.name("vector_unit")] = array.vector_unit_shares(cuts)
     found = []
     for number, (use, cycles) in enumerate(zip(program.uses, np.diff(cuts).tolist(), strict=True)):
-        its = {unit: each[number] for unit, each in shared.items()}
-        for array in arrays:
-            mine = array.where(layers == number)
-            its[array.name("systolic_array")] += mine.streaming_use()
-            its[array.name("vector_unit")] = mine.vector_unit_use()
-        units = {unit: split(its[unit], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()}
+        units = {
+            unit: split(shared[unit][number], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()
+        }
         moved = bus_use(log, moves[layers[moves["step"]] == number], program)
         found.append(Timing(cycles, units, moved, use.port_reads, use.port_writes))
     return tuple(found)
@@ -190,7 +184,7 @@ def _use(slices: Slices) -> Counter[str]:
     return Counter({name: int(each) for name, each in zip(STATES, sums, strict=True)})
 
 
-def _cut(slices: Slices, cuts: Sequence[int]) -> list[Counter[str]]:
+def _cut(slices: Slices, cuts: Cycles) -> list[Counter[str]]:
     """Cycles between each cut and the next, by state."""
     found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
     slices = slices[:, slices[2] > 0]
@@ -204,6 +198,19 @@ def _cut(slices: Slices, cuts: Sequence[int]) -> list[Counter[str]]:
         for count, more in zip(found, np.diff(until).tolist(), strict=True):
             count[name] = more
     return found
+
+
+def _between_cuts(uses: Mapping[str, Cycles], cut: Cycles, cuts: Cycles) -> list[Counter[str]]:
+    """Cycles by state of whatever is between two cuts, given the number of the latter."""
+    counts = {state: np.zeros(len(cuts) + 1, np.int64) for state in uses}
+    for state, cycles in uses.items():
+        np.add.at(counts[state], cut, cycles)
+    return [Counter({state: int(count[at]) for state, count in counts.items()}) for at in range(1, len(cuts))]
+
+
+def _sums(*shares: Sequence[Counter[str]]) -> list[Counter[str]]:
+    """Sums of counts, layer by layer."""
+    return [sum(each, Counter[str]()) for each in zip(*shares, strict=True)]
 
 
 def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
@@ -249,11 +256,6 @@ class ArrayLog:
     def name(self, unit: str) -> str:
         """Name of the account, or the track, of the array's unit."""
         return unit_name(unit, self.array)
-
-    def where(self, steps: NDArray[np.bool_]) -> ArrayLog:
-        """Return the log of those passes and vector steps alone for which `steps` has True, by their number."""
-        passes, works = (each[steps[each["step"]]] for each in (self.passes, self.works))
-        return replace(self, passes=passes, works=works)
 
     @cached_property
     def recipes(self) -> Records:
@@ -301,18 +303,62 @@ class ArrayLog:
             _between(VECTOR_WORK, works, "issued", "done"),
         )
 
+    @property
+    def _streaming(self) -> dict[str, Cycles]:
+        """Cycles of the array in the frames of each pass, by state."""
+        uses = {STATES[state]: self.frames * self.frame[of] for state, of in _IN_FRAMES.items()}
+        return {**uses, STATES[BANK_CONFLICT]: self.lost}
+
     def streaming_use(self) -> Counter[str]:
         """Cycles of the array in the frames of its passes."""
-        use = Counter({STATES[state]: int(self.frames @ self.frame[of]) for state, of in _IN_FRAMES.items()})
-        use["bank_conflict"] = int(self.lost.sum())
-        return use
+        return Counter({state: int(cycles.sum()) for state, cycles in self._streaming.items()})
+
+    def streaming_shares(self, cuts: Cycles) -> list[Counter[str]]:
+        """What `streaming_use` has between each cut and the next."""
+        return self._shares(cuts, -1, self.frames, self._streaming, self._busy)
 
     def vector_unit_use(self) -> Counter[str]:
         """Busy cycles of the vector unit, with partial sums and in steps of its own."""
-        adding = sum(int(self.frames @ (self.recipes[does] * self.frame[of])) for does, (_, of) in _ADDING.items())
+        adding = sum(int((self._added(does) * self.frame[of]).sum()) for does, (_, of) in _ADDING.items())
+        return Counter(busy=adding + int(self._alone.sum()))
+
+    def vector_unit_shares(self, cuts: Cycles) -> list[Counter[str]]:
+        """What `vector_unit_use` has between each cut and the next. No layer ends within a vector step."""
+        found = _sums(*(
+            self._shares(
+                cuts, self.frame[delay], self._added(does), {STATES[BUSY]: self._added(does) * self.frame[of]},
+                partial(self._adding, does),
+            )
+            for does, (delay, of) in _ADDING.items()
+        ))  # fmt: skip
+        return _sums(
+            found, _between_cuts({STATES[BUSY]: self._alone}, cuts.searchsorted(self.works["start"], "right"), cuts)
+        )
+
+    def _added(self, does: str) -> Cycles:
+        """The frames of each pass in which the vector unit does that."""
+        added: Cycles = self.frames * self.recipes[does]
+        return added
+
+    @property
+    def _alone(self) -> Cycles:
+        """Busy cycles of the vector unit in each of its steps."""
         columns = self.log.columns
-        alone = columns.works["busy"][columns.rows["recipe"][self.works["step"]]]
-        return Counter(busy=adding + int(alone.sum()))
+        alone: Cycles = columns.works["busy"][columns.rows["recipe"][self.works["step"]]]
+        return alone
+
+    def _shares(
+        self, cuts: Cycles, delay: Cycles | int, counts: Cycles, uses: Mapping[str, Cycles],
+        slices: Callable[[NDArray[np.bool_]], Slices],
+    ) -> list[Counter[str]]:  # fmt: skip
+        """Cycles between each cut and the next: what each pass `uses` in `counts` frames, the first of which begins
+        `delay` cycles after its ifmap slot. Of passes over which there is a cut, `slices` are made.
+        """
+        begins = self.passes["start"] + delay
+        first = cuts.searchsorted(begins, "right")
+        over = cuts.searchsorted(begins + counts * self.frame["period"] + self.lost) > first
+        whole = {state: np.where(over, 0, cycles) for state, cycles in uses.items()}
+        return _sums(_cut(slices(over), cuts), _between_cuts(whole, first, cuts))
 
     def preload_use(self, held: Track) -> Counter[str]:
         """Cycles of the weight path."""
@@ -353,9 +399,16 @@ class ArrayLog:
         """The tracks of the array; slices of a frame or a cycle are made in `span` only."""
         yield "preload", Track.in_order(STATES, *self.preloading(held))
         yield "stream", Track.of([self._words("stream", 0)])
-        yield "systolic_array", Track.in_order(STATES, *_joined(self.waits(held), self._busy(span)))
+        yield (
+            "systolic_array",
+            Track.in_order(STATES, *_joined(self.waits(held), self._busy(self._within(span, -1, self.frames)))),
+        )
         yield "drain", Track.of([self._words("drain", self.frame["result_delay"])])
-        yield "vector_unit", Track.of([*self._adding(span), *self._working(program, span)])
+        adding = (
+            self._adding(does, self._within(span, self.frame[delay], self._added(does)))
+            for does, (delay, _) in _ADDING.items()
+        )
+        yield "vector_unit", Track.in_order(STATES, *_joined(*adding, *self._working(program, span)))
 
     def _words(self, name: str, delay: Cycles | int) -> Pieces:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
@@ -363,9 +416,18 @@ class ArrayLog:
         last = (self.frames - 1) * self.frame["period"] + (self.recipes["words"] - 1) % together + 1
         return Pieces(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
 
-    def _busy(self, span: range) -> Slices:
-        """A frame for every word (of each array)."""
-        at, begins, lost = self._frames(span, -1, self.frames)
+    def _within(self, span: range, delay: Cycles | int, counts: Cycles) -> NDArray[np.bool_]:
+        """Whether frames of each pass, `counts` of them from `delay` cycles after its ifmap slot on, reach into the
+        span.
+        """
+        begins = self.passes["start"] + delay
+        ends = begins + counts * self.frame["period"] + self.lost
+        within: NDArray[np.bool_] = (begins < span.stop) & (ends > span.start)
+        return within
+
+    def _busy(self, which: NDArray[np.bool_]) -> Slices:
+        """A frame for every word (of each array), of some passes."""
+        at, begins, lost = self._frames(-1, np.where(which, self.frames, 0))
         frame, steps = self.frame[at], self.passes["step"][at]
         found = [_slices(BANK_CONFLICT, begins - lost, lost, steps)]
         for state, of in _IN_FRAMES.items():
@@ -373,13 +435,13 @@ class ArrayLog:
             begins = begins + frame[of]
         return _joined(*found)
 
-    def _adding(self, span: range) -> Iterator[Pieces]:
-        """Work of the vector unit on each frame of passes that add to sums, or finish results."""
-        for does, (delay, cycles) in _ADDING.items():
-            at, begins, _ = self._frames(span, self.frame[delay], self.frames * self.recipes[does])
-            yield Pieces("busy", begins, self.frame[cycles][at], self.passes["step"][at])
+    def _adding(self, does: str, which: NDArray[np.bool_]) -> Slices:
+        """Work of the vector unit on each frame of some passes, that add to sums or finish results."""
+        delay, cycles = _ADDING[does]
+        at, begins, _ = self._frames(self.frame[delay], np.where(which, self._added(does), 0))
+        return _slices(BUSY, begins, self.frame[cycles][at], self.passes["step"][at])
 
-    def _working(self, program: Program, span: range) -> Iterator[Pieces]:
+    def _working(self, program: Program, span: range) -> Iterator[Slices]:
         """Work of vector steps on every word, once its operands are read."""
         works = self.works[(self.works["start"] < span.stop) & (self.works["done"] > span.start)]
         for number, start in zip(works["step"].tolist(), works["start"].tolist(), strict=True):
@@ -387,15 +449,13 @@ class ArrayLog:
             assert isinstance(step, Vector)
             beat = step.beat(program.fill_of(number), self.hardware)
             begins = start + beat.work_delay + np.arange(beat.turns(step.words)) * beat.period
-            yield Pieces("busy", begins, beat.work, number)
+            yield _slices(BUSY, begins, np.full(len(begins), beat.work), np.full(len(begins), number))
 
-    def _frames(self, span: range, delay: Cycles | int, counts: Cycles) -> tuple[Cycles, Cycles, Cycles]:
-        """(number of the pass, cycle, cycles lost before it) of each of the `counts` first frames of every pass in the
-        span, `delay` after its ifmap slot.
+    def _frames(self, delay: Cycles | int, counts: Cycles) -> tuple[Cycles, Cycles, Cycles]:
+        """(number of the pass, cycle, cycles lost before it) of each of the `counts` first frames of every pass,
+        `delay` after its ifmap slot.
         """
         begins, period = self.passes["start"] + delay, self.frame["period"]
-        inside = (begins < span.stop) & (begins + counts * period + self.lost > span.start)
-        counts = np.where(inside, counts, 0)
         at = np.repeat(np.arange(len(counts)), counts)
         number = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
         late = self._late(at, number)

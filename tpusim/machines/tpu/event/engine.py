@@ -9,23 +9,26 @@ import numpy as np
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import CLIENTS, NEVER, port_name
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event import native, plain
-from tpusim.machines.tpu.event.columns import SPILL, Columns, columns_of
+from tpusim.machines.tpu.event import native
+from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import UNKNOWN, Log, Overdue
 from tpusim.machines.tpu.event.memories import BankedHbm
+from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import (
+    FINISHED,
     OVERDUE,
     SERVE,
     STORE,
     STORED,
     STUCK,
     WANTED,
+    LoopRun,
     LoopState,
     fresh,
 )
 from tpusim.machines.tpu.observation.timeline import who_waits
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import Spill, Transfer
 
 _SHORT = 2000
 """Steps that Python takes in the time in which machine code is loaded."""
@@ -34,44 +37,43 @@ _steps = 0
 """Steps that this process has timed as Python, or was asked to."""
 
 
-def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], tuple[int, LoopState]]:
+def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], LoopRun]:
     """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
 
     A command that times little neither compiles nor loads anything.
     """
     global _steps
     if _steps < _SHORT:
-        # A step takes Python as long as sixteen words of a transfer; where a DRAM serves one, all tables become arrays
-        # and lists again.
-        moves = columns.moves[columns.rows["recipe"][columns.transfers]]
-        _steps += len(columns.rows) * (1 + int(moves["served"].sum()) // 4) + int(moves["accesses"].sum()) // 16
+        # A step takes Python as long as sixteen words of a transfer.
+        accesses = columns.moves["accesses"][columns.rows["recipe"][columns.transfers]]
+        _steps += len(columns.rows) + int(accesses.sum()) // 16
     compiled = native.loaded() if _steps >= _SHORT else None
-    return compiled.run if compiled else plain.run
+    return compiled.begin if compiled else PlainRun
 
 
 def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
     """The log of a Program, step by step.
 
     With `keep`, it tells of every cycle of the ports, every read of weights, and each channel of the DRAM. Raises
-    DeadlockError; Overdue as soon as the Program is known to take `limit` cycles or more.
+    DeadlockError; Overdue if the Program takes `limit` cycles or more, as soon as that is known.
     """
     columns, ports, device = columns_of(program, hardware), program.ports(hardware), hardware.hbm.dram
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
-    times = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
-    run = _fast_enough(columns)
+    fresh_state = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
+    run = _fast_enough(columns)(columns, fresh_state)
     hbm = BankedHbm(program, hardware, device, keep) if device else None
-    status, times = run(columns, times)
-    while status in (SERVE, STORE):
+    while (status := run.go_on()) in (SERVE, STORE):
         assert hbm
-        serve(program, columns, times, hbm, status)
-        status, times = run(columns, times)
-    if status == OVERDUE:
+        serve(program, run, hbm, status)
+    times = run.tables
+    cycles = int(times.clock["end"][0]) + hardware.skew
+    if status == OVERDUE or (status == FINISHED and cycles >= limit):
         raise Overdue
     if status == STUCK:
         raise DeadlockError(who_waits(program, np.flatnonzero(times.done == UNKNOWN).tolist()))
     kept = zip(ports, times.cells, times.ends.tolist(), strict=True) if keep else ()
     return Log(
-        cycles=int(times.clock["end"][0]) + hardware.skew,
+        cycles=cycles,
         columns=columns,
         frames=program.frames(hardware),
         buses=tuple(hardware.pipes),
@@ -87,19 +89,20 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     )
 
 
-def serve(program: Program, columns: Columns, times: LoopState, hbm: BankedHbm, status: int) -> None:
+def serve(program: Program, run: LoopRun, hbm: BankedHbm, status: int) -> None:
     """Have a DRAM with banks serve the next transfer, or store it."""
-    at = times.clock["transfer"][0]
-    number, log = int(columns.transfers[at]), times.moves[at : at + 1]
-    step, start, spills = program.steps[number], int(log["start"][0]), columns.rows["kind"][number] == SPILL
+    state, dma = run.state, run.state.dma[0]
+    log = state.moves[dma.transfer]
+    step, start = program.steps[log.step], int(log.start)
     assert isinstance(step, Transfer)
     words = slice(step.words)
     if status == STORE:
-        log["busy"], log["stalled"], log["ended"], log["stored"] = hbm.spill(step, start, times.taken[words])
-    elif spills:
-        times.wanted[words], come = hbm.demands(step, start)
-        log["come"] = come + 1
+        log.busy, log.stalled, log.ended, log.stored = hbm.spill(step, start, np.array(state.taken[words]))
+        dma.stage = STORED
+        return
+    if isinstance(step, Spill):
+        wanted, come = hbm.demands(step, start)
     else:
-        times.wanted[words], come, log["ended"] = hbm.fill(step, start)
-        log["come"] = come + 1
-    times.clock["stage"] = STORED if status == STORE else WANTED
+        wanted, come, log.ended = hbm.fill(step, start)
+    state.wanted[words] = wanted.tolist()
+    log.come, dma.stage = come + 1, WANTED

@@ -34,7 +34,7 @@ class Overdue(Exception):
     """A run can no longer end before the limit that it was given."""
 
 
-class Loaded:
+class PreloadTimes:
     """A preload.
 
     The weight path is `free` since the preload before. It may take on this one when `ready`; the weights are in the
@@ -51,7 +51,7 @@ class Loaded:
     by: int
 
 
-class Passed:
+class PassTimes:
     """A stream.
 
     The array `ended` its step before, is starved until `filled`, waits for weights until `loaded`, and is blocked until
@@ -68,7 +68,7 @@ class Passed:
     cause: int
 
 
-class Worked:
+class WorkTimes:
     """A step of the vector unit, as an `array` sees it.
 
     The array `ended` its step before, is starved until `filled`, waits for weights until `loaded`, is blocked until
@@ -85,7 +85,7 @@ class Worked:
     done: int
 
 
-class Moved:
+class MoveTimes:
     """A transfer.
 
     The bus is `free` since the transfer before, blocked until `ready`, and held up by the port until `start`. It moves
@@ -115,7 +115,7 @@ class Moved:
     held: int
 
 
-LOADED, PASSED, WORKED, MOVED = map(record_of, (Loaded, Passed, Worked, Moved))
+LOAD_TIMES, PASS_TIMES, WORK_TIMES, MOVE_TIMES = map(record_of, (PreloadTimes, PassTimes, WorkTimes, MoveTimes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +127,8 @@ class Log:
         columns: the Program.
         frames: the port's frame at each pace.
         buses: names of the buses, by their number.
-        loads, passes, moves: of LOADED, PASSED and MOVED, a row for each preload, stream and transfer.
-        works: of WORKED, a row for each vector step and array; those of a step lie side by side.
+        loads, passes, moves: of LOAD_TIMES, PASS_TIMES and MOVE_TIMES, a row for each preload, stream and transfer.
+        works: of WORK_TIMES, a row for each vector step and array; those of a step lie side by side.
         owned: cycles that each client owns, by the names of CLIENTS, over all ports.
         owners: owner of each cycle, by the name of each port's account; empty unless they were kept.
         reads: int64[preloads, preload_words + 1], the cycle in which each word of weights is read, and then the word of

@@ -35,7 +35,7 @@ from tpusim.machines.tpu.event.log import (
     UNKNOWN,
     VECTOR_WORK,
     WAITING_WEIGHTS,
-    Moved,
+    MoveTimes,
 )
 from tpusim.machines.tpu.event.state import (
     FINISHED,
@@ -93,9 +93,9 @@ def next_free(cells: Any, end: int, base: int, at: int) -> int:
 
 def room(state: LoopState, until: int) -> bool:
     """Whether the cells reach to cycle `until`; if not, the state says how far they must."""
-    if until - state.clock[0].base <= state.cells.shape[1]:
+    if until - state.window[0].first <= state.cells.shape[1]:
         return True
-    state.clock[0].room = until
+    state.window[0].room = until
     return False
 
 
@@ -103,11 +103,11 @@ def reserve(program: Columns, state: LoopState, client: int, start: int, words: 
     """Own every `period`-th cycle from `start` on, `words` times."""
     if words <= 0:
         return
-    port, first = program.port_of[client], start - state.clock[0].base
+    port, first = program.port_of[client], start - state.window[0].first
     last = first + (words - 1) * period
     state.cells[port, first : last + 1 : period] = client
     state.owned[client] += words
-    state.ends[port] = max(state.ends[port], last + 1 + state.clock[0].base)
+    state.ends[port] = max(state.ends[port], last + 1 + state.window[0].first)
 
 
 def claim(
@@ -119,14 +119,14 @@ def claim(
     those of preload number `load` from `word` on.
     """
     port = program.port_of[WEIGHT]
-    cells, base, end = state.cells[port], state.clock[0].base, state.ends[port]
+    cells, base, end = state.cells[port], state.window[0].first, state.ends[port]
     found = start - spacing
     for each in range(words):
         found = next_free(cells, end, base, found + spacing)
         while pace.turns >= 0 and program.turns[pace.turns + found % pace.period]:
             found = next_free(cells, end, base, found + program.turns[pace.turns + found % pace.period])
         cells[found - base] = WEIGHT
-        if state.clock[0].keeps:
+        if state.window[0].keeps:
             state.reads[load, word + each] = found
     state.owned[WEIGHT] += words
     state.ends[port] = max(end, found + 1)
@@ -343,21 +343,21 @@ def keep(program: Columns, state: LoopState) -> int:
 # ---- transfers (section 5)
 
 
-def begin(program: Columns, state: LoopState, row: Row, move: MoveRecipe, log: Moved) -> int:
+def begin(program: Columns, state: LoopState, row: Row, move: MoveRecipe, log: MoveTimes) -> int:
     """Give the next transfer the bus, if all that it waits for is known."""
-    clock = state.clock[0]
+    dma = state.dma[0]
     ready, data, _, others, stored = known(program, state, row)
     if not ready:
         return WAITS
     log.bus, log.free = move.bus, state.bus_free[move.bus]
     # A fill must not read what a spill has not yet stored.
-    log.ready, log.freed = max(log.free, clock.begun, data, others, stored), max(clock.freed, others)
+    log.ready, log.freed = max(log.free, dma.begun, data, others, stored), max(dma.freed, others)
     # At most two transfers have data on their way from or to the lanes.
-    log.start = log.ready if row.kind == PREFETCH else max(log.ready, clock.staged)
+    log.start = log.ready if row.kind == PREFETCH else max(log.ready, dma.staged)
     return GOES_ON
 
 
-def bring(program: Columns, state: LoopState, move: MoveRecipe, log: Moved) -> None:
+def bring(program: Columns, state: LoopState, move: MoveRecipe, log: MoveTimes) -> None:
     """Words of a fill come evenly from the pipe, the first after the latency."""
     first = log.start + program.latency[move.bus]
     for word in range(move.words):
@@ -365,25 +365,25 @@ def bring(program: Columns, state: LoopState, move: MoveRecipe, log: Moved) -> N
     log.come, log.ended = first + move.moving + 1, log.start + move.busy
 
 
-def demand(state: LoopState, move: MoveRecipe, log: Moved) -> None:
+def demand(state: LoopState, move: MoveRecipe, log: MoveTimes) -> None:
     """The pipe can take the words of a spill evenly, the first at once."""
     for word in range(move.words):
         state.wanted[word] = log.start + word * move.busy // move.words
     log.come = log.start + (move.words - 1) * move.moving // move.words + 1
 
 
-def store(program: Columns, move: MoveRecipe, log: Moved) -> None:
+def store(program: Columns, move: MoveRecipe, log: MoveTimes) -> None:
     """The last word of a spill, taken from the port, must still cross the bus and be stored."""
     log.busy, log.stalled = move.busy, log.start + move.busy
     log.ended = max(log.stalled, log.taken + 1 - (-move.busy // move.words))
     log.stored = log.ended + program.latency[move.bus]
 
 
-def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: Moved) -> int:
+def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: MoveTimes) -> int:
     """Take the first free cycle of the port for every word that is wanted, and for every access beside it, in order."""
-    clock, port = state.clock[0], program.port_of[DMA]
-    cells, base, end, wanted = state.cells[port], clock.base, state.ends[port], state.wanted
-    last_wanted, word, slot = wanted[move.words - 1], 0, clock.last - 1
+    dma, window, port = state.dma[0], state.window[0], program.port_of[DMA]
+    cells, base, end, wanted = state.cells[port], window.first, state.ends[port], state.wanted
+    last_wanted, word, slot = wanted[move.words - 1], 0, dma.last - 1
     if kind == PREFETCH:
         slot = last_wanted - 1
     elif kind == BANK_FILL:
@@ -391,7 +391,7 @@ def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: M
         for word in range(move.words):
             slot = max(slot + 1, wanted[word])
     else:
-        if clock.keeps and not room(state, max(last_wanted, end, slot) + move.accesses + 8):
+        if window.keeps and not room(state, max(last_wanted, end, slot) + move.accesses + 8):
             return MORE_ROOM
         for number in range(move.parts, move.parts_end):
             its = program.parts[number]
@@ -400,23 +400,23 @@ def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: M
                 behind = its.behind if at == its.words - 1 else 0
                 for access in range(before + 1 + behind):
                     slot = next_free(cells, end, base, max(slot + 1, wanted[word]))
-                    if clock.keeps:
+                    if window.keeps:
                         cells[slot - base] = DMA
                     if access == before:
                         state.taken[word] = slot
                 word += 1
         state.owned[DMA] += move.accesses
-        clock.settled, log.taken = slot + 1, state.taken[move.words - 1]
-        if clock.keeps:
+        window.settled, log.taken = slot + 1, state.taken[move.words - 1]
+        if window.keeps:
             state.ends[port] = max(end, slot + 1)
     log.converted, log.done = last_wanted + 1, slot + 1
     return GOES_ON
 
 
-def settle(program: Columns, state: LoopState, step: int, row: Row, log: Moved) -> int:
+def settle(program: Columns, state: LoopState, step: int, row: Row, log: MoveTimes) -> int:
     """A transfer is over: the bus is free again, and the transfer after the next may begin."""
-    clock = state.clock[0]
-    clock.begun, clock.freed = log.start, log.freed
+    clock, dma = state.clock[0], state.dma[0]
+    dma.begun, dma.freed = log.start, log.freed
     state.bus_free[log.bus] = log.ended
     if row.kind == SPILL:
         clock.end = max(clock.end, log.stored)
@@ -425,15 +425,15 @@ def settle(program: Columns, state: LoopState, step: int, row: Row, log: Moved) 
     else:
         log.busy, log.stalled = log.ended - log.start, log.ended
     if row.kind != PREFETCH:
-        clock.staged, clock.last = clock.last, log.done
+        dma.staged, dma.last = dma.last, log.done
         log.held = held_in(log.done - 1, log)
     finish(state, step, log.done)
-    to_come = state.move_bounds[clock.transfer] if len(state.move_bounds) else -1
-    clock.transfer += 1
+    to_come = state.move_bounds[dma.transfer] if len(state.move_bounds) else -1
+    dma.transfer += 1
     return OVERDUE if to_come >= 0 and log.ended + to_come >= clock.limit else GOES_ON
 
 
-def held_in(cycle: int, log: Moved) -> int:
+def held_in(cycle: int, log: MoveTimes) -> int:
     """What holds a transfer in a cycle: the first that still applies."""
     if cycle < log.freed:
         return BLOCKED
@@ -444,13 +444,13 @@ def held_in(cycle: int, log: Moved) -> int:
 
 def transfer(program: Columns, state: LoopState) -> int:
     """The next transfer from its begin to its end; a DRAM with banks serves it between calls of `run`."""
-    clock = state.clock[0]
-    if clock.transfer == len(program.transfers):
+    dma = state.dma[0]
+    if dma.transfer == len(program.transfers):
         return WAITS
-    step = program.transfers[clock.transfer]
+    step = program.transfers[dma.transfer]
     row = program.rows[step]
     move, log, spills = program.moves[row.recipe], state.moves[row.number], row.kind == SPILL
-    if clock.stage == TO_BEGIN:
+    if dma.stage == TO_BEGIN:
         if begin(program, state, row, move, log) == WAITS:
             return WAITS
         if move.served:
@@ -459,14 +459,14 @@ def transfer(program: Columns, state: LoopState) -> int:
             demand(state, move, log)
         else:
             bring(program, state, move, log)
-    if clock.stage <= WANTED:
+    if dma.stage <= WANTED:
         if take(program, state, row.kind, move, log) == MORE_ROOM:
             return MORE_ROOM
         if spills and move.served:
             return STORE
         if spills:
             store(program, move, log)
-    clock.stage = TO_BEGIN
+    dma.stage = TO_BEGIN
     return settle(program, state, step, row, log)
 
 

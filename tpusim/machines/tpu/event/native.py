@@ -25,14 +25,14 @@ from tpusim.base.imports import numba_if_there
 from tpusim.machines.tpu import definition
 from tpusim.machines.tpu.event import columns, log, loop, state
 from tpusim.machines.tpu.event.columns import Columns
-from tpusim.machines.tpu.event.state import LoopState
+from tpusim.machines.tpu.event.state import LoopRun, LoopState
 
 _SOURCES = (loop, state, log, columns, definition, sys.modules[__name__])
 """Modules from which the loop takes functions, constants and tables, and the one that compiles it."""
 _HEAD = b"tpusim loop "
 
 
-class Native:
+class MachineCode:
     """The compiled loop."""
 
     def __init__(self, code: bytes) -> None:
@@ -50,14 +50,24 @@ class Native:
         call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * numbers)
         self._run = call(self._engine.get_function_address(loop.run.__name__))
 
-    def run(self, program: Columns, times: LoopState) -> tuple[int, LoopState]:
-        """Run the loop until it stops, for more room excepted; return why, and the state by then."""
-        return state.with_room(self._once, program, times)
+    def begin(self, program: Columns, tables: LoopState) -> NativeRun:
+        """A run of it."""
+        return NativeRun(self._run, program, tables)
 
-    def _once(self, program: Columns, times: LoopState) -> int:
+
+class NativeRun(LoopRun):
+    """A run of the loop as machine code."""
+
+    def __init__(self, run: Callable[..., int], program: Columns, tables: LoopState) -> None:
+        super().__init__(program, tables)
+        self._run, self._given, self._described = run, list[int](), tables
+
+    def _once(self) -> int:
         status, error = ctypes.c_int64(), ctypes.c_void_p()
-        given = [number for table in (*program, *times) for number in _described(table)]
-        if self._run(ctypes.addressof(status), ctypes.addressof(error), *given):
+        if self._described is not self.state:
+            self._given = [number for table in (*self.program, *self.state) for number in _described(table)]
+            self._described = self.state
+        if self._run(ctypes.addressof(status), ctypes.addressof(error), *self._given):
             raise RuntimeError("the compiled loop of the event engine has failed")
         return status.value
 
@@ -74,11 +84,11 @@ _AXES_WRITTEN = [state.AXES.get(name, 1) for name in LoopState._fields]
 
 
 @cache
-def loaded() -> Native | None:
+def loaded() -> MachineCode | None:
     """The loop as machine code, compiled now if no object file has it; None, with a warning, where nothing can."""
     try:
         found = code()
-        return None if found is None else Native(found)
+        return None if found is None else MachineCode(found)
     except Exception as error:  # A library of the wrong version may raise anything.
         slow = "it runs as Python, some 20 times slower"
         warn(f"The loop of the event engine cannot be compiled ({error}): {slow}", stacklevel=2)

@@ -13,27 +13,34 @@ import numpy as np
 
 from tpusim.machines.tpu.event import columns, log, loop, state
 from tpusim.machines.tpu.event.columns import Columns
-from tpusim.machines.tpu.event.state import MORE_ROOM, LoopState, roomier
+from tpusim.machines.tpu.event.state import LoopRun, LoopState
 
-_READ = (
-    columns.Row, columns.Wait, columns.LoadRecipe, columns.PassRecipe, columns.WorkRecipe, columns.MoveRecipe,
-    columns.MovedPart, columns.ArrayPace, columns.LostFrames, columns.PointerReads, columns.MachineRow,
-)  # fmt: skip
-_WRITTEN = state.ArrayUnit, state.DmaClock, log.Loaded, log.Passed, log.Worked, log.Moved
-_OF_RECORD = {tuple(row.__annotations__): row for row in (*_READ, *_WRITTEN)}
+_OF_RECORD = {
+    tuple(fields): row
+    for module in (columns, log, state)
+    for row in vars(module).values()
+    if isinstance(row, type) and (fields := vars(row).get("__annotations__"))
+}
+"""Classes of rows, by the names of their fields."""
 
 
-def run(program: Columns, times: LoopState) -> tuple[int, LoopState]:
-    """Run the loop until it stops, for more room excepted; return why, and the state by then."""
-    listed, read = LoopState(*map(_listed, times)), Columns(*map(_listed, program))
-    while (status := loop.run(read, listed)) == MORE_ROOM:
-        _write(times.clock, listed.clock)
-        times = roomier(times)
-        listed = listed._replace(clock=_listed(times.clock), cells=times.cells)
-    for table, rows in zip(times, listed, strict=True):
-        if rows is not table:
-            _write(table, rows)
-    return status, times
+class PlainRun(LoopRun):
+    """A run of the loop as Python."""
+
+    def __init__(self, program: Columns, tables: LoopState) -> None:
+        super().__init__(program, tables)
+        self.program, self.state = Columns(*map(_listed, program)), LoopState(*map(_listed, tables))
+
+    def _once(self) -> int:
+        return loop.run(self.program, self.state)
+
+    @property
+    def tables(self) -> LoopState:
+        """The state in arrays."""
+        for table, rows in zip(self._tables, self.state, strict=True):
+            if isinstance(rows, list):
+                _write(table, rows)
+        return super().tables
 
 
 def _listed(table: Any) -> Any:

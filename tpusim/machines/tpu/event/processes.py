@@ -40,15 +40,15 @@ from tpusim.machines.tpu.event.conflicts import ConflictCounter, Cycles
 from tpusim.machines.tpu.event.log import (
     BLOCKED,
     CAUSES,
-    LOADED,
-    MOVED,
-    PASSED,
+    LOAD_TIMES,
+    MOVE_TIMES,
+    PASS_TIMES,
     PORT_STALL,
     STARVING,
     UNKNOWN,
     VECTOR_WORK,
     WAITING_WEIGHTS,
-    WORKED,
+    WORK_TIMES,
     Log,
     Owners,
 )
@@ -63,7 +63,7 @@ Waits: TypeAlias = Generator[simpy.Event, int, Found]
 """What a process does until it has found something."""
 
 
-class Waited(NamedTuple):
+class Inputs(NamedTuple):
     """What a step has waited for: its `data` are there from that cycle on, brought last by that step (-1 for none), and
     all `others` are done.
     """
@@ -117,9 +117,9 @@ class Board:
         self.end = max(self.end, done)
         self.done[step].succeed(done)
 
-    def waited(self, step: Step) -> Waits[Waited]:
+    def waited(self, step: Step) -> Waits[Inputs]:
         """Wait until the times of all steps are known that a step waits for."""
-        found = Waited(0, -1, 0)
+        found = Inputs(0, -1, 0)
         for each in step.after:
             done = yield self.done[each]
             if self.program.steps[each].cause != STARVED:
@@ -140,7 +140,7 @@ class IssueUnit:
         self.board, self.array, self.pace, self.cause = board, array, 0, STARVING
         self.issued = self.ended = self.free = self.drained = self.worked = 0
         self.written = -1
-        self.weights: dict[int, tuple[Waited, int]] = {}
+        self.weights: dict[int, tuple[Inputs, int]] = {}
         """What each preload has waited for, and when its weights are in the array."""
         self.conflicts = [ConflictCounter(board.hardware, frame.period) for frame in board.frames]
         # For each cycle of a frame, the cycles from there on that weights must leave to others.
@@ -162,7 +162,7 @@ class IssueUnit:
         # With many arrays, a frame in progress may outlast the few words in it.
         self.board.end = max(self.board.end, self.ended)
 
-    def preload(self, index: int, step: Preload, waited: Waited) -> None:
+    def preload(self, index: int, step: Preload, waited: Inputs) -> None:
         """Read the words of weights, one every W cycles, then that of the biases, each in the first free cycle."""
         hardware, turns = self.board.hardware, self.turns[self.board.program.number_of_pace(index)]
         ready = max(self.issued if hardware.array.weight_buffers > 1 else self.ended, self.free)
@@ -188,7 +188,7 @@ class IssueUnit:
         port.own(WEIGHT, [cycle])
         return cycle
 
-    def stream(self, index: int, step: Stream, waited: Waited) -> None:
+    def stream(self, index: int, step: Stream, waited: Inputs) -> None:
         """Issue a pass, in the first frame that begins behind all that it waits for; waits count in this order."""
         number = self.board.program.number_of_pace(index)
         frame, anew, self.pace = self.board.frames[number], number != self.pace, number
@@ -270,7 +270,7 @@ def vector_unit(board: Board, arrays: Sequence[IssueUnit]) -> Waits[None]:
             ahead.clear()
 
 
-def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vector, waited: Waited) -> None:
+def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vector, waited: Inputs) -> None:
     """Read scalars, then the operands of each turn, and write its results after a fixed delay; arrays stand by."""
     loaded = max(array.free for array in arrays)
     issued = max(waited.data, loaded, waited.others, *(max(array.ended, array.drained) for array in arrays))
@@ -406,10 +406,10 @@ def timed(program: Program, hardware: Hardware) -> Log:
         columns=columns_of(program, hardware),
         frames=board.frames,
         buses=tuple(dma.memories),
-        loads=np.array(sorted(board.loads), LOADED),
-        passes=np.array(sorted(board.passes), PASSED),
-        works=np.array(board.works, WORKED),
-        moves=np.array(board.moves, MOVED),
+        loads=np.array(sorted(board.loads), LOAD_TIMES),
+        passes=np.array(sorted(board.passes), PASS_TIMES),
+        works=np.array(board.works, WORK_TIMES),
+        moves=np.array(board.moves, MOVE_TIMES),
         owned=owned,
         owners=owners,
         reads=np.array(reads, np.int64).reshape(-1, hardware.preload_words + 1),

@@ -1,8 +1,7 @@
-"""What the loop keeps while it runs: units, the DMA's clock, owners of the ports' cycles, and the tables of the log."""
+"""What the loop keeps while it runs: units, the DMA, owners of the ports' cycles, and the tables of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from tpusim.machines.tpu.event.columns import (
     Records,
     record_of,
 )
-from tpusim.machines.tpu.event.log import LOADED, MOVED, PASSED, STARVING, UNKNOWN, WORKED
+from tpusim.machines.tpu.event.log import LOAD_TIMES, MOVE_TIMES, PASS_TIMES, STARVING, UNKNOWN, WORK_TIMES
 
 FINISHED, STUCK, OVERDUE, MORE_ROOM, SERVE, STORE, GOES_ON, WAITS = range(8)
 """Why the loop stops: at the end, where nothing can go on, past the limit, for more room in `cells`, for a DRAM with
@@ -60,38 +59,54 @@ class ArrayUnit:
     cause: int
 
 
-class DmaClock:
-    """The run as a whole, and the DMA.
+class RunClock:
+    """The run as a whole, and its Keeps.
 
     Attributes:
         end, limit: the latest time so far, and the cycle in which the run is overdue.
-        transfer, stage: number of the next transfer, and how far it is.
-        begun: start of the last transfer.
-        last, staged: when the last transfer to or from lanes or banks is done, and the one before.
-        freed: until when the last transfer waited for steps.
         keep, kept: number of the next Keep, and when the last one ended.
-        base, room: the first cycle of `cells`, and the cycle to which they must reach at the next try.
-        settled: first cycle that nobody has settled yet.
-        keeps: whether all owners are kept, and all reads of weights.
     """
 
     end: int
     limit: int
+    keep: int
+    kept: int
+
+
+class DmaUnit:
+    """The DMA.
+
+    Attributes:
+        transfer, stage: number of the next transfer, and how far it is.
+        begun: start of the last transfer.
+        last, staged: when the last transfer to or from lanes or banks is done, and the one before.
+        freed: until when the last transfer waited for steps.
+    """
+
     transfer: int
     stage: int
     begun: int
     last: int
     staged: int
     freed: int
-    keep: int
-    kept: int
-    base: int
+
+
+class CellWindow:
+    """The cycles of which `cells` have the owners.
+
+    Attributes:
+        first, room: the first of them, and the cycle to which they must reach at the next try.
+        settled: first cycle that nobody has settled yet.
+        keeps: whether all owners are kept, and all reads of weights.
+    """
+
+    first: int
     room: int
     settled: int
     keeps: int
 
 
-UNIT, CLOCK = record_of(ArrayUnit), record_of(DmaClock)
+UNIT, CLOCK, DMA_UNIT, WINDOW = map(record_of, (ArrayUnit, RunClock, DmaUnit, CellWindow))
 
 
 class LoopState(NamedTuple):
@@ -100,7 +115,7 @@ class LoopState(NamedTuple):
     Attributes:
         done: int64, cycle from which each step is done; UNKNOWN before its time is known.
         units: of UNIT, a row for each array.
-        clock: of CLOCK, one row.
+        clock, dma, window: of CLOCK, DMA_UNIT and WINDOW, one row each.
         bus_free: int64[buses], cycle from which each bus is free.
         ends: int64[ports], cycle after the last one owned.
         owned: int64, cycles owned by each client.
@@ -110,12 +125,14 @@ class LoopState(NamedTuple):
         move_bounds: int64, least cycles of the bus from the end of each transfer to the end of the last spill on it; -1
             behind that.
         reads: as in the log.
-        cells: uint8[ports, cycles], owner of each cycle from `base` on.
+        cells: uint8[ports, cycles], owner of each cycle of the window.
     """
 
     done: Numbers
     units: Records
     clock: Records
+    dma: Records
+    window: Records
     bus_free: Numbers
     ends: Numbers
     owned: Numbers
@@ -131,7 +148,10 @@ class LoopState(NamedTuple):
     cells: NDArray[np.uint8]
 
 
-RECORDS = {"units": UNIT, "clock": CLOCK, "loads": LOADED, "passes": PASSED, "works": WORKED, "moves": MOVED}
+RECORDS = {
+    "units": UNIT, "clock": CLOCK, "dma": DMA_UNIT, "window": WINDOW,
+    "loads": LOAD_TIMES, "passes": PASS_TIMES, "works": WORK_TIMES, "moves": MOVE_TIMES,
+}  # fmt: skip
 """Records of the tables; `cells` are uint8, and all others int64."""
 
 AXES = {"reads": 2, "cells": 2}
@@ -145,11 +165,13 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     """The state before the first step; `keeps` keeps the owners of all cycles and the reads of all weights."""
     kind, machine = columns.rows["kind"], columns.machine[0]
     count, most = np.bincount(kind, minlength=KEEP + 1).tolist(), int(columns.moves["words"].max(initial=1))
-    units, clock = np.zeros(columns.arrays, UNIT), np.zeros(1, CLOCK)
+    units = np.zeros(columns.arrays, UNIT)
+    clock, dma, window = np.zeros(1, CLOCK), np.zeros(1, DMA_UNIT), np.zeros(1, WINDOW)
     units["place"], units["written"], units["cause"] = columns.orders[:-1], -1, STARVING
-    clock["limit"], clock["begun"], clock["keeps"] = limit, machine["launch"], keeps
-    loads, passes = np.zeros(count[PRELOAD], LOADED), np.zeros(count[STREAM], PASSED)
-    works, moves = np.zeros(count[VECTOR_STEP] * columns.arrays, WORKED), np.zeros(len(columns.transfers), MOVED)
+    clock["limit"], dma["begun"], window["keeps"] = limit, machine["launch"], keeps
+    loads, passes = np.zeros(count[PRELOAD], LOAD_TIMES), np.zeros(count[STREAM], PASS_TIMES)
+    works = np.zeros(count[VECTOR_STEP] * columns.arrays, WORK_TIMES)
+    moves = np.zeros(len(columns.transfers), MOVE_TIMES)
     loads["step"], passes["step"], moves["step"] = columns.steps(PRELOAD), columns.steps(STREAM), columns.transfers
     works["step"] = columns.steps(VECTOR_STEP).repeat(columns.arrays)
     works["array"] = np.arange(len(works)) % columns.arrays
@@ -158,6 +180,8 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
         done=np.full(len(kind), UNKNOWN),
         units=units,
         clock=clock,
+        dma=dma,
+        window=window,
         bus_free=np.full(len(columns.latency), machine["launch"]),
         ends=np.zeros(ports, np.int64),
         owned=np.zeros(len(CLIENTS), np.int64),
@@ -174,24 +198,42 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     )
 
 
+class LoopRun:
+    """A run of the loop over the columns of a Program. It goes on whenever it is told to, from where its state stands.
+
+    Attributes:
+        state: tables as this form of the loop has them, whose rows have attributes.
+    """
+
+    def __init__(self, program: Columns, tables: LoopState) -> None:
+        rows = {name: getattr(tables, name).view(np.recarray) for name in ("dma", "window", "moves")}
+        self.program, self.state, self._tables = program, tables._replace(**rows), tables
+
+    def go_on(self) -> int:
+        """Run the loop until it stops, for more room excepted; return why."""
+        while (status := self._once()) == MORE_ROOM:
+            self.state = roomier(self.state)
+        return status
+
+    def _once(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def tables(self) -> LoopState:
+        """The state in arrays."""
+        return self._tables._replace(cells=self.state.cells)
+
+
 def roomier(state: LoopState) -> LoopState:
     """A state whose cells reach as far as the loop asks; what is settled is forgotten, unless all is kept."""
-    clock, cells = state.clock, state.cells
-    base, until = int(clock["base"][0]), int(clock["room"][0])
-    first, width = base if clock["keeps"][0] else int(clock["settled"][0]), cells.shape[1]
-    while 2 * (until - first) > width:
+    window, cells = state.window[0], state.cells
+    first, width = window.first if window.keeps else window.settled, cells.shape[1]
+    while 2 * (window.room - first) > width:
         width *= 2
-    live, clock["base"] = cells[:, first - base :], first
+    live, window.first = cells[:, first - window.first :], first
     fresh = np.zeros((len(cells), width), np.uint8)
     fresh[:, : live.shape[1]] = live
     return state._replace(cells=fresh)
-
-
-def with_room(run: Callable[[Columns, LoopState], int], program: Columns, state: LoopState) -> tuple[int, LoopState]:
-    """Run the loop until it stops, for more room excepted; return why, and the state by then."""
-    while (status := run(program, state)) == MORE_ROOM:
-        state = roomier(state)
-    return status, state
 
 
 def bounds_of(columns: Columns) -> tuple[Numbers, Numbers]:

@@ -12,15 +12,21 @@ BOOKED = (
 )  # fmt: skip
 """Ways in which a unit spends its cycles; the rest is idle."""
 
-OPEN, IDLING, MOVED, END, EVENTS, VECTOR_STEP, VECTOR_FROM, LAYER, TOLD, FAILED, KEEPS, KEPT = range(12)
+OPEN, IDLING, MOVED, END, EVENTS, VECTOR_STEP, VECTOR_FROM, LAYER, FAILED, KEEPS, KEPT = range(11)
 """Registers of the control: steps that are not done; cycles in which nothing has moved; the last cycle in which a
 transfer has moved a word; the cycle in which all spills so far are stored; events; the vector step that is carried out,
-or -1, and the cycle from which it asks for the port; layers that are over, and the cycle in which Python was told of
-the last; the row of the array that has failed; Keeps that are done, and those that Python has heard of.
+or -1, and the cycle from which it asks for the port; layers that are over; the row of the array that has failed; Keeps
+that are done, and those that Python has heard of.
 """
 
 BEGINS, ENDS, FETCHED = range(3)
 """Events of transfers: one begins, a spill has its last word, a prefetch is over."""
+
+
+WORK, LATEST, LATEST_OVER = range(3)
+"""Registers of the vector unit's work for a queue: its cycles so far, those of the latest among them, and the cycle in
+which that is over, which may lie ahead.
+"""
 
 
 class BoardRegisters(NamedTuple):
@@ -34,8 +40,8 @@ class BoardRegisters(NamedTuple):
     waits: Counts
     # Cycles of each unit by BOOKED: arrays, then preloads, queue by queue, then buses.
     use: Counts
-    # Cycles of the vector unit by the step that it works for, queue by queue.
-    adding: Counts
+    # Work of the vector unit, [queue, from WORK on].
+    work: Counts
     # Cycles of HBM's bus by step.
     held: Counts
     # Cycles of ports by client.
@@ -60,6 +66,13 @@ def waiting(done: Counts, waits: Counts, first: int, past: int, now: int) -> boo
         if done[waits[place]] > now:
             return True
     return False
+
+
+@part
+def book_work(board: BoardRegisters, queue: int, cycles: int, over: int) -> None:
+    """Book work of the vector unit that ends with the cycle before `over`; work of a queue is done in turn."""
+    board.work[queue, WORK] += cycles
+    board.work[queue, LATEST], board.work[queue, LATEST_OVER] = cycles, over
 
 
 @part

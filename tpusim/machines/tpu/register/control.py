@@ -31,7 +31,6 @@ from tpusim.machines.tpu.register.board import (
     KEPT,
     LAYER,
     OPEN,
-    TOLD,
     BoardRegisters,
     finish,
     waiting,
@@ -134,6 +133,8 @@ def advance(
     while True:
         if at[STAGE] == CONTROL:
             now = at[NOW]
+            if _layer_over(streams, board, now):
+                return LAYER_OVER
             rests = _at_rest(board, streams, transfers, dram, now)
             if rests and now >= _end(board, streams) + transfers.skew:
                 return OVER
@@ -224,8 +225,6 @@ def _decide(
     unit's other slots.
     """
     at, queues = board.at, len(streams.units)
-    if _layer_over(streams, board, now):
-        return LAYER_OVER
     # The order matters: what a unit finishes in this cycle, the units after it may use in this cycle.
     while at[KEEPS] < len(clock.keeps):
         keep = clock.keeps[at[KEEPS]]
@@ -267,14 +266,16 @@ def _decide(
 
 @part
 def _layer_over(streams: Streams, board: BoardRegisters, now: int) -> bool:
-    """Whether a layer but the last is over in this cycle: its last pass or vector step is, in every array."""
+    """Whether one more layer but the last is over in this cycle: its last pass or vector step is, in every array."""
     layer = board.at[LAYER]
-    if layer >= len(streams.through) or board.at[TOLD] == now or any_running(streams, board, now):
+    if layer >= len(streams.through):
         return False
     for queue in range(len(streams.units)):
-        if streams.units[queue]["issued"] != streams.through[layer, queue]:
+        # An array may stream for the next layer while another's last frame goes on.
+        left = streams.through[layer, queue] - streams.units[queue]["issued"]
+        if left > 0 or (left == 0 and running(streams, board, queue, now)):
             return False
-    board.at[LAYER], board.at[TOLD] = layer + 1, now
+    board.at[LAYER] = layer + 1
     return True
 
 

@@ -31,9 +31,9 @@ from tpusim.machines.tpu.register.board import (
     FAILED,
     KEEPS,
     KEPT,
+    LATEST_OVER,
     MOVED,
     OPEN,
-    TOLD,
     VECTOR_STEP,
     BoardRegisters,
 )
@@ -81,11 +81,11 @@ class RegisterMachine:
         transfers, keeps = transfers_of(program, hardware, settings, waits, *memories), keeps_of(program, waits)
         steps, queues = len(program.steps), array.queues
         at = np.zeros(KEPT + 1, np.int64)
-        at[[OPEN, MOVED, VECTOR_STEP, TOLD]] = steps, -1, -1, -1
+        at[[OPEN, MOVED, VECTOR_STEP]] = steps, -1, -1
         board = BoardRegisters(
             at, np.full(steps, NEVER), np.array(waits.steps, np.int64),
-            np.zeros((2 * queues + len(hardware.pipes), len(BOOKED)), np.int64), np.zeros((queues, steps), np.int64),
-            np.zeros(steps, np.int64), np.zeros(len(CLIENTS), np.int64),
+            np.zeros((2 * queues + len(hardware.pipes), len(BOOKED)), np.int64),
+            np.zeros((queues, LATEST_OVER + 1), np.int64), np.zeros(steps, np.int64), np.zeros(len(CLIENTS), np.int64),
             np.zeros((4 + 3 * len(transfers.each), 2), np.int64), np.tile(IDLE, slots).astype(ORDER),
         )  # fmt: skip
         chains = min(array.weights_per_cycle, hardware.vector_memory.word_elements)
@@ -259,8 +259,10 @@ class RegisterMachine:
         names = [unit_name(unit, at) for unit in ("systolic_array", "preload") for at in range(queues)]
         names += self.hardware.pipes
         uses = {name: _counted(BOOKED, use.tolist()) for name, use in zip(names, board.use, strict=True)}
+        for queue, (work, latest, over) in enumerate(board.work.tolist()):
+            uses[unit_name("vector_unit", queue)] = Counter(busy=work - min(latest, max(0, over - self.now)))
         order = [unit_name(unit, at) for at in range(queues) for unit in ("systolic_array", "preload", "vector_unit")]
-        found = {name: uses.get(name, Counter[str]()) for name in (*order, *self.hardware.pipes)}
+        found = {name: uses[name] for name in (*order, *self.hardware.pipes)}
         return {**found, PORTS: _counted(CLIENTS, board.granted.tolist())}
 
     def timing(self) -> Timing:
@@ -282,16 +284,12 @@ class RegisterMachine:
         return replace(whole, hbm=self.memory.use if self.memory else None, layers=tuple(layers))
 
     def _account(self, cycles: int, booked: Booked, steps: Sequence[int], reads: int, writes: int) -> Timing:
-        """Every unit's split of `cycles`; the vector unit's, and HBM's by the labels of transfers, are those of
-        `steps`, whenever that was.
-        """
+        """Every unit's split of `cycles`; HBM's by the labels of transfers is that of `steps`, whenever that was."""
         board, bus = self.registers.board, Counter[str]()
         for step in steps:
             if board.held[step]:
                 bus[self.program.steps[step].label] += int(board.held[step])
         units = {unit: use for unit, use in booked.items() if unit != PORTS}
-        for at, adding in enumerate(board.adding):
-            units[unit_name("vector_unit", at)] = Counter(busy=int(adding[list(steps)].sum()))
         found = accounts(units, booked[PORTS], cycles, self.program.ports(self.hardware))
         return Timing(cycles, found, dict(bus), reads, writes)
 

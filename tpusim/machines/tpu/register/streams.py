@@ -18,6 +18,7 @@ from tpusim.machines.tpu.register.board import (
     VECTOR_STEP,
     WAITING_WEIGHTS,
     BoardRegisters,
+    book_work,
     finish,
     waiting,
 )
@@ -126,7 +127,7 @@ def clock_streams(
     frame = own.frames[unit["frame"]]
     if frame["finish_cycles"] and not frame["accumulates"]:
         for array in range(unit["first"], unit["first"] + unit["arrays"]):
-            _note_sums(own, wires, array, now)
+            _note_sums(own, board, wires, queue, array, now)
     _take_frame(own, board, queue, now)
     frame = own.frames[unit["frame"]]
     # Read before issuing: in a frame of one cycle, the last word is read in the very cycle in which the next stream
@@ -313,12 +314,16 @@ def ask_pointers(own: Streams, order: Record, now: int) -> bool:
 
 
 @part
-def _note_sums(own: Streams, wires: Wires, array: int, now: int) -> None:
-    """Note since when a word without a partial sum could be finished."""
-    queue = own.queues[array]
-    for number in range(queue["summed"], min(queue["read"], wires.complete[array, 0])):
+def _note_sums(own: Streams, board: BoardRegisters, wires: Wires, queue: int, array: int, now: int) -> None:
+    """Note since when a word without a partial sum could be finished; finishing begins at once."""
+    words, unit = own.queues[array], own.units[queue]
+    for number in range(words["summed"], min(words["read"], wires.complete[array, 0])):
         word = own.words[array, number]
-        word["summed"] = min(word["summed"], now)
+        if word["summed"] > now:
+            word["summed"] = now
+            at, frame = own.issues[word["issue"]], own.frames[unit["frame"]]
+            if at["finishes"] and array == unit["first"]:
+                book_work(board, queue, frame["finish_cycles"], now + frame["finish_cycles"])
 
 
 @part
@@ -348,12 +353,14 @@ def ask_psums(own: Streams, board: BoardRegisters, wires: Wires, queue: int, ord
         word = own.words[array, number]
         word["summed"] = now
         at = own.issues[word["issue"]]
+        # The words of a frame are added to and finished side by side, so that is booked once, with the first array's.
+        if array == unit["first"]:
+            adds = frame["add_cycles"] if at["accumulate"] else 0
+            finishing = frame["finish_cycles"] if at["finishes"] else 0
+            book_work(board, queue, adds + finishing, now + frame["add_cycles"] + finishing)
         if at["accumulate"]:
             order["client"], order["step"], order["lanes"] = PSUM, at["step"], at["lanes"]
             order["address"], order["array"], order["number"] = at["base"] + word["word"], array, number
-            # All adds of a frame go on side by side, so they are booked once, with the first array.
-            if array == unit["first"]:
-                board.adding[queue, at["step"]] += frame["add_cycles"]
             return True
     return False
 
@@ -398,8 +405,6 @@ def ask_results(own: Streams, board: BoardRegisters, wires: Wires, queue: int, o
         order["address"], order["array"], order["number"] = at["base"] + word["word"], array, number
         order["accumulate"], order["finishes"] = at["accumulate"], at["finishes"]
         unit["held"] -= 1
-        if at["finishes"] and array == unit["first"]:
-            board.adding[queue, at["step"]] += frame["finish_cycles"]
         return True
     return False
 
@@ -448,7 +453,7 @@ def ask_vector(own: Streams, board: BoardRegisters, told: Records, port: int, no
         return count > 0
     if place == 0:
         for queue in range(len(own.units)):
-            board.adding[queue, at["step"]] += at["work"]
+            book_work(board, queue, at["work"], now)
     for side in range(place * at["stores"], min((place + 1) * at["stores"], together, at["words"] - begun)):
         if begun + side == at["words"] - 1:
             finish(board, at["step"], now + 1)
