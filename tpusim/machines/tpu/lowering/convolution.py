@@ -103,10 +103,11 @@ class Convolution(Units):
         """Ifmap, filter, partial sums."""
         plan, (ifmap, weights, sums) = self.plan, self.plan.tiling.buffers
         lanes, cols = plan.ifmap_lanes or max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
-        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, self.cut_ifmap, self._ready)
+        # Loads come again, for other column folds and other blocks.
+        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, cache(self.cut_ifmap), self._ready)
         return (
             replace(held, memory=plan.ifmap_memory, fill=plan.fill),
-            Area("weights", "filter", *weights, cols, self._sections),
+            Area("weights", "filter", *weights, cols, cache(self._sections)),
             Area("sums", "ofmap", *sums, cols),
         )
 
@@ -173,7 +174,7 @@ class Convolution(Units):
         _, block, chunk = load
         return self._prepared(chunk, self.plan.blocks[block].sizes)
 
-    def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
+    def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> Sequence[Piece]:
         """By places where they come one by one, else by rows: pieces share the rows that taps of both stand on."""
         _, block, number = load
         chunk, patch = self.plan.chunks[number], self.patch(block, number)

@@ -486,9 +486,7 @@ def _explained(plan: Plan, work: Transformation, layer: ArrayOp, program: Progra
 
 def _read(plan: Plan, program: Program) -> str:
     """Sentence about the size of the lowered matrix, and about how often it is read."""
-    moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
-    written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
-    times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written
+    times = program.bytes_moved(LOWERED, Fill) / program.bytes_moved(LOWERED, Spill)
     size = f"{plan.ifmap.size * plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
     if times < 1.01:
         return f"{size} in HBM, written and read once"

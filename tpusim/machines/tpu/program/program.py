@@ -351,9 +351,9 @@ class Program:
         readers = [each.tensor for each in self.handed if each.sources == (name,) and not each.same]
         return [each for each in readers if self.tensor(each).place == LANES]
 
-    def bytes_moved(self, tensor: str = "") -> int:
-        """Bytes that transfers of a tensor, or of all, move over a bus."""
-        moves = self.rows.done(Transfer)
+    def bytes_moved(self, tensor: str = "", kind: type[Transfer] = Transfer) -> int:
+        """Bytes that transfers of a kind move over a bus, of a tensor or of all."""
+        moves = self.rows.done(kind)
         return sum(step.hbm_bytes * count for step, count in moves if tensor in ("", step.tensor.name))
 
     def lying(self, names: Collection[str], place: Place) -> Program:

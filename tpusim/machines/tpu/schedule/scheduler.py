@@ -343,9 +343,8 @@ class Schedule:
                 wanted = LAST if area.late else first
                 for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
                     at = behind[gap] if policy.whole or gap != first else tenancy.unit
-                    held = [
-                        rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in piece.needs if need in rings
-                    ]
+                    needs = [each for each in piece.needs if each.area in rings] if piece.needs else ()
+                    held = [rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in needs]
                     queue[at].append(_Entry(wanted, piece.early, tenancy, piece, held))
         # Sorting is stable, so pieces that are wanted at the same time stay in the order of areas.
         for entries in () if policy.by_area else queue.values():
