@@ -52,7 +52,7 @@ def varied(program: Program, hardware: Hardware, seed: int) -> tuple[Program, Ha
     if hbm.dram is None:
         speed = {"bandwidth_bytes_per_s": draw.choice(SPEEDS), "latency_ps": draw.choice(LATENCIES)}
         hbm = hbm.model_copy(update=speed)
-    return replace(program, steps=tuple(map(late, program.steps))), hardware.model_copy(update={"hbm": hbm})
+    return replace(program, rows=tuple(map(late, program.rows))), hardware.model_copy(update={"hbm": hbm})
 
 
 def in_registers(program: Program, hardware: Hardware) -> Timing:
@@ -83,7 +83,7 @@ class Watch:
 
     def compare(self, program: Program, hardware: Hardware, limit: int | None, found: Timing | None) -> None:
         """What the first engine has found of a Program, maybe only that it takes `limit` cycles or more."""
-        if len(program.steps) > self._most:
+        if len(program.rows) > self._most:
             self.left_out += 1
             return
         for name in self._others:
@@ -95,8 +95,8 @@ class Watch:
                 assert timing.cycles >= limit, f"{name} takes {timing.cycles} cycles, event {limit} or more"
             else:
                 assert timing == found, f"{name} and event differ: {timing} and {found}"
-        self.programs, self.steps = self.programs + 1, self.steps + len(program.steps)
-        if self._last() is not program and len(program.steps) <= MOST_VARIED[0]:
+        self.programs, self.steps = self.programs + 1, self.steps + len(program.rows)
+        if self._last() is not program and len(program.rows) <= MOST_VARIED[0]:
             self._last = ref(program)
             for seed in range(self._variations):
                 self._vary(*varied(program, hardware, seed))

@@ -586,12 +586,12 @@ def small_layers() -> st.SearchStrategy[Conv2d | Conv1d | Gemm]:
 
 def fills(program: Program, tensor: str) -> list[Fill]:
     """The fills of one tensor, in order."""
-    return [step for step in program.steps if isinstance(step, Fill) and step.tensor.name == tensor]
+    return [step for step in program.rows if isinstance(step, Fill) and step.tensor.name == tensor]
 
 
 def spills(program: Program) -> list[Spill]:
     """All spills, in order."""
-    return [step for step in program.steps if isinstance(step, Spill)]
+    return [step for step in program.rows if isinstance(step, Spill)]
 
 
 @st.composite

@@ -215,13 +215,13 @@ def work(program: Program, hardware: Hardware) -> float:
     period = program.frame(hardware).period
     passes = (hardware.lanes + period * (1 + each.words / hardware.array.count) for each in program.streams)
     vectors = (each.words * each.beat(program.word_fill, hardware).period for each in program.vectors)
-    moved = (each.conversion_cycles(hardware) for each in program.steps if isinstance(each, Transfer))
-    return sum(passes) + sum(vectors) + sum(moved) + sum(getattr(each, "delay", 0) for each in program.steps)
+    moved = (each.conversion_cycles(hardware) for each in program.rows if isinstance(each, Transfer))
+    return sum(passes) + sum(vectors) + sum(moved) + sum(getattr(each, "delay", 0) for each in program.rows)
 
 
 def hastened(chain: Chain) -> Hardware:
     """The machine with an HBM that takes no longer for the transfers of a chain than MOST_TRANSFERRED."""
-    moved = [step for each in chain.joints for step in each.program.steps if isinstance(step, Transfer)]
+    moved = [step for each in chain.joints for step in each.program.rows if isinstance(step, Transfer)]
     hbm = chain.hardware.hbm
     least = max(hbm.bandwidth_bytes_per_s, sum(step.hbm_bytes for step in moved) * 10**9 // MOST_TRANSFERRED)
     most = min(hbm.latency_ps, MOST_TRANSFERRED * 2000 // len(moved))

@@ -278,7 +278,7 @@ class Clock:
         """Every slot that streams, and every word that transfers, take of the busiest of lane 0's ports."""
         words = sum(step.words for step in program.streams)
         sums = sum(step.words for step in program.streams if step.accumulate)
-        moved = sum(getattr(step, "words", 0) for step in program.steps if hasattr(step, "hbm_bytes"))
+        moved = sum(getattr(step, "words", 0) for step in program.rows if hasattr(step, "hbm_bytes"))
         taken = {IFMAP: words, PSUM: sums, RESULT: words, DMA: moved}
         return max(sum(taken.get(client, 0) for client in port) for port in ports_of(hardware))
 
@@ -370,7 +370,7 @@ class TestEnginesAgree:
 
 
 def hbm_bytes(program: Program) -> int:
-    return sum(getattr(step, "hbm_bytes", 0) for step in program.steps)
+    return sum(getattr(step, "hbm_bytes", 0) for step in program.rows)
 
 
 def touched(layer: Layer, batch: int) -> int:

@@ -93,12 +93,12 @@ def test_a_step_of_the_pipeline_waits_for_its_windows_and_keeps_its_results() ->
     """All that a body reads is on its way before its first preload, and nothing leaves before its last pass."""
     machine = load_hardware("tiny_4x4", [f"{path}={value}" for path, value in PIPELINED.items()])
     program = prepared(Gemm("product", 16, 16, 8), 1, machine, "channel_first").program
-    first = next(at for at, step in enumerate(program.steps) if isinstance(step, Preload))
-    spills = [at for at, step in enumerate(program.steps) if isinstance(step, Spill)]
-    ahead = [step for step in program.steps[:first] if isinstance(step, Inbound)]
+    first = next(at for at, step in enumerate(program.rows) if isinstance(step, Preload))
+    spills = [at for at, step in enumerate(program.rows) if isinstance(step, Spill)]
+    ahead = [step for step in program.rows[:first] if isinstance(step, Inbound)]
     assert {step.tensor.name for step in ahead} == {"ifmap", "filter"}
     for at in spills:
-        last = max(index for index in program.steps[at].after)
+        last = max(index for index in program.rows[at].after)
         assert last in {step.preload + 1 for step in program.streams}
 
 

@@ -127,8 +127,8 @@ def test_parts_that_no_query_of_a_block_sees_are_not_computed() -> None:
     given = machine_of_4.mapping.block.model_copy(update={"images": 4, "in_channels": 4})
     layer = FlashAttention("attention", heads=1, head=4, queries=16)
     program, told = lowered(layer, 1, machine_of_4.having("mapping", block=given), "flash_attention")
-    assert sum(isinstance(step, Stream) and not step.accumulate for step in program.steps) == 10 + 4
-    assert sum(step.operation == "wide_seen" for step in program.steps if isinstance(step, Vector)) == 4
+    assert sum(isinstance(step, Stream) and not step.accumulate for step in program.rows) == 10 + 4
+    assert sum(step.operation == "wide_seen" for step in program.rows if isinstance(step, Vector)) == 4
     assert "10 are computed" in told.aspects["chunks"]
 
 

@@ -224,7 +224,7 @@ def test_conflicts_cost_what_anybody_counts(case: Case) -> None:
     waits, reading, reads = conflict_cycles(case)
     assert timing.units["systolic_array"]["bank_conflict"] == waits
     assert timing.units["port_ifmap"]["ifmap"] == reading
-    others = [step.use.port_reads for step in case.program.steps if not isinstance(step, Stream)]
+    others = [step.use.port_reads for step in case.program.rows if not isinstance(step, Stream)]
     psums = sum(stream.words * stream.cols * stream.accumulate for stream in case.program.streams)
     assert timing.reads == reads + sum(others) + psums
     told, written = register.run(case.program, case.hardware, case.operands)
@@ -300,7 +300,7 @@ def expected_by_hand() -> Values:
 # ---- what is wrong is seen
 
 TURNED = (0, 1, 2, 4, 3, 5, 6, 7)
-SOUND = by_hand()[0].steps[1].parts[0]  # type: ignore[attr-defined]
+SOUND = by_hand()[0].rows[1].parts[0]  # type: ignore[attr-defined]
 WRONG = {
     "two words in each other's bank": lambda: by_hand(part=SOUND._replace(offsets=(TURNED,))),
     "a word in a wrong line": lambda: by_hand(part=SOUND._replace(offsets=((2, 1, 0, *range(3, 8)),))),
@@ -337,18 +337,18 @@ def test_a_word_that_no_bank_has_is_refused(address: int, engine: Any) -> None:
 
 
 def with_step(program: Program, index: int, **changes: Any) -> Program:
-    steps = [*program.steps]
+    steps = [*program.rows]
     steps[index] = replace(steps[index], **changes)
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 PROGRAM, BANKED = by_hand()
-UNBANKED, WEIGHTS = replace(PROGRAM, banked=()), replace(PROGRAM.steps[0])
+UNBANKED, WEIGHTS = replace(PROGRAM, banked=()), replace(PROGRAM.rows[0])
 LANES = Feed(PROGRAM.streams[0].reads.groups)
 REFUSED = {
     "reads from the lanes, and the ifmap is in banks": (with_step(PROGRAM, 3, reads=LANES), BANKED),
     "reads from banks, and there are none": (
-        replace(UNBANKED, steps=(WEIGHTS, WEIGHTS, *UNBANKED.steps[2:])),
+        replace(UNBANKED, rows=(WEIGHTS, WEIGHTS, *UNBANKED.rows[2:])),
         machine(4, 4),
     ),
     "fills 2 banks, and there are 0": (UNBANKED, machine(4, 4)),

@@ -85,7 +85,7 @@ def test_one_group_is_channel_first() -> None:
 def test_a_group_that_takes_the_weights_of_its_neighbour_is_seen() -> None:
     layer, hardware = conv(6, 5, 6, 3, groups=6), machine(8, 8)
     program = lowered(layer, hardware)
-    at = next(at for at, step in enumerate(program.steps) if isinstance(step, Fill) and step.tensor.name == "filter")
+    at = next(at for at, step in enumerate(program.rows) if isinstance(step, Fill) and step.tensor.name == "filter")
     assert check_layer(layer, 2, moved_column(program, at), hardware, seed=1).mismatched
     operands = operands_of(layer, 2, seed=1)
     written: Any = register.run(moved_column(program, at), hardware, operands)[1]
@@ -94,12 +94,12 @@ def test_a_group_that_takes_the_weights_of_its_neighbour_is_seen() -> None:
 
 def moved_column(program: Program, at: int) -> Program:
     """The last column of a fill has its weights in the rows of the group before."""
-    step = program.steps[at]
+    step = program.rows[at]
     assert isinstance(step, Fill)
     out_channels, starts = step.parts[0].lane
     wrong = Along(starts.axis, (*starts.coordinates[:-1], starts.coordinates[-2]))
     parts = tuple(part._replace(lane=(out_channels, wrong)) for part in step.parts)
-    return replace(program, steps=(*program.steps[:at], replace(step, parts=parts), *program.steps[at + 1 :]))
+    return replace(program, rows=(*program.rows[:at], replace(step, parts=parts), *program.rows[at + 1 :]))
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,14 @@ def early(program: Program) -> Iterator[str]:
     """
     handed = {each.tensor: each for each in program.handed}
     spills: defaultdict[str, list[int]] = defaultdict(list)
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         if isinstance(step, Spill):
             spills[step.tensor.name].append(index)
         elif isinstance(step, Fill) and step.tensor.name in handed:
             read = handed[step.tensor.name]
             behind = max(program.sources(step), default=-1)
             for spill in (each for name in read.sources for each in spills[name] if each > behind):
-                if not read.placed or elements(step) & elements(program.steps[spill]):
+                if not read.placed or elements(step) & elements(program.rows[spill]):
                     yield f"step {index}, {step.label}, reads what step {spill} spills, and does not wait for it"
 
 
@@ -128,7 +128,7 @@ def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -
     chain = row(conv(5, 6, 5, 3, padding=1), 11, hardware)
     program = chain.program
     assert len(program.frames(hardware)) == 2
-    steps = zip(program.layers, program.steps, strict=True)
+    steps = zip(program.layers, program.rows, strict=True)
     fills = dict.fromkeys((layer, step.fill) for layer, step in steps if isinstance(step, Stream))
     assert [*fills] == [(0, 0), (0, 5), (1, 0), (1, 5)]
     values = Values.of(chain, program)
@@ -198,9 +198,9 @@ def without(program: Program, kind: type[Step]) -> Program:
         replace(step, after=tuple(each for each in step.after if program.layers[each] == layer))
         if isinstance(step, kind)
         else step
-        for step, layer in zip(program.steps, program.layers, strict=True)
+        for step, layer in zip(program.rows, program.layers, strict=True)
     )
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 @pytest.mark.parametrize("kind", [Fill, Stream])
@@ -221,13 +221,13 @@ def test_a_fill_that_waits_for_some_of_what_it_reads_is_seen() -> None:
     """`check_program` looks for a wait alone, whichever it is."""
     program = three()
     assert not [*early(program)]
-    spills = [at for at, step in enumerate(program.steps) if isinstance(step, Spill)]
+    spills = [at for at, step in enumerate(program.rows) if isinstance(step, Spill)]
     ends = {layer: next(at for at in spills if program.layers[at] == layer) for layer in range(3)}
     steps = [
         replace(step, after=(ends[layer - 1],)) if isinstance(step, Fill) and program.sources(step) else step
-        for step, layer in zip(program.steps, program.layers, strict=True)
+        for step, layer in zip(program.rows, program.layers, strict=True)
     ]
-    hasty = replace(program, steps=tuple(steps))
+    hasty = replace(program, rows=tuple(steps))
     check_program(hasty, TIGHT)
     assert any(early(hasty))
 
@@ -237,7 +237,7 @@ def test_what_is_handed_on_has_the_margin_of_who_writes_it() -> None:
     layer, hardware = conv(3, 7, 3, 3, padding=1), machine(4, 4, word_elements=4)
     chain = row(layer, 1, hardware)
     values = Values.of(chain, chain.program)
-    spilled = {part for step in values.program.steps if isinstance(step, Spill) and step.tensor.name == "l0.ofmap"
+    spilled = {part for step in values.program.rows if isinstance(step, Spill) and step.tensor.name == "l0.ofmap"
                for part in step.parts}  # fmt: skip
     assert spilled <= {*parts_of(values.program, "l1.ifmap")}
     made = datapath.run(values.program, hardware, values.given)
@@ -271,10 +271,10 @@ def test_what_would_have_to_be_rounded_is_not_handed_on(dtype: str) -> None:
 def test_weights_go_ahead_of_the_last_results() -> None:
     """The first of a layer come in before all of the layer ahead is spilled, and first blocks behind what they read."""
     program = row(conv(6, 9, 6, 3, padding=1), 4, machine(8, 8, word_elements=4, capacity_words=400)).program
-    spilled = max(at for at, step in enumerate(program.steps) if isinstance(step, Spill) and program.layers[at] == 0)
+    spilled = max(at for at, step in enumerate(program.rows) if isinstance(step, Spill) and program.layers[at] == 0)
     first = {
-        name: next(at for at, step in enumerate(program.steps) if isinstance(step, Fill) and step.tensor.name == name)
+        name: next(at for at, step in enumerate(program.rows) if isinstance(step, Fill) and step.tensor.name == name)
         for name in ("l1.filter", "l1.ifmap")
     }
     assert first["l1.filter"] < spilled
-    assert program.sources(program.steps[first["l1.ifmap"]])  # type: ignore[arg-type]
+    assert program.sources(program.rows[first["l1.ifmap"]])  # type: ignore[arg-type]

@@ -209,10 +209,10 @@ MACHINE = machine(4, 4, organization="banked", capacity_words=200, bank_words=40
 
 def edited(program: Program, kind: type[Step], which: int, edit: Callable[[Any], Any]) -> Program:
     """The Program with the `which`-th step of a kind edited."""
-    at = [index for index, step in enumerate(program.steps) if isinstance(step, kind)][which]
-    steps = [*program.steps]
+    at = [index for index, step in enumerate(program.rows) if isinstance(step, kind)][which]
+    steps = [*program.rows]
     steps[at] = edit(steps[at])
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 def with_offsets(fill: BankFill, counter: int, edit: Callable[[tuple[int, ...]], tuple[int, ...]]) -> BankFill:

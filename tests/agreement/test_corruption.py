@@ -35,11 +35,11 @@ BATCH = 2
 
 def change(program: Program, kind: type[Step], edit: Callable[[Any], Any], which: int = 0, of: str = "") -> Program:
     """The Program with the `which`-th step of a kind (`of` a tensor) edited."""
-    wanted = (i for i, s in enumerate(program.steps) if isinstance(s, kind) and (not of or s.tensor.name == of))
+    wanted = (i for i, s in enumerate(program.rows) if isinstance(s, kind) and (not of or s.tensor.name == of))
     at = [*wanted][which]
-    steps = [*program.steps]
+    steps = [*program.rows]
     steps[at] = edit(steps[at])
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 def edit_read(stream: Stream, **changes: Any) -> Stream:
@@ -94,13 +94,13 @@ def shift(part: range, by: int) -> range:
 def swap_streams(program: Program) -> Program:
     """The first pass of a block is taken for its last, and the other way round: an accumulation out of order."""
     base = program.streams[0].result_base
-    streams = [(i, step) for i, step in enumerate(program.steps) if isinstance(step, Stream)]
+    streams = [(i, step) for i, step in enumerate(program.rows) if isinstance(step, Stream)]
     passes = [(i, step) for i, step in streams if step.result_base == base]
     _, second, *_ = (number for number, (_, step) in enumerate(passes) if not step.accumulate)
     (a, first), (b, last) = passes[0], passes[second - 1]
-    steps = [*program.steps]
+    steps = [*program.rows]
     steps[a], steps[b] = replace(first, accumulate=True), replace(last, accumulate=False)
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 CORRUPTIONS: dict[str, Callable[[Program], Program]] = {

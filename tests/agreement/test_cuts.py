@@ -34,21 +34,21 @@ def with_wrong_fill(program: Program, number: int) -> Program:
     """The last lane of the first ifmap fill that has so many counters of lanes."""
     at, step = next(
         (at, step)
-        for at, step in enumerate(program.steps)
+        for at, step in enumerate(program.rows)
         if isinstance(step, Fill) and step.tensor.name == "ifmap" and len(step.parts[0].lane) > number
     )
     wrong = replace(step, parts=(moved_lane(step.parts[0], number, step.parts[0].lanes - 1), *step.parts[1:]))
-    return replace(program, steps=(*program.steps[:at], wrong, *program.steps[at + 1 :]))
+    return replace(program, rows=(*program.rows[:at], wrong, *program.rows[at + 1 :]))
 
 
 def with_wrong_window(program: Program) -> Program:
     """The first pass that begins within a row begins and ends a word too early."""
-    steps = [*program.steps]
+    steps = [*program.rows]
     for at, step in enumerate(steps):
         if isinstance(step, Stream) and (early := earlier(step)) is not None:
             steps[at] = replace(step, reads=early)
             break
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 def earlier(stream: Stream) -> Feed | None:

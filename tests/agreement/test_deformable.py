@@ -59,7 +59,7 @@ def test_engines_agree_on_any_machine(layer: DeformConv2d, batch: int, hardware:
     planned = planned_of(layer, batch, hardware, "deformable")[0]
     assert planned is not None
     assert planned.passes >= len(program.streams)
-    assert planned.passes + planned.transfers >= len(program.steps) - len(program.streams)
+    assert planned.passes + planned.transfers >= len(program.rows) - len(program.streams)
     agree(layer, batch, program, hardware)
 
 
@@ -139,8 +139,8 @@ def test_bands_and_tables_come_while_others_are_gathered_from() -> None:
 
 def gathered_beside(program: Program) -> Iterator[int]:
     """How many steps gather between each table that replaces another, and the step that had its words last."""
-    vectors = [index for index, step in enumerate(program.steps) if isinstance(step, Vector)]
-    for index, step in enumerate(program.steps):
+    vectors = [index for index, step in enumerate(program.rows) if isinstance(step, Vector)]
+    for index, step in enumerate(program.rows):
         if isinstance(step, Fill) and step.tensor.name == "blend" and step.after:
             yield sum(max(step.after) < each < index for each in vectors)
 
@@ -160,8 +160,8 @@ def test_a_pass_waits_for_its_samples_and_they_for_what_they_are_gathered_from()
     program = lowered(layer, 4, hardware, "deformable")[0]
     assert not [*hazards(program, hardware)]
     for kind in (Vector, Stream, Fill):
-        steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-        assert any(hazards(replace(program, steps=steps), hardware)), kind
+        steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.rows)
+        assert any(hazards(replace(program, rows=steps), hardware)), kind
 
 
 def test_what_is_read_through_a_wrong_pointer_is_seen() -> None:

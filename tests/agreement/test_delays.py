@@ -44,16 +44,16 @@ def agreed(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardwar
 
 def delayed(program: Program, delays: Sequence[int]) -> Program:
     """Its preloads delayed by these, over and over."""
-    steps, number = list(program.steps), 0
+    steps, number = list(program.rows), 0
     for index, step in enumerate(steps):
         if isinstance(step, Preload):
             steps[index] = replace(step, delay=delays[number % len(delays)])
             number += 1
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 def delays(program: Program) -> list[int]:
-    return [step.delay for step in program.steps if isinstance(step, Preload)]
+    return [step.delay for step in program.rows if isinstance(step, Preload)]
 
 
 @settings(max_examples=cases(2 / 25), deadline=None, suppress_health_check=list(HealthCheck))
@@ -111,9 +111,9 @@ def test_the_loop_comes_to_each_block(between: str, order: str, column_folds: st
     assert (blocking.blocks > 1, blocking.chunks, columns) == (True, 1, 3)
     bodies = blocking.blocks * (1 if column_folds == "all" else 3)
     assert sorted(delays(program)) == [0] * (len(program.streams) - bodies) + [30] * bodies
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         if isinstance(step, Preload) and step.delay:
-            assert not next(each for each in program.steps[index:] if isinstance(each, Stream)).accumulate
+            assert not next(each for each in program.rows[index:] if isinstance(each, Stream)).accumulate
     agreed(layer, 1, program, hardware)
 
 

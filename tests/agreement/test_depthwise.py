@@ -47,7 +47,7 @@ def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     planned = planned_of(layer, batch, hardware, "vector")[0]
     assert planned is not None
     assert not program.streams
-    assert planned.transfers - len(program.steps) in range(len(spills(program)) + 1)
+    assert planned.transfers - len(program.rows) in range(len(spills(program)) + 1)
     operands = operands_of(layer, batch, seed=3)
     ofmap = expected(layer, operands)
     timing, registers = register.run(program, hardware, operands)
@@ -66,8 +66,8 @@ def tight(layer: Op, batch: int = 4) -> tuple[Program, Hardware]:
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     program, hardware = tight(conv(12, 9, 12, 3, padding=1, groups=12))
     assert not [*hazards(program, hardware)]
-    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-    assert any(hazards(replace(program, steps=steps), hardware))
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.rows)
+    assert any(hazards(replace(program, rows=steps), hardware))
 
 
 def test_taps_whose_weights_a_lane_cannot_keep_come_in_several_steps() -> None:
@@ -152,4 +152,4 @@ def test_the_vector_unit_is_busy_most_of_the_time() -> None:
 
 def test_transfers_are_as_many_as_blocks_need() -> None:
     program = vector.VECTOR.lower(MOBILENET_V2["56x56 of 144"], 8, load_hardware("tpu_v2"))[0]
-    assert sum(isinstance(step, Transfer) for step in program.steps) == 2 * len(spills(program)) + 2
+    assert sum(isinstance(step, Transfer) for step in program.rows) == 2 * len(spills(program)) + 2

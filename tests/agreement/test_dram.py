@@ -74,7 +74,7 @@ def test_every_word_of_every_fill_comes_in_the_same_cycle(
     short(program, hardware)
     events, cycles = arrivals(program, hardware, layer, batch)
     assert events == cycles
-    assert len(events) == sum(isinstance(step, Fill) for step in program.steps)
+    assert len(events) == sum(isinstance(step, Fill) for step in program.rows)
 
 
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
@@ -91,7 +91,7 @@ def test_the_first_word_by_hand() -> None:
     """Accepted in memory cycle 0, in the bank's queue with its end; ACT 1, RD tRCDRD later, data tCL + tBURST after."""
     layer, hardware = conv(1, 2, 1, 1), with_banks(machine(1, 1, word_elements=1), dram(refresh="none"))
     program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
-    fill = next(step for step in program.steps if isinstance(step, Fill))
+    fill = next(step for step in program.rows if isinstance(step, Fill))
     # The slowest clock lets the machine stand still for long; it waits, that is no deadlock.
     for hz, word in ((10**9, 1 + 4 + 5 + 2), (10**9 // 2, 2 * 12), (1_500_000_000, 12 * 2 // 3), (10**7, 100 * 12)):
         slower = with_banks(hardware, dram(refresh="none", clock_hz=hz))
@@ -137,9 +137,9 @@ def test_a_transfer_does_not_depend_on_later_ones() -> None:
     """So that the event engine needs no guessing: the first ones come as they do in a shorter Program."""
     layer, hardware = conv(8, 9, 16, 3), with_banks(machine(8, 8), dram())
     program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
-    transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    transfers = [at for at, step in enumerate(program.rows) if isinstance(step, Transfer)]
     whole = fills_of(program, hardware)
-    short = replace(program, steps=program.steps[: transfers[3] + 1])
+    short = replace(program, rows=program.rows[: transfers[3] + 1])
     first = fills_of(short, hardware)
     assert first == whole[: len(first)]
     assert 1 < len(first) < len(whole)

@@ -76,8 +76,8 @@ def test_who_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with watched(Watch()) as watch:
         assert event.run(program, hardware).cycles == cycles
         assert event.run_within(program, hardware, cycles // 2) is None
-        assert str(watch) == f"2 Programs of {2 * len(program.steps)} steps are equal by event, same"
-    with watched(Watch(len(program.steps) - 1)) as watch:
+        assert str(watch) == f"2 Programs of {2 * len(program.rows)} steps are equal by event, same"
+    with watched(Watch(len(program.rows) - 1)) as watch:
         event.run(program, hardware)
         assert (watch.programs, watch.left_out) == (0, 1)
     monkeypatch.setattr(engines, "ENGINES", {"event": run, "later": later})

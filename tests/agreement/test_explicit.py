@@ -124,7 +124,7 @@ def assert_read_when_written(program: Program) -> None:
     """Each fill of the lowered matrix waits for the last spill that writes any of its elements, or for a later one."""
     shape = program.tensor(LOWERED).shape
     last = np.full(shape, -1)
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         if isinstance(step, Fill | Spill) and step.tensor.name == LOWERED:
             places = [elements(part, shape) for part in step.parts]
             if isinstance(step, Spill):
@@ -176,7 +176,7 @@ def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: s
         4 * images,
     )
     program = EXPLICIT.lower(layer, batch, hardware)[0]
-    for step in program.steps:
+    for step in program.rows:
         if isinstance(step, Fill | Spill) and step.tensor.name != "filter":
             least = in_bursts(step, burst)
             # Of an ifmap whose columns are taken in steps, the last of a row never shares a burst with the next row.
@@ -204,7 +204,7 @@ def test_a_lowered_matrix_on_chip_never_is_in_hbm(layer: Conv2d, images: int) ->
     assert [tensor.name for tensor in program.tensors] == ["ifmap", "filter", "ofmap"]
     moved = program.use.hbm_read_bytes + program.use.hbm_write_bytes
     assert moved == 4 * (stored(layer, batch) + layer.outputs(batch) + weights(program))
-    read = sum(step.rows * step.words for step in program.steps if isinstance(step, Stream))
+    read = sum(step.rows * step.words for step in program.rows if isinstance(step, Stream))
     assert read == layer.outputs(batch) // layer.out_channels * lowered_rows(layer) // 4
 
 
@@ -252,7 +252,7 @@ def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
     hardware = small.with_overrides(["mapping.block.rows=3"])
     program, explanation = EXPLICIT.lower(conv(8, 9, 24, 3), 4, hardware)
     read, written = (
-        sum(step.hbm_bytes for step in program.steps if isinstance(step, kind) and step.tensor.name == LOWERED)
+        sum(step.hbm_bytes for step in program.rows if isinstance(step, kind) and step.tensor.name == LOWERED)
         for kind in (Fill, Spill)
     )
     assert read == 2 * written
@@ -265,7 +265,7 @@ def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
 def test_columns_that_come_again_are_told(words: int) -> None:
     layer, hardware = conv(8, 20, 8, 3), machine(8, 8, word_elements=4, capacity_words=words)
     program, explanation = EXPLICIT.lower(layer, 4, hardware)
-    brought = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name == "ifmap")
+    brought = sum(step.hbm_bytes for step in program.rows if isinstance(step, Fill) and step.tensor.name == "ifmap")
     more = 100 * (brought / (4 * stored(layer, 4)) - 1)
     assert bool(more) == (words == 90)
     told = f"; columns that parts share come again, {more:.1f} % more" if more else "x 18 of 18 x 18 outputs at a time"
@@ -305,7 +305,7 @@ def test_time_and_size_of_the_transformation() -> None:
     assert transformed.lowered_bytes == 4 * 54 * 7 * 7 * 3
     program = EXPLICIT.lower(layer, 3, hardware)[0]
     moves = event.record(program, hardware).log.moves
-    last = max(at for at, move in enumerate(moves) if program.steps[move["step"]].label == "lowered spill")
+    last = max(at for at, move in enumerate(moves) if program.rows[move["step"]].label == "lowered spill")
     assert (
         transformed.transformation_cycles
         == moves[last]["ended"] - 17
@@ -439,10 +439,10 @@ def test_a_tensor_that_nobody_knows_is_refused() -> None:
     lost = replace(program.tensor(LOWERED), name="lost")
     renamed = tuple(
         replace(step, tensor=lost) if isinstance(step, Fill | Spill) and step.tensor.name == LOWERED else step
-        for step in program.steps
+        for step in program.rows
     )
     with pytest.raises(CheckFailed, match="writes lost, of which the reference knows nothing"):
-        check_layer(LAYER, BATCH, replace(program, tensors=(*program.tensors, lost), steps=renamed), MACHINE, seed=0)
+        check_layer(LAYER, BATCH, replace(program, tensors=(*program.tensors, lost), rows=renamed), MACHINE, seed=0)
 
 
 def test_the_command_says_where_and_exits_with_1(
@@ -483,7 +483,7 @@ def test_a_spill_may_take_the_port_in_the_first_cycle(batch: int) -> None:
     hardware = small.model_copy(update={"hbm": hbm}).having("mapping", transformation="before", search="estimate")
     layer = Conv2d("conv", 4, 2, 2, 8, kernel=(2, 1), stride=(3, 4), padding="same", dilation=(3, 2))
     program = in_layout(EXPLICIT.lower(layer, batch, hardware)[0], hardware)
-    first = next(step for step in program.steps if isinstance(step, Transfer))
+    first = next(step for step in program.rows if isinstance(step, Transfer))
     assert isinstance(first, Spill)
     assert not first.after
     timing, _ = register.run(program, hardware, operands_of(layer, batch, seed=1))

@@ -99,8 +99,8 @@ def unrounded(program: Program) -> Program:
     """Spills leave numbers as they are."""
     (ofmap,) = (each for each in program.tensors if each.name == "ofmap")
     plain = replace(ofmap, lost=0.0)
-    steps = tuple(replace(step, tensor=plain) if isinstance(step, Spill) else step for step in program.steps)
-    return replace(program, tensors=(*(each for each in program.tensors if each != ofmap), plain), steps=steps)
+    steps = tuple(replace(step, tensor=plain) if isinstance(step, Spill) else step for step in program.rows)
+    return replace(program, tensors=(*(each for each in program.tensors if each != ofmap), plain), rows=steps)
 
 
 def test_what_is_lost_is_within_the_bound_and_rounded_away(program: Program) -> None:
@@ -161,10 +161,10 @@ def negated(step: Step) -> Step:
 def test_one_wrong_step_is_seen(program: Program, corrupt: Callable[[Step], Step]) -> None:
     """Any of those that it can be: every fiftieth is tried."""
     right = expected(LAYER, operands_of(LAYER, 1, seed=3))
-    able = [at for at, step in enumerate(program.steps) if corrupt(step) != step]
+    able = [at for at, step in enumerate(program.rows) if corrupt(step) != step]
     for at in able[::50]:
-        steps: Sequence[Step] = [corrupt(step) if at == here else step for here, step in enumerate(program.steps)]
-        assert (written(replace(program, steps=tuple(steps))) != right).any()
+        steps: Sequence[Step] = [corrupt(step) if at == here else step for here, step in enumerate(program.rows)]
+        assert (written(replace(program, rows=tuple(steps))) != right).any()
 
 
 # ---- who it is for

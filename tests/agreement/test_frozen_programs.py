@@ -109,7 +109,7 @@ def programs(name: str, some: bool = False) -> Iterator[tuple[str, Told]]:
                 program, _ = lowered(layer, batch, hardware, way)
             except CapacityError:
                 continue
-            if len(program.steps) > 6000 or any(program.steps == other.steps for other in kept):
+            if len(program.rows) > 6000 or any(program.rows == other.rows for other in kept):
                 continue
             if (told := Told(program)).trail not in seen:
                 seen.add(told.trail)
@@ -123,8 +123,8 @@ class Told:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._known: dict[int, tuple[Any, str]] = {}
-        self.steps = [[self._field(step, name) for name in told_fields(step)] for step in program.steps]
-        kinds = (type(step).__name__ for step in program.steps)
+        self.steps = [[self._field(step, name) for name in told_fields(step)] for step in program.rows]
+        kinds = (type(step).__name__ for step in program.rows)
         whole = (f"{kind} {'|'.join(told)}" for kind, told in zip(kinds, self.steps, strict=True))
         self.trail = "".join(TRAIL[sha256(each.encode()).digest()[0] % 64] for each in whole)
 
@@ -162,7 +162,7 @@ def frozen(name: str, told: Told) -> str:
     """The three lines of a Program."""
     # A single layer has no paces.
     program, found = told.program, dict[str, list[str]]()
-    for step, texts in zip(program.steps, told.steps, strict=True):
+    for step, texts in zip(program.rows, told.steps, strict=True):
         for each, text in zip(told_fields(step), texts, strict=True):
             found.setdefault(f"{type(step).__name__}.{each}", []).append(text)
     whole = {
@@ -171,7 +171,7 @@ def frozen(name: str, told: Told) -> str:
         for each in fields(program) if each.name not in ("steps", "paces")
     }  # fmt: skip
     digests = (f"{field} {digest(' '.join(texts))}" for field, texts in {**whole, **found}.items())
-    return f"{name}: {len(program.steps)} steps\n  {', '.join(digests)}\n  {told.trail}\n"
+    return f"{name}: {len(program.rows)} steps\n  {', '.join(digests)}\n  {told.trail}\n"
 
 
 def difference(was: str, now: str) -> str:

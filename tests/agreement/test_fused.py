@@ -173,7 +173,7 @@ def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
     assert told.aspects["fused"] == "bias and add and relu ride on results"
     assert program.frame(hardware).period == without.frame(hardware).period == 8
     assert program.use.hbm_read_bytes == without.use.hbm_read_bytes + 192 * 4
-    loads = [step for step in program.steps if isinstance(step, Preload) and step.bias is not None]
+    loads = [step for step in program.rows if isinstance(step, Preload) and step.bias is not None]
     sums = [step for step in program.streams if step.finish]
     assert len(loads) == len(sums)
     assert program.use.port_reads == without.use.port_reads + sum(step.cols for step in loads)
@@ -196,7 +196,7 @@ def test_the_check_sees_what_is_left_out(what: str) -> None:
     """One pass that finishes nothing or has no bias, one fill that brings the sums of its neighbour or wrong biases."""
     hardware, layer = machine(4, 4), fused(CONV, RELU, adds=True, bias=True)
     program, _ = lowered(layer, 3, hardware, "channel_first")
-    steps = list(program.steps)
+    steps = list(program.rows)
     for index, step in enumerate(steps):
         if what == "finish" and isinstance(step, Stream) and step.finish:
             steps[index] = replace(step, finish=())
@@ -211,7 +211,7 @@ def test_the_check_sees_what_is_left_out(what: str) -> None:
             part = step.parts[0]
             steps[index] = replace(step, parts=(part._replace(base=part.base + 1), *step.parts[1:]))
             break
-    assert check_layer(layer, 3, replace(program, steps=tuple(steps)), hardware, seed=3).mismatched > 0
+    assert check_layer(layer, 3, replace(program, rows=tuple(steps)), hardware, seed=3).mismatched > 0
 
 
 def test_more_energy_for_what_is_finished() -> None:

@@ -46,8 +46,8 @@ Cells = tuple[Any, NDArray[np.int64]]
 def assert_waits_matter(program: Program, hardware: Hardware, kind: type[Step]) -> None:
     """Nothing is missing, and something is once no step of a kind waits."""
     assert not [*hazards(program, hardware)]
-    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-    assert any(hazards(replace(program, steps=steps), hardware))
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.rows)
+    assert any(hazards(replace(program, rows=steps), hardware))
 
 
 def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
@@ -57,7 +57,7 @@ def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
     writer = np.zeros(shape, np.int32)
     readers = {kind: np.zeros(shape, np.int32) for kind in (Stream, Vector, Preload, Fill, Spill, Keep)}
     known = ancestors(program)
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         behind = known[index]
         for lanes, words in read_by(program, index, step):
             for wanted in steps_of(writer, lanes, words) - {index}:
@@ -90,7 +90,7 @@ def ancestors(program: Program) -> list[int]:
     """The steps that are over when each begins, or before it is over itself; as bits."""
     found: list[int] = []
     last: dict[tuple[type[Step], ...], int] = {}
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         (kind,) = (kind for kind in KINDS if isinstance(step, kind))
         waits = [
             *step.after,
@@ -213,7 +213,7 @@ def pointers(program: Program, index: int, base: int) -> NDArray[np.int64]:
     """Those that the last fill of the table at `base` brought."""
     fill = next(
         step
-        for step in reversed(program.steps[:index])
+        for step in reversed(program.rows[:index])
         if isinstance(step, Fill) and step.tensor.name == "pointers" and step.parts[0].base == base
     )
     numbers = next(each.values for each in program.constants if each.tensor == "pointers")
@@ -236,7 +236,7 @@ def test_every_step_waits_for_what_it_needs(name: str, data: st.DataObject, batc
     hardware = with_resident_taps(hardware) if name in OF_CELLS else hardware
     suppose(layer.macs(batch) / hardware.pes < 400)
     program, hardware = fitted(layer, batch, hardware, name)
-    suppose(len(program.steps) < MOST_STEPS)
+    suppose(len(program.rows) < MOST_STEPS)
     assert not [*hazards(program, hardware)]
 
 
@@ -252,13 +252,13 @@ def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[
     layer = transposed if name in OF_CELLS else conv(4, 9, 6, 3, padding=1)
     program = LOWERINGS[name].lower(layer, 4, hardware)[0]
     assert not [*hazards(program, hardware)]
-    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-    assert any(hazards(replace(program, steps=steps), hardware))
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.rows)
+    assert any(hazards(replace(program, rows=steps), hardware))
 
 
 def test_a_pass_waits_for_its_pointers() -> None:
     """Its last wait is the fill of its table."""
     hardware = machine(8, 8, word_elements=4, capacity_words=120)
     program = LOWERINGS["indirect"].lower(conv(4, 9, 6, 3, padding=1), 4, hardware)[0]
-    steps = (replace(each, after=each.after[:-1]) if isinstance(each, Stream) else each for each in program.steps)
-    assert any(hazards(replace(program, steps=tuple(steps)), hardware))
+    steps = (replace(each, after=each.after[:-1]) if isinstance(each, Stream) else each for each in program.rows)
+    assert any(hazards(replace(program, rows=tuple(steps)), hardware))

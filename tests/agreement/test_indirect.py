@@ -53,13 +53,13 @@ def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, w
     """Every other pass finds its words without."""
     layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, ports=ports)
     program = INDIRECT.lower(layer, 5, hardware)[0]
-    steps = [*program.steps]
+    steps = [*program.rows]
     plain = without_pointers(program).streams
     streams = [index for index, step in enumerate(steps) if isinstance(step, Stream)]
     for number, index in enumerate(streams):
         if number % 2 == counted:
             steps[index] = replace(program.streams[number], reads=plain[number].reads)
-    mixed, operands = replace(program, steps=tuple(steps)), operands_of(layer, 5, seed=6)
+    mixed, operands = replace(program, rows=tuple(steps)), operands_of(layer, 5, seed=6)
     agree(mixed, hardware, operands, expected(layer, operands))
 
 
@@ -105,7 +105,7 @@ def without_pointers(program: Program) -> Program:
     at: dict[int, int] = {}
     steps: list[Step] = []
     first: dict[int, int] = {}
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         if isinstance(step, Fill) and step.tensor.name == NAME:
             first[index] = step.parts[0].items[0].coordinates[0]
             continue

@@ -241,7 +241,7 @@ def test_the_check_sees_what_is_wrong(what: str) -> None:
     """One transfer without its work, with its neighbour's numbers or map, or with sums that begin in the middle."""
     hardware, layer = machine(4, 4).with_overrides(["mapping.block.rows=2"]), worked(CONV, 2, 3, 1)
     program, _ = lowered(layer, 3, hardware, "channel_first")
-    steps = list(program.steps)
+    steps = list(program.rows)
     for index, step in enumerate(steps):
         if not isinstance(step, Fill | Spill) or not (work := step.work):
             continue
@@ -263,7 +263,7 @@ def test_the_check_sees_what_is_wrong(what: str) -> None:
         if steps[index] is step:
             steps[index] = replace(step, work=work._replace(words=tuple(map(tuple, words))))
         break
-    assert check_layer(layer, 3, replace(program, steps=tuple(steps)), hardware, seed=3).first is not None
+    assert check_layer(layer, 3, replace(program, rows=tuple(steps)), hardware, seed=3).first is not None
 
 
 def test_what_cannot_be_worked_on_is_refused() -> None:

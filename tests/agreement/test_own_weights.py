@@ -58,8 +58,8 @@ def dealt(program: Program, turn: Turn) -> Program:
     """
     numbered = {step.preload: (number, step) for number, step in enumerate(program.streams)}
     arrays = {index: turn(*each) for index, each in numbered.items()}
-    steps, last = list(program.steps), _Last()
-    for index, step in enumerate(program.steps):
+    steps, last = list(program.rows), _Last()
+    for index, step in enumerate(program.rows):
         after = {*step.after}.union(*(last.behind[each] for each in step.after))
         if isinstance(step, Preload):
             after |= last.waits(Preload, arrays[index])
@@ -68,7 +68,7 @@ def dealt(program: Program, turn: Turn) -> Program:
             after |= last.waits(Stream, arrays[step.preload]) | last.met(step, arrays[step.preload])
         steps[index] = replace(steps[index], after=tuple(sorted(after)))
         last.see(index, step, arrays)
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 class _Last:
@@ -271,17 +271,17 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     )
     steps = [
         replace(step, delay=200) if isinstance(step, Preload) and index == 2 + 2 * late else step
-        for index, step in enumerate(program.steps[:6])
+        for index, step in enumerate(program.rows[:6])
     ]
     steps.append(Vector((), "add", (first, second), third, WORDS))
     steps.append(Preload((1,), WORDS, WEIGHT_WORDS, ROWS, COLS, array=1 - late))
     behind = replace(program.streams[0], after=(0,), preload=7, result_base=program.streams[3].result_base)
-    spill = program.steps[-1]
+    spill = program.rows[-1]
     assert isinstance(spill, Spill)
     (part,) = spill.parts
     written = part._replace(items=(Along(1, range(4)), part.items[1]))
     steps += [behind, replace(spill, after=(3, 5, 6, 8), parts=(written,))]
-    program = replace(program, steps=tuple(steps), word_cycles=word_cycles)
+    program = replace(program, rows=tuple(steps), word_cycles=word_cycles)
     values, products = agreed(program, hardware)
     np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])
     np.testing.assert_array_equal(values[:, 3], products[:, 0])
@@ -310,7 +310,7 @@ def test_two_passes_run_beside_one_another() -> None:
     """Both arrays are busy in the same cycles, each in its own slots of the frame."""
     hardware = machine(4, 4, array_count=2, array_weights="own", word_elements=8, alus=1000)
     program = dealt(CHANNEL_FIRST.lower(Gemm("two", m=64, n=8, k=4), 1, hardware)[0], by_result(2))
-    assert [array for array, step in zip(program.arrays, program.steps, strict=True) if isinstance(step, Stream)] == [
+    assert [array for array, step in zip(program.arrays, program.rows, strict=True) if isinstance(step, Stream)] == [
         0,
         1,
     ]
@@ -384,4 +384,4 @@ def test_passes_of_few_rows_go_to_all_arrays() -> None:
     """Weights take longer to load than a row takes to stream, so that one array would wait for all of them."""
     hardware = machine(array_count=2, array_weights="own")
     program, _ = CHANNEL_FIRST.lower(Gemm("fc", 1, 64, 8), 1, hardware)
-    assert {step.array for step in program.steps if isinstance(step, Preload)} == {0, 1}
+    assert {step.array for step in program.rows if isinstance(step, Preload)} == {0, 1}

@@ -65,9 +65,9 @@ def program(*, fill: Part = PIXEL, reads: Feed | None = None, spill: Part = PIXE
 def change(index: int, **changes: Any) -> Program:
     """The Program with a step changed, or the only part of it."""
     sound = program()
-    step = sound.steps[index]
+    step = sound.rows[index]
     changed = replace(step, **changes) if hasattr(step, next(iter(changes))) else with_part(step, **changes)
-    return replace(sound, steps=(*sound.steps[:index], changed, *sound.steps[index + 1 :]))
+    return replace(sound, rows=(*sound.rows[:index], changed, *sound.rows[index + 1 :]))
 
 
 def with_part(step: Any, **changes: Any) -> Step:
@@ -324,8 +324,8 @@ def test_what_was_spilled_is_read_again() -> None:
     again = (back, Preload((1,), WEIGHTS.base, 2, 4, 4), Stream((7,), 8, feed((0, 4)), INTO, 4, 4, 4, False))
     out = Tensor("out", OFMAP.shape)
     sound = program()
-    steps = (*sound.steps, *again, Spill((9,), out, (PIXEL._replace(base=INTO),), 128))
-    made = replace(sound, tensors=(*sound.tensors, out), steps=steps)
+    steps = (*sound.rows, *again, Spill((9,), out, (PIXEL._replace(base=INTO),), 128))
+    made = replace(sound, tensors=(*sound.tensors, out), rows=steps)
     check_program(made, HARDWARE)
     first = products(OPERANDS["ifmap"][:, 0, 0])
     expected = products(first[::-1])
@@ -353,7 +353,7 @@ def chained(*steps: Step) -> Values:
     fills = Fill((), IFMAP, (PIXEL,), 128), Fill((), FILTER, (WEIGHTS,), 64)
     spill = Spill((), OFMAP, (PIXEL._replace(base=BESIDE),), 128)
     waiting = tuple(replace(step, after=(number + 1,)) for number, step in enumerate((*steps, spill)))
-    made = replace(program(), tensors=(IFMAP, FILTER, OTHER, OFMAP), steps=(*fills, *waiting))
+    made = replace(program(), tensors=(IFMAP, FILTER, OTHER, OFMAP), rows=(*fills, *waiting))
     values = datapath.run(made, HARDWARE, TWICE)["ofmap"]
     timing, registers = register.run(made, HARDWARE, TWICE)
     np.testing.assert_array_equal(registers["ofmap"], values)

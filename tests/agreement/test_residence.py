@@ -118,7 +118,7 @@ def test_a_block_stays_on_chip_in_place() -> None:
     readers = [each.readers for each in found.allocations]
     assert readers == [((1, "ifmap"), (3, "other")), ((2, "ifmap"),), ((3, "ifmap"),), ((4, "ifmap"),)]
     check(chain, found)
-    steps = linked(found.layers, AMPLE).steps
+    steps = linked(found.layers, AMPLE).rows
     assert {step.tensor.name for step in steps if isinstance(step, Fill)} == {"l0.ifmap", "l0.filter", "l2.filter"}
     assert {step.tensor.name for step in steps if isinstance(step, Spill)} == {"l4.ofmap"}
 
@@ -128,7 +128,7 @@ def test_who_wants_it_from_hbm_finds_it_there() -> None:
     found = found_for(chain, leaves=True)
     assert all(each.spilled for each in found.allocations)
     check(chain, found)
-    written = {step.tensor.name for step in linked(found.layers, AMPLE).steps if isinstance(step, Spill)}
+    written = {step.tensor.name for step in linked(found.layers, AMPLE).rows if isinstance(step, Spill)}
     assert written == {f"l{at}.ofmap" for at in range(5)}
 
 
@@ -168,12 +168,12 @@ def test_a_wrong_place_is_seen(what: str) -> None:
     found = found_for(chain)
     program = linked(found.layers, AMPLE)
     if what == "not waited for":
-        keeps = {at for at, step in enumerate(program.steps) if isinstance(step, Keep)}
-        steps = tuple(replace(each, after=tuple({*each.after} - keeps)) for each in program.steps)
-        assert any(hazards(replace(program, steps=steps), AMPLE))
+        keeps = {at for at, step in enumerate(program.rows) if isinstance(step, Keep)}
+        steps = tuple(replace(each, after=tuple({*each.after} - keeps)) for each in program.rows)
+        assert any(hazards(replace(program, rows=steps), AMPLE))
         return
-    steps = tuple(_astray(step) if isinstance(step, Keep) else step for step in program.steps)
-    values = Values.of(chain, replace(program, steps=steps), found)
+    steps = tuple(_astray(step) if isinstance(step, Keep) else step for step in program.rows)
+    values = Values.of(chain, replace(program, rows=steps), found)
     with pytest.raises(AssertionError):
         compare(values, datapath.run(values.program, AMPLE, values.given))
 

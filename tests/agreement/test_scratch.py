@@ -75,8 +75,8 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
         given = each.name not in program.makers and each.name not in program.written
         there[each.name] = replace(each, name=f"near {each.name}" if given else each.name, place=SCRATCH.at(end))
         end = there[each.name].extent(hardware.element_bytes).stop
-    steps: list[Step | tuple[int, Prefetch]] = [*program.steps]
-    for at, step in reversed([*enumerate(program.steps)]):
+    steps: list[Step | tuple[int, Prefetch]] = [*program.rows]
+    for at, step in reversed([*enumerate(program.rows)]):
         if isinstance(step, Inbound) and there.get(step.tensor.name, step.tensor).name != step.tensor.name:
             to = there[step.tensor.name]
             prefetch = Prefetch((), step.tensor, step.parts, step.hbm_bytes, to, regions=step.regions)
@@ -95,7 +95,7 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
             step = replace(step, tensor=there.get(step.tensor.name, step.tensor), after=(*step.after, *more))
         found.append(step)
     named = {each.name: each for each in (*program.tensors, *there.values())}
-    return replace(program, tensors=tuple(named.values()), steps=tuple(found))
+    return replace(program, tensors=tuple(named.values()), rows=tuple(found))
 
 
 def agree(layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
@@ -193,7 +193,7 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
     log = event.logged(moved, SMALL_ONE)
-    found = {moved.steps[each["step"]].label: each for bus in log.buses for each in log.on_bus(bus)}
+    found = {moved.rows[each["step"]].label: each for bus in log.buses for each in log.on_bus(bus)}
     assert [(each["start"], each["ended"], each["done"]) for each in found.values()] == [
         (0, 1, 6),  # The prefetch: 5 of latency and one of the bus.
         (6, 7, 15),  # The fill of the ifmap begins with the one ahead of it, and its words go behind that one's.
@@ -326,12 +326,12 @@ def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, H
 
 
 def with_steps(program: Program, steps: Iterable[Step]) -> Program:
-    return replace(program, steps=tuple(steps))
+    return replace(program, rows=tuple(steps))
 
 
 def test_what_nothing_has_brought_cannot_be_filled() -> None:
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter"}, ahead=0)
-    hasty = with_steps(moved, (replace(each, after=()) if isinstance(each, Fill) else each for each in moved.steps))
+    hasty = with_steps(moved, (replace(each, after=()) if isinstance(each, Fill) else each for each in moved.rows))
     with pytest.raises(CheckFailed, match="reads a near filter that it does not wait for"):
         check_program(hasty, SMALL_ONE)
     far = {each.name: replace(each, place=SCRATCH.at(0)) for each in ONE_PASS.tensors}
@@ -351,7 +351,7 @@ def test_values_are_those_that_were_brought() -> None:
         return replace(step, parts=(part._replace(lane=tuple(each.of(0) for each in part.lane)),))
 
     operands = operands_of(Gemm("one_pass", m=4, n=4, k=4), 1, seed=2)
-    program = with_steps(moved, map(less, moved.steps))
+    program = with_steps(moved, map(less, moved.rows))
     for written in (datapath.run(program, SMALL_ONE, operands), register.run(program, SMALL_ONE, operands)[1]):
         assert np.isnan(written["ofmap"]).any()
         assert not np.isnan(written["ofmap"]).all()
@@ -372,7 +372,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
 
     tensors = tuple(there.get(each.name, each) for each in moved.tensors)
     with pytest.raises(CheckFailed, match="take the same bytes of the scratch memory at once"):
-        check_program(replace(with_steps(moved, map(at_once, moved.steps)), tensors=tensors), SMALL_ONE)
+        check_program(replace(with_steps(moved, map(at_once, moved.rows)), tensors=tensors), SMALL_ONE)
 
 
 def test_an_outcome_is_looked_for_where_it_is() -> None:
@@ -397,7 +397,7 @@ def test_a_prefetch_of_padding_is_over_at_once() -> None:
         return replace(step, parts=(part._replace(lane=nowhere),), hbm_bytes=0)
 
     moved = elsewhere(ONE_PASS, hardware, {"filter"}, ahead=0)
-    program = with_steps(moved, map(beyond, moved.steps))
+    program = with_steps(moved, map(beyond, moved.rows))
     timing, written = register.run(program, hardware, operands_of(Gemm("one_pass", m=4, n=4, k=4), 1, seed=2))
     assert timing == agreed_timing(program, hardware)
     assert not written["ofmap"].any()

@@ -69,7 +69,7 @@ def programs(draw: st.DrawFn, layers: st.SearchStrategy[Op]) -> tuple[Program, H
     except InputError:
         # It does not fit, or is not of this lowering.
         suppose(False)
-    suppose(len(ready.program.steps) < MOST_STEPS)
+    suppose(len(ready.program.rows) < MOST_STEPS)
     return ready.program, ready.running
 
 

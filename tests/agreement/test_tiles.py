@@ -89,7 +89,7 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     assert not [*hazards(program, hardware)]
     planned = lowering.drafts(layer, batch, hardware)[0].planned
     assert planned.passes == len(program.streams)
-    assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.steps)
+    assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.rows)
     operands = operands_of(layer, batch, seed=5)
     ofmap = expected(layer, operands)
     proven, registers = register.run(program, hardware, operands)
@@ -117,8 +117,8 @@ def test_steps_wait_for_all_that_they_need(name: str) -> None:
 @TIGHT
 def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: type[Step]) -> None:
     program, hardware = tight(name)
-    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.steps)
-    assert any(hazards(replace(program, steps=steps), hardware))
+    steps = tuple(replace(step, after=()) if isinstance(step, kind) else step for step in program.rows)
+    assert any(hazards(replace(program, rows=steps), hardware))
 
 
 def worked_out(recipe: Recipe, inputs: int) -> np.ndarray:

@@ -151,10 +151,10 @@ def picked(made: Program, numbers: Any = NUMBERS, per_word: int = 4) -> Program:
     table = Tensor("pointers", (1, each.size), number_bytes=2)
     part = Part(TABLES, (0,), (Along(0, range(1)),), (Along(1, range(each.size)),), per_word)
     steps = [Fill((), table, (part,), 64)]
-    steps += [replace(step, after=(0, *(other + 1 for other in step.after))) for step in made.steps]
+    steps += [replace(step, after=(0, *(other + 1 for other in step.after))) for step in made.rows]
     constant = Constant("pointers", each.astype(np.int32).tobytes())
     tensors, buffers = (*made.tensors, table), (*made.buffers, Buffer("pointers", TABLES, 8, 1))
-    return replace(made, tensors=tensors, buffers=buffers, steps=tuple(steps), constants=(constant,))
+    return replace(made, tensors=tensors, buffers=buffers, rows=tuple(steps), constants=(constant,))
 
 
 def picks(operand: int, per_word: int = 4, lanes: tuple[int, int] = (0, 4)) -> Feed:
@@ -222,11 +222,11 @@ def test_what_float32_would_round_is_exact_in_doubles() -> None:
 def test_spills_divide_what_is_larger_on_chip() -> None:
     step = Vector((), "combine", (at(ONE),), at(INTO), WORDS, coefficients=(9.0,))
     made = program(step)
-    *steps, spill = made.steps
+    *steps, spill = made.rows
     assert isinstance(spill, Spill)
     ofmap = replace(spill.tensor, scale=9)
     tensors = (*made.tensors[:2], ofmap)
-    made = replace(made, tensors=tensors, steps=(*steps, replace(spill, tensor=ofmap)))
+    made = replace(made, tensors=tensors, rows=(*steps, replace(spill, tensor=ofmap)))
     np.testing.assert_array_equal(outcome(made), FIRST)
 
 

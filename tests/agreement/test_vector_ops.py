@@ -120,7 +120,7 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     planned = planned_of(layer, batch, hardware, LOWERING)[0]
     assert planned is not None
     assert not program.streams
-    assert planned.transfers >= len(program.steps) > 0
+    assert planned.transfers >= len(program.rows) > 0
     operands = operands_of(layer, batch, seed=3)
     timing, registers = register.run(program, hardware, operands)
     assert timing == told
@@ -389,12 +389,12 @@ def test_a_factor_of_one_takes_no_multiplication() -> None:
 def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
     fills = [
         step
-        for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, least_padding())[0].steps
+        for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, least_padding())[0].rows
         if isinstance(step, Fill)
     ]
     assert {each.parts[0].lane[0].axis for each in fills} == {2}
     plain = machine(4, 4, channel_multiple=8)
-    fills = [step for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, plain)[0].steps if isinstance(step, Fill)]
+    fills = [step for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, plain)[0].rows if isinstance(step, Fill)]
     assert {each.parts[0].lane[0].axis for each in fills} == {0}
 
 
@@ -405,7 +405,7 @@ def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
 )
 def test_images_are_in_lanes_where_tiles_are_padded_least(layer: VectorOp) -> None:
     spills = [
-        {each.parts[0].lane[0].axis for each in program.steps if isinstance(each, Spill)}
+        {each.parts[0].lane[0].axis for each in program.rows if isinstance(each, Spill)}
         for program, _ in (lowering.VECTOR_OPS.lower(layer, batch, least_padding()) for batch in (8, 3))
     ]
     assert spills[0] == {3}

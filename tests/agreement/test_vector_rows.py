@@ -159,7 +159,7 @@ def assert_right(layer: Op, batch: int, program: Program, hardware: Hardware, mo
     check_program(program, hardware)
     told = short(program, hardware)
     assert not [*hazards(program, hardware)]
-    assert most_steps >= len(program.steps) > 0
+    assert most_steps >= len(program.rows) > 0
     operands = operands_of(layer, batch, seed=3)
     timing, registers = register.run(program, hardware, operands)
     assert timing == told
@@ -355,13 +355,13 @@ def test_rows_are_kept_where_they_fit() -> None:
     for words in (400, 160, 60):
         small = machine(8, 8, word_elements=4, capacity_words=words)
         program, told = lowering.VECTOR_ROWS.lower(Softmax("s", 50, 70), 1, small)
-        fills[words] = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill))
+        fills[words] = sum(step.hbm_bytes for step in program.rows if isinstance(step, Fill))
         assert ("kept" in told.aspects["order"]) == (words > 60)
     assert fills[400] == fills[160]
     assert 2.5 * fills[160] < fills[60] < 3.5 * fills[160]
     again = machine(8, 8, word_elements=4, capacity_words=400).with_overrides(["mapping.rows=read_again"])
     program, _ = lowering.VECTOR_ROWS.lower(Softmax("s", 50, 70), 1, again)
-    assert len([step for step in program.steps if isinstance(step, Fill)]) == 3 * 3 * 4
+    assert len([step for step in program.rows if isinstance(step, Fill)]) == 3 * 3 * 4
 
 
 def test_a_network_has_them_among_its_layers() -> None:
@@ -379,12 +379,12 @@ def test_a_number_that_is_given_for_a_row_is_that_of_the_row(layer: RowOp, units
     """Lanes have 16 rows at a time, and the numbers of the next ones before they are done with these."""
     hardware = machine(8, 8, word_elements=2)
     program, _ = lowered(layer, 1, hardware, LOWERING)
-    given = [step for step in program.steps if isinstance(step, Fill) and step.tensor.name == "about"]
+    given = [step for step in program.rows if isinstance(step, Fill) and step.tensor.name == "about"]
     assert len(given) == units
     assert check_layer(layer, 1, program, hardware, seed=0).mismatched == 0
     wrong = replace(given[-1], parts=(of_other_rows(given[-1].parts[0]),))
-    steps = tuple(wrong if step is given[-1] else step for step in program.steps)
-    assert check_layer(layer, 1, replace(program, steps=steps), hardware, seed=0).mismatched > 0
+    steps = tuple(wrong if step is given[-1] else step for step in program.rows)
+    assert check_layer(layer, 1, replace(program, rows=steps), hardware, seed=0).mismatched > 0
 
 
 def of_other_rows(part: Part) -> Part:

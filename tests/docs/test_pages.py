@@ -68,7 +68,7 @@ def test_steps_work_and_print_what_is_shown(page: Page, strand: list[Step], desk
 
 def test_python_of_the_readme_prints_what_is_shown() -> None:
     """For one of its three arrays, which takes a third of the time."""
-    (step,) = (each for each in PAGES[0].steps if not each.is_command)
+    (step,) = (each for each in PAGES[0].rows if not each.is_command)
     code, printed, messages = Step(step.text.replace("(64, 128, 256)", "(128,)")).typed()
     assert code == 0, messages
     assert printed.strip() in step.shown.splitlines()

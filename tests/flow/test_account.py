@@ -85,7 +85,7 @@ def test_the_total_has_the_most_of_any_layer() -> None:
 def touched(program: Program, tensor: str) -> list[tuple[range, range]]:
     """(lanes, words) of every transfer of a tensor, and of every pass that writes it."""
     found = []
-    for step in program.steps:
+    for step in program.rows:
         match step:
             case Transfer() if step.tensor.name == tensor:
                 for part in step.parts:

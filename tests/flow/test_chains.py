@@ -83,7 +83,7 @@ def test_weights_come_past_small_layers() -> None:
     work = Workload("row", 4, (products[0], *small, products[1]))
     several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array_count=2, array_weights="own")
     (stretch,) = recordings(resolve(work, several.with_overrides(["sequencer.between_layers=overlap"])))
-    moved = [step for step in stretch.recording.program.steps if isinstance(step, Transfer)]
+    moved = [step for step in stretch.recording.program.rows if isinstance(step, Transfer)]
     behind = next(at for at, step in enumerate(moved) if step.tensor.name == "second.filter")
     small_ones = [at for at, step in enumerate(moved) if step.tensor.name == "relu0.ofmap"]
     assert behind < small_ones[0]

@@ -79,7 +79,7 @@ def test_what_is_read_and_written_of_a_dram_is_what_its_bursts_are(
     program = registry.lowered(layer, 1, BANKS, "explicit")[0]
     moves = TransferRuns(program, BANKS)
     bursts = {False: 0, True: 0}
-    for step in (step for step in program.steps if isinstance(step, Transfer)):
+    for step in (step for step in program.rows if isinstance(step, Transfer)):
         bursts[isinstance(step, Spill)] += 64 * len(moves.bursts(step))
     assert (program.use.hbm_read_bytes + program.use.hbm_write_bytes, bursts) == (by_runs, {False: read, True: written})
     for record in (result.total, *result.layers):
@@ -157,7 +157,7 @@ def test_a_trace_has_a_track_a_channel() -> None:
     tracks = recording.timeline().tracks
     channels = [track for name, track in tracks.items() if name.startswith("hbm_channel_")]
     assert len(channels) == 16
-    assert 0 < sum(map(len, channels)) <= 16 * sum(isinstance(step, Transfer) for step in program.steps)
+    assert 0 < sum(map(len, channels)) <= 16 * sum(isinstance(step, Transfer) for step in program.rows)
     for track in channels:
         assert (track.starts[1:] >= track.ends[:-1]).all()
         assert (track.starts < track.ends).all()

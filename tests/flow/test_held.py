@@ -50,12 +50,12 @@ def test_a_sound_program(layer: Op, batch: int, hardware: Hardware) -> None:
 
 def lose_all_spills_but_one(program: Program) -> Program:
     """The last; the others write their values where it does."""
-    last = next(step for step in reversed(program.steps) if isinstance(step, Spill))
+    last = next(step for step in reversed(program.rows) if isinstance(step, Spill))
 
     def lost(step: Spill) -> Spill:
         return replace(step, parts=tuple(last.parts[0]._replace(base=part.base) for part in step.parts))
 
-    return replace(program, steps=tuple(lost(step) if isinstance(step, Spill) else step for step in program.steps))
+    return replace(program, rows=tuple(lost(step) if isinstance(step, Spill) else step for step in program.rows))
 
 
 @pytest.mark.parametrize("corrupt", [*CORRUPTIONS.values(), lose_all_spills_but_one], ids=[*CORRUPTIONS, "spills"])
@@ -70,9 +70,9 @@ def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
 def test_what_is_never_written_is_wrong_though_all_else_is_right() -> None:
     layer, batch = conv(4, 4, 8, 1), 8
     program = CHANNEL_FIRST.lower(layer, batch, MACHINE)[0]
-    *steps, last = program.steps
+    *steps, last = program.rows
     assert isinstance(last, Spill)
-    verdict = check_layer(layer, batch, replace(program, steps=tuple(steps)), MACHINE, seed=5)
+    verdict = check_layer(layer, batch, replace(program, rows=tuple(steps)), MACHINE, seed=5)
     never = sum(part.lanes * prod(len(each.coordinates) for each in part.items) for part in last.parts)
     assert verdict.mismatched == never > 0
     assert verdict.first is not None
@@ -82,8 +82,8 @@ def test_what_is_never_written_is_wrong_though_all_else_is_right() -> None:
 def test_an_element_counts_as_it_was_written_last() -> None:
     """Spilled a second time, after the words have been used again: what was right is wrong."""
     program = CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0]
-    first = next(step for step in program.steps if isinstance(step, Spill))
-    again = replace(program, steps=(*program.steps, first))
+    first = next(step for step in program.rows if isinstance(step, Spill))
+    again = replace(program, rows=(*program.rows, first))
     verdict = check_layer(LAYER, BATCH, again, MACHINE, seed=5)
     assert verdict == in_the_end(LAYER, BATCH, again, MACHINE)
     assert verdict.mismatched > 0
@@ -156,7 +156,7 @@ def test_a_part_whose_lanes_differ_along_several_axes() -> None:
             lane = (channel, Along(row, tuple(rows[lane % len(rows)] for lane in range(part.lanes))))
             return replace(step, parts=(part._replace(lane=lane, items=(Along(row, first), *items)),))
 
-        return replace(program, steps=tuple(again(s) if isinstance(s, Spill) else s for s in program.steps))
+        return replace(program, rows=tuple(again(s) if isinstance(s, Spill) else s for s in program.rows))
 
     assert check_layer(LAYER, BATCH, said(range(1)), MACHINE, seed=5) == Verdict(LAYER.outputs(BATCH), 0, None)
     verdict = check_layer(LAYER, BATCH, said(range(2)), MACHINE, seed=5)

@@ -58,7 +58,7 @@ def test_the_passes_are_known_before_a_layer_is_lowered(name: str, size: int, lo
         for draft in drafts:
             (program, _), planned = draft.lower(), draft.planned
             assert planned.passes == len(program.streams)
-            transfers = sum(isinstance(step, Transfer) for step in program.steps)
+            transfers = sum(isinstance(step, Transfer) for step in program.rows)
             # The first load of each kind comes in smaller pieces.
             assert transfers - 16 <= planned.transfers <= 1.5 * transfers
         # Each may be lowered, so what a layer needs is told by the longest.

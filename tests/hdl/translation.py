@@ -19,7 +19,7 @@ from tpusim.reference import Tensor
 
 def plan_of(program: Program, hardware: Hardware) -> hdl.Plan:
     """What the hardware must know of a Program before the first cycle."""
-    array, unit, steps = hardware.array, hardware.vector_unit, list(enumerate(program.steps))
+    array, unit, steps = hardware.array, hardware.vector_unit, list(enumerate(program.rows))
     preloads = [index for index, step in steps if isinstance(step, Preload)]
     return hdl.Plan(
         rows=array.rows,
@@ -68,11 +68,11 @@ def pass_of(program: Program, index: int, step: Stream, weights: int, lanes: int
         row, col, _ = group.pattern.counters
         for lane in range(group.first_lane, group.first_lane + group.lanes):
             starts[lane] = (group.pattern.base, row.start, col.start)
-    needs = {*step.after, *program.steps[step.preload].after}
+    needs = {*step.after, *program.rows[step.preload].after}
     return hdl.Pass(
         step=index,
-        fills=tuple(sorted(other for other in needs if isinstance(program.steps[other], Fill))),
-        spills=tuple(other for other in step.after if isinstance(program.steps[other], Spill)),
+        fills=tuple(sorted(other for other in needs if isinstance(program.rows[other], Fill))),
+        spills=tuple(other for other in step.after if isinstance(program.rows[other], Spill)),
         weights=weights,
         starts=tuple(starts),
         counts=tuple(each.length for each in group.pattern.counters),
@@ -127,4 +127,4 @@ class Outside:
 
 def transfers_of(program: Program) -> list[tuple[int, Transfer]]:
     """Every transfer and its index among the steps."""
-    return [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    return [(index, step) for index, step in enumerate(program.rows) if isinstance(step, Transfer)]

@@ -37,7 +37,7 @@ def test_a_lane_has_a_pixel_and_a_step_the_squares_of_its_channels() -> None:
     """
     hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
     program, explained = vector_ops.VECTOR_OPS.lower(Lrn("l", 7, 3, 4), 4, hardware)
-    lanes = {step.parts[0].lanes for step in program.steps if isinstance(step, Fill)}
+    lanes = {step.parts[0].lanes for step in program.rows if isinstance(step, Fill)}
     assert lanes == {8, 4}
     assert explained.aspects["folds"] == "2 portions of at most 8 pixels, one a lane"
     work = {(step.operation, len(step.operands)): step.beat(4, hardware).work for step in program.vectors}

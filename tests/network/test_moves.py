@@ -102,7 +102,7 @@ def test_a_map_is_turned_in_whole_runs() -> None:
     turned = Transpose("t", 16, 4, 1, images=64, order=("images", "height", "width", "channels"))
     moved = {
         kind: sum(
-            step.hbm_bytes for step in lowered(turned, 1, hardware, "vector_ops")[0].steps if isinstance(step, kind)
+            step.hbm_bytes for step in lowered(turned, 1, hardware, "vector_ops")[0].rows if isinstance(step, kind)
         )
         for kind in (Fill, Spill)
     }
@@ -115,7 +115,7 @@ def test_lanes_and_words_have_the_axes_that_fill_them() -> None:
     shuffled, _ = vector_ops.VECTOR_OPS.lower(ChannelShuffle("s", 2, 4, 8, groups=2), 1, hardware)
     copied, _ = vector_ops.VECTOR_OPS.lower(Copy("c", 2, 4, 8), 1, hardware)
     axes = [
-        next(step for step in each.steps if isinstance(step, Fill)).parts[0].lane[0].axis for each in (shuffled, copied)
+        next(step for step in each.rows if isinstance(step, Fill)).parts[0].lane[0].axis for each in (shuffled, copied)
     ]
     assert axes == [2, 0]
     assert sum(step.words for step in shuffled.vectors) == 2
@@ -124,5 +124,5 @@ def test_lanes_and_words_have_the_axes_that_fill_them() -> None:
 def test_channels_that_are_not_evenly_spaced_are_in_lanes_or_alone_in_words() -> None:
     hardware = machine(4, 4, word_elements=8)
     program, _ = vector_ops.VECTOR_OPS.lower(ChannelShuffle("s", 8, 1, 4, groups=2), 1, hardware)
-    fill = next(step for step in program.steps if isinstance(step, Fill))
+    fill = next(step for step in program.rows if isinstance(step, Fill))
     assert [each.axis for each in fill.parts[0].items][-1] != 0

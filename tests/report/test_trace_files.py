@@ -565,7 +565,7 @@ def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     """Also where a pause cuts it in two."""
     hardware = machine(4, 4, word_elements=2)
     program = CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0]
-    sizes = {i: s.hbm_bytes for i, s in enumerate(program.steps) if isinstance(s, Transfer)}
+    sizes = {i: s.hbm_bytes for i, s in enumerate(program.rows) if isinstance(s, Transfer)}
     step = next(iter(sizes))
     timeline = event.record(program, hardware).timeline()
     bus = Track.of([Pieces("busy", np.array([0, 20]), 2, step), Pieces("port_stall", 2, 3, step)])

@@ -171,8 +171,8 @@ def test_a_window_brings_what_is_between_the_points(patch: str, points: int) -> 
 def test_a_body_begins_when_its_loads_are_whole(loads: str) -> None:
     """Else with the first of the four channel portions, and of the weights."""
     program, _ = CHANNEL_FIRST.lower(conv(16, 4, 4, 1), 8, with_mapping(machine(4, 4, word_elements=8), loads=loads))
-    first = next(step for step in program.steps if isinstance(step, Stream))
-    before = program.steps[: program.steps.index(first)]
+    first = next(step for step in program.rows if isinstance(step, Stream))
+    before = program.rows[: program.rows.index(first)]
     brought = {number for number, step in enumerate(before) if isinstance(step, Fill)}
     assert len(brought) == 8
     assert (brought <= {*first.after}) == (loads == "whole")
@@ -186,8 +186,8 @@ def test_a_body_drains_once(column_folds: str, bodies: int) -> None:
     hardware = with_mapping(hardware, column_folds=column_folds, block=block)
     program, told = CHANNEL_FIRST.lower(conv(3, 6, 12, 1), 2, hardware)
     assert (told.blocking.blocks, told.blocking.col_folds) == (2, 3)
-    preloads = [step for step in program.steps if isinstance(step, Preload)]
-    waiting = sum(any(isinstance(program.steps[other], Stream) for other in step.after) for step in preloads)
+    preloads = [step for step in program.rows if isinstance(step, Preload)]
+    waiting = sum(any(isinstance(program.rows[other], Stream) for other in step.after) for step in preloads)
     assert waiting == bodies - 1
 
 

@@ -81,8 +81,8 @@ def test_too_few_places_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_steps_that_wait_for_one_another_are_named() -> None:
     """In the words of the event engine."""
-    spill = next(index for index, step in enumerate(PROGRAM.steps) if isinstance(step, Spill))
-    preload = next(index for index, step in enumerate(PROGRAM.steps) if isinstance(step, Preload))
+    spill = next(index for index, step in enumerate(PROGRAM.rows) if isinstance(step, Spill))
+    preload = next(index for index, step in enumerate(PROGRAM.rows) if isinstance(step, Preload))
     stuck = change(PROGRAM, Preload, lambda step: replace(step, after=(*step.after, spill)))
     says = (
         rf"layer conv: cycle \d+: nothing moves, \d+ steps never finish: .*step {preload} \(preload\) waits for "
@@ -151,7 +151,7 @@ def test_hbm_holds_only_the_words_of_lanes_that_take_part() -> None:
     layer, hardware = load_workload("resnet50", batch=8).layers[0], load_hardware("tpu_v2")
     program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
     words = HbmWords(program, operands_of(layer, 8, seed=0), hardware.vector_memory.word_elements)
-    transfers = [step for step in program.steps if isinstance(step, Transfer)]
+    transfers = [step for step in program.rows if isinstance(step, Transfer)]
     everywhere = hardware.lanes * sum(step.words for step in transfers)
     assert len(words.values) == sum(step.lanes * step.words for step in transfers)
     assert len(words.values) < everywhere / 3

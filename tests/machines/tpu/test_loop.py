@@ -59,7 +59,7 @@ def lowered(layer: Op, hardware: Hardware, how: str, own: bool = False) -> tuple
         ready = prepared(layer, 2, hardware.having("mapping", search="estimate"), how)
     except InputError:
         assume(False)
-    assume(len(ready.program.steps) < MOST_STEPS)
+    assume(len(ready.program.rows) < MOST_STEPS)
     return ready.program, ready.running
 
 
@@ -107,7 +107,7 @@ def test_a_recipe_is_right_for_each_step_that_has_it(
 ) -> None:
     program, running = lowered(layer, hardware, how, own)
     columns = columns_of(program, running)
-    for step, row in zip(program.steps, columns.rows, strict=True):
+    for step, row in zip(program.rows, columns.rows, strict=True):
         match step:
             case Transfer():
                 its = columns.moves[row["recipe"]]
@@ -128,10 +128,10 @@ def test_fills_of_banks_take_the_time_of_all_their_words() -> None:
     """Also where the fullest bank has as many words as another fill's."""
     hardware = load_hardware("tpu_v2_banked", ["array.size=8", "vector_unit.unpack_cycles=50"])
     ready = prepared(Conv2d("conv", 10, 6, 6, 8, 3), 2, hardware, "channel_last")
-    fill = next(each for each in ready.program.steps if isinstance(each, BankFill))
+    fill = next(each for each in ready.program.rows if isinstance(each, BankFill))
     other = replace(fill)
     object.__setattr__(other, "lane_words", 100 * fill.lane_words)
-    steps = fill, *(other if each is fill else each for each in ready.program.steps)
+    steps = fill, *(other if each is fill else each for each in ready.program.rows)
     columns = columns_of(replace(ready.program, steps=steps), ready.running)
     first, second = (columns.moves[columns.rows["recipe"][steps.index(each)]] for each in (fill, other))
     assert [first["busy"], second["busy"]] == [each.conversion_cycles(ready.running) for each in (fill, other)]
@@ -170,7 +170,7 @@ def test_the_log_names_every_step_once() -> None:
     program, hardware = lowered_conv(4)
     log = event.logged(program, hardware)
     steps = [step for table in (log.loads, log.passes, log.moves) for step in table["step"].tolist()]
-    assert sorted(steps) == list(range(len(program.steps)))
+    assert sorted(steps) == list(range(len(program.rows)))
 
 
 def test_each_function_of_the_loop_holds_a_rule_and_each_rule_has_a_function() -> None:
@@ -215,7 +215,7 @@ def test_the_least_that_is_left_is_that_of_all_steps_behind(
     of_passes, of_moves = bounds_of(columns)
     for first, end in pairwise(columns.orders.tolist()):
         for place in range(first, end):
-            steps = [program.steps[step] for step in columns.order[place:end].tolist()]
+            steps = [program.rows[step] for step in columns.order[place:end].tolist()]
             numbers = [program.number_of_pace(step) for step in columns.order[place:end].tolist()]
             frames = [program.frames(running)[number] for number in numbers]
             left = (frame.frames(step.words) * frame.period for step, frame in zip(steps, frames, strict=True)
@@ -223,7 +223,7 @@ def test_the_least_that_is_left_is_that_of_all_steps_behind(
             assert of_passes[place] == sum(left)
             if place > first + part:
                 break
-    moves = [program.steps[step] for step in columns.transfers.tolist()]
+    moves = [program.rows[step] for step in columns.transfers.tolist()]
     least = [columns.moves["least"][columns.rows["recipe"][step]] for step in columns.transfers.tolist()]
     for at, step in enumerate(moves):
         behind = [other for other in range(at, len(moves)) if moves[other].bus == step.bus]
@@ -250,7 +250,7 @@ def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: di
 
     cycles = event.run(program, hardware).cycles
     assert told(program, hardware, run, int(share * cycles))[0] is Overdue
-    assert 0 < (runs[-1].tables.done >= 0).sum() < len(program.steps) / 2
+    assert 0 < (runs[-1].tables.done >= 0).sum() < len(program.rows) / 2
 
 
 def test_a_program_whose_run_was_given_up_is_gone_at_once() -> None:

@@ -44,11 +44,11 @@ def test_a_conversion_paces_its_transfers_and_no_others() -> None:
     """Slower than the bytes: so many cycles a word, of ifmap fills and of spills."""
     program, plain = timed(GEMM, bytes_per_cycle=10**6)
     kinds = ("ifmap fill", "ofmap spill")
-    fills, spills = (sum(s.words for s in program.steps if s.label == kind) for kind in kinds)
-    count = {kind: sum(s.label == kind for s in program.steps) for kind in kinds}
+    fills, spills = (sum(s.words for s in program.rows if s.label == kind) for kind in kinds)
+    count = {kind: sum(s.label == kind for s in program.rows) for kind in kinds}
     for option, words, kind in (("unpack_cycles", fills, kinds[0]), ("pack_cycles", spills, kinds[1])):
         paced, timing = timed(GEMM, bytes_per_cycle=10**6, **{option: 5})
-        assert paced.steps == program.steps
+        assert paced.rows == program.rows
         # At such a bandwidth every transfer takes one cycle without conversion.
         assert timing.units["hbm"]["busy"] - plain.units["hbm"]["busy"] == 5 * words - count[kind]
 
@@ -61,8 +61,8 @@ def test_a_slow_bus_hides_the_conversion() -> None:
 
 def waiting(program: Program) -> int:
     """Preloads that wait for a stream."""
-    preloads = (step for step in program.steps if isinstance(step, Preload))
-    return sum(any(isinstance(program.steps[other], Stream) for other in step.after) for step in preloads)
+    preloads = (step for step in program.rows if isinstance(step, Preload))
+    return sum(any(isinstance(program.rows[other], Stream) for other in step.after) for step in preloads)
 
 
 @pytest.mark.parametrize(("policy", "chunks"), [("auto", 6), ("needed", 1)])
@@ -86,7 +86,7 @@ def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) 
     """Every fill a multiple of the burst; all fills together the padded map, however it is folded."""
     hardware = machine(rows, 4, channel_multiple=8, burst_bytes=64)
     program = CHANNEL_FIRST.lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[0]
-    fills = [step.hbm_bytes for step in program.steps if step.label == "ifmap fill"]
+    fills = [step.hbm_bytes for step in program.rows if step.label == "ifmap fill"]
     assert all(size % 64 == 0 for size in fills)
     assert sum(fills) == moved * 4 * 4 * 16 * 4
 
@@ -97,7 +97,7 @@ def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
     padded, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4, channel_multiple=8)
 
     def fetched(program: Program) -> int:
-        return sum(step.hbm_bytes for step in program.steps if step.label == "ifmap fill")
+        return sum(step.hbm_bytes for step in program.rows if step.label == "ifmap fill")
 
     assert fetched(padded) * channels == fetched(plain) * stored
 

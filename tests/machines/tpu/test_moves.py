@@ -36,7 +36,7 @@ Element = tuple[int, ...]
 
 
 def transfers(program: Program) -> list[Transfer]:
-    return [step for step in program.steps if isinstance(step, Transfer)]
+    return [step for step in program.rows if isinstance(step, Transfer)]
 
 
 def elements(step: Transfer) -> set[Element]:
@@ -150,7 +150,7 @@ def test_a_lowering_that_says_nothing_has_runs_all_the_same() -> None:
     layer, hardware = conv(5, 6, 7, 3, padding=1), machine(8, 4, word_elements=4, layout="CHW")
     program = Reversed(layer, 3, hardware).lowered()[0]
     moves = TransferRuns(program, hardware)
-    fill, spill = (next(step for step in program.steps if isinstance(step, kind)) for kind in (Fill, Spill))
+    fill, spill = (next(step for step in program.rows if isinstance(step, kind)) for kind in (Fill, Spill))
     assert fill.regions is None
     # Eight rows hold channel 0 seven times, or channel 0 and one tap of no other: each channel comes once.
     channels = sorted({*fill.parts[0].lane[0].coordinates})
@@ -180,7 +180,7 @@ def test_only_chw_pays_for_a_stride(kernel: int) -> None:
     for order in ("HWCN", "HWC", "CHW"):
         hardware = machine(128, 128, word_elements=8, layout=order).with_overrides({"mapping.fetch": "per_tap"})
         program, told = lowered(conv(64, 56, 64, kernel, stride=2), 8, hardware, "channel_first")
-        moved[order] = sum(step.hbm_bytes for step in program.steps if step.label == "ifmap fill")
+        moved[order] = sum(step.hbm_bytes for step in program.rows if step.label == "ifmap fill")
         assert order in told.aspects["layout"]
     assert moved["HWCN"] == moved["HWC"]
     assert moved["CHW"] > 2 * moved["HWC"]

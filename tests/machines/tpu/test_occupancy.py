@@ -69,7 +69,7 @@ def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
     """Two row folds and two column folds: either fold of the ifmap is streamed again for the second seven columns."""
     hardware = machine(4, 6, word_elements=2, launch_cycles=launch)
     program = CHANNEL_FIRST.lower(Gemm("gemm", m=3, n=7, k=5), 1, hardware)[0]
-    assert [step.label for step in program.steps] == [
+    assert [step.label for step in program.rows] == [
         "filter fill", "ifmap fill", "filter fill", "ifmap fill", "preload", "stream", "preload", "stream",
         "filter fill", "filter fill", "ofmap spill", "preload", "stream", "preload", "stream", "ofmap spill",
     ]  # fmt: skip
@@ -159,15 +159,15 @@ def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     """Also the pieces that no stream names."""
     hardware = machine(4, 4, word_elements=2, capacity_words=60)
     program = CHANNEL_FIRST.lower(conv(4, 12, 8, 1), 2, hardware)[0]
-    wanted = [index for index, step in enumerate(program.steps) if step.label == "ifmap fill"]
-    named = {fill: index for index, step in enumerate(program.steps) if isinstance(step, Stream) for fill in step.after}
+    wanted = [index for index, step in enumerate(program.rows) if step.label == "ifmap fill"]
+    named = {fill: index for index, step in enumerate(program.rows) if isinstance(step, Stream) for fill in step.after}
     first, last = [fill for fill in wanted if fill in named][:2]
     unnamed = [fill for fill in wanted if first < fill < last]
     assert unnamed
     timeline = event.record(program, hardware).timeline()
     end = next(each.end for each in timeline.tracks["drain"] if each.step == named[last])
     cycles, words = words_in_use(program, timeline)
-    pieces = [program.steps[fill] for fill in (*unnamed, last)]
+    pieces = [program.rows[fill] for fill in (*unnamed, last)]
     assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))
 
 
@@ -178,7 +178,7 @@ def test_what_stays_is_in_use_until_its_last_reader_has_it(chain: Chain, leaves:
     found = found_for(chain, leaves)
     suppose(len(found.allocations) > 0)
     program = linked(found.layers, chain.hardware)
-    suppose(len(program.steps) < 500)
+    suppose(len(program.rows) < 500)
     recorded = event.record(program, chain.hardware)
     timeline = recorded.timeline()
     cycles, words = words_in_use(program, timeline)

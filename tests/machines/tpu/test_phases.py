@@ -86,7 +86,7 @@ def test_what_no_tap_reaches_is_zero(layer: ConvTranspose2d, name: str) -> None:
 def test_the_steps_are_known_before_it_is_lowered(name: str) -> None:
     layer = transposed(24, 12, 20, 5, 2, 2, output_padding=1)
     planned, (program, _) = planned_of(layer, 8, SMALL, name)[0], lowered(layer, 8, SMALL, name)
-    transfers = sum(isinstance(step, Transfer) for step in program.steps)
+    transfers = sum(isinstance(step, Transfer) for step in program.rows)
     assert planned is not None
     assert planned.passes == len(program.streams)
     assert transfers - 16 <= planned.transfers <= 1.5 * transfers

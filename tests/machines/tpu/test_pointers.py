@@ -214,8 +214,8 @@ def seen(program: Program, engine: str) -> bool:
 @pytest.mark.parametrize("edit", ["another table", "a fill lost", "padding alone"])
 def test_pointers_that_are_not_there_are_seen(edit: str, engine: str) -> None:
     program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
-    at = next(i for i, step in enumerate(program.steps) if isinstance(step, Fill) and step.tensor.name == NAME)
-    fill = program.steps[at]
+    at = next(i for i, step in enumerate(program.rows) if isinstance(step, Fill) and step.tensor.name == NAME)
+    fill = program.rows[at]
     assert isinstance(fill, Fill)
     part = fill.parts[0]
     axis, numbers = part.items[0]
@@ -227,16 +227,16 @@ def test_pointers_that_are_not_there_are_seen(edit: str, engine: str) -> None:
         step = replace(fill, parts=(part._replace(base=part.base + 1),))
     else:
         step = replace(fill, parts=(part._replace(items=(Along(axis, range(-(10**4), -(10**4) + len(numbers))),)),))
-    steps = [*program.steps]
+    steps = [*program.rows]
     steps[at] = step
-    broken = replace(program, steps=tuple(steps))
+    broken = replace(program, rows=tuple(steps))
     assert seen(broken, engine)
 
 
 def test_a_pass_that_contradicts_itself_is_refused() -> None:
     program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
-    index = next(i for i, step in enumerate(program.steps) if isinstance(step, Stream))
-    stream = program.steps[index]
+    index = next(i for i, step in enumerate(program.rows) if isinstance(step, Stream))
+    stream = program.rows[index]
     assert isinstance(stream, Stream)
     group = stream.reads.groups[0]
     assert isinstance(group.pattern, Pointers)
@@ -247,16 +247,16 @@ def test_a_pass_that_contradicts_itself_is_refused() -> None:
         "reads through pointer 7 of": (group._replace(pattern=group.pattern._replace(which=7)),),
     }
     for says, groups in wrong.items():
-        steps = [*program.steps]
+        steps = [*program.rows]
         steps[index] = replace(stream, reads=Feed(groups))
         with pytest.raises(CheckFailed, match=says):
-            check_program(replace(program, steps=tuple(steps)), MACHINE)
+            check_program(replace(program, rows=tuple(steps)), MACHINE)
 
 
 def test_only_passes_that_read_from_lanes_read_pointers() -> None:
     program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
-    index, stream = next((i, step) for i, step in enumerate(program.steps) if isinstance(step, Stream))
-    at, spill = next((i, step) for i, step in enumerate(program.steps) if isinstance(step, Spill))
+    index, stream = next((i, step) for i, step in enumerate(program.rows) if isinstance(step, Stream))
+    at, spill = next((i, step) for i, step in enumerate(program.rows) if isinstance(step, Spill))
     through = replace(spill, parts=(spill.parts[0]._replace(feed=stream.reads),))
     with pytest.raises(CheckFailed, match="spills through pointers"):
         check_program(with_step(program, at, through), MACHINE)
@@ -269,7 +269,7 @@ def test_only_passes_that_read_from_lanes_read_pointers() -> None:
 
 
 def with_step(program: Program, at: int, step: Spill | Stream) -> Program:
-    return replace(program, steps=(*program.steps[:at], step, *program.steps[at + 1 :]))
+    return replace(program, rows=(*program.rows[:at], step, *program.rows[at + 1 :]))
 
 
 # ---- gathers
@@ -391,7 +391,7 @@ def test_initialisation_is_counted_and_shared() -> None:
         moved = sum(step.hbm_bytes for step in fills(program, NAME))
         assert moved == explanation.choices["pointer_hbm_bytes"]
         assert len(fills(program, NAME)) == explanation.choices["initialisations"] == explanation.choices["tables"]
-        others = sum(step.hbm_bytes for step in program.steps if isinstance(step, Fill) and step.tensor.name != NAME)
+        others = sum(step.hbm_bytes for step in program.rows if isinstance(step, Fill) and step.tensor.name != NAME)
         assert program.use.hbm_read_bytes == others + moved
         assert "images share them" in explanation.aspects["pointer"]
 

@@ -36,7 +36,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 def test_rows_tell_what_their_steps_do(layer: Conv2d | Gemm, hardware: Hardware) -> None:
     """A table that was made of steps, one by one, says the same as the one that the scheduler wrote."""
     program, hardware = fitted(layer, 2, hardware, "channel_first")
-    rows, again = program.rows, Rows.of(tuple(program.steps))
+    rows, again = program.rows, Rows.of(tuple(program.rows))
     assert rows == again
     assert [rows[at] for at in range(len(rows))] == [*rows]
     assert rows.table["array"].tolist() == again.table["array"].tolist()

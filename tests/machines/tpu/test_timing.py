@@ -200,11 +200,11 @@ def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
     """The engine names who waits for whom instead of stopping in silence."""
     hardware = machine()
     program = CHANNEL_FIRST.lower(gemm(4, 4, 4), 1, hardware)[0]
-    spill = next(index for index, step in enumerate(program.steps) if isinstance(step, Spill))
-    steps: list[Step] = [*program.steps]
+    spill = next(index for index, step in enumerate(program.rows) if isinstance(step, Spill))
+    steps: list[Step] = [*program.rows]
     at = next(index for index, step in enumerate(steps) if isinstance(step, Preload))
     steps[at] = Preload(after=(spill,), base=0, words=2, rows=4, cols=4)
-    stuck = replace(program, steps=tuple(steps))
+    stuck = replace(program, rows=tuple(steps))
     with pytest.raises(DeadlockError, match=r"preload\) waits for step \d+ \(ofmap spill\)"):
         event.run(stuck, hardware)
 
@@ -212,8 +212,8 @@ def test_steps_that_wait_for_one_another_are_a_deadlock() -> None:
 def test_streams_are_the_passes() -> None:
     """H_F x ceil(W_F / T) x row folds x column folds, for every block."""
     program = CHANNEL_FIRST.lower(conv(10, 6, 9, 3, padding=1), 2, machine(4, 4, capacity_words=8000))[0]
-    blocks = sum(isinstance(step, Spill) for step in program.steps)
-    assert sum(isinstance(step, Stream) for step in program.steps) == blocks * 9 * 3
+    blocks = sum(isinstance(step, Spill) for step in program.rows)
+    assert sum(isinstance(step, Stream) for step in program.rows) == blocks * 9 * 3
 
 
 ORDERS = list(permutations(range(4)))[1::5]

@@ -82,7 +82,7 @@ def test_converted_activations_delay_every_body() -> None:
         "tiny_4x4", ["vector_memory.word_elements=4", "types.int8.bytes=4", "types.int8.convert_cycles=5/2", *changes]
     )
     program = prepared(Gemm("product", 16, 24, 16), 1, machine.of_type("int8"), "channel_first").program
-    waits = [step.delay for step in program.steps if isinstance(step, Preload) and step.delay]
+    waits = [step.delay for step in program.rows if isinstance(step, Preload) and step.delay]
     assert waits == [40, 40, 40]
     result = simulate(Workload("one", 1, [Gemm("product", 16, 24, 16)]), machine, engine="both", dtype="int8")
     assert result.correct
@@ -97,7 +97,7 @@ def test_windows_hold_converted_operands_beside_those_that_come() -> None:
         types = ["types.int8.bytes=4", "types.int8.convert_cycles=1", f"types.int8.convert_bytes={kept}"]
         machine = load_hardware("tiny_4x4", ["vector_memory.capacity=64KiB", *changes, *types]).of_type("int8")
         program = prepared(Gemm("product", 64, 64, 64), 1, machine, "channel_first").program
-        steps.append(sum(isinstance(step, Spill) for step in program.steps))
+        steps.append(sum(isinstance(step, Spill) for step in program.rows))
     assert steps[0] < steps[1]
 
 

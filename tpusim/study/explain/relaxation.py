@@ -84,7 +84,7 @@ def _same_steps(setup: Setup, easier: Setup) -> float:
 
 def _same_without_delays(setup: Setup, easier: Setup) -> float | None:
     """The gain of the present steps; None if one has a delay, which belongs to the present vector unit."""
-    delayed = any(getattr(step, "delay", 0) for step in setup.ready.program.steps)
+    delayed = any(getattr(step, "delay", 0) for step in setup.ready.program.rows)
     return None if delayed else _same_steps(setup, easier)
 
 

@@ -180,7 +180,7 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
         recording = prepared(layer, 8, hardware, "implicit_gemm").recorded()
         end = recording.cycles // _SHARE
         tracks = recording.drawn(0, end).tracks(0, end)
-        fills = {index for index, step in enumerate(recording.program.steps) if step.label == "ifmap fill"}
+        fills = {index for index, step in enumerate(recording.program.rows) if step.label == "ifmap fill"}
         # A transfer either moves words, or waits until the lanes' ports take them.
         hbm = [
             ChartSpan(

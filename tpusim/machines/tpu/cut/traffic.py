@@ -120,7 +120,7 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
         if isinstance(step, Transfer) and isinstance(recipe, Transfer):
             moved = moves.bytes(step)
             others[at] = known.setdefault((number, moved), replace(recipe, hbm_bytes=moved))
-    return replace(program, steps=rows.exchanged(others))
+    return replace(program, rows=rows.exchanged(others))
 
 
 def _words(program: Program, moves: TransferRuns) -> Iterator[str]:

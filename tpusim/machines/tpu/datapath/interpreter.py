@@ -250,7 +250,7 @@ class _Run:
         self.memory = np.full((hardware.lanes, program.words + 1, width), np.nan, program.number)
         self.memory[:, -1] = 0
         self.banks = np.full((program.bank_words, width), np.nan, program.number)
-        read = {step.tensor.name for step in program.steps if isinstance(step, Inbound | Prefetch)}
+        read = {step.tensor.name for step in program.rows if isinstance(step, Inbound | Prefetch)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Weights] = {}
         self.biases: dict[int, Values] = {}
@@ -258,7 +258,7 @@ class _Run:
 
     def written(self) -> dict[str, Values]:
         """Execute every step."""
-        for index, step in enumerate(self.program.steps):
+        for index, step in enumerate(self.program.rows):
             match step:
                 case Stream():
                     self._stream(index, step)

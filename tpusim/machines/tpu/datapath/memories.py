@@ -264,7 +264,7 @@ def hbm_tensors(program: Program, given: Mapping[str, Numbers], apart: Iterable[
 def parts_of(program: Program, name: str) -> list[Elements]:
     """Every part of a tensor that a step moves, or that another layer hands on to it."""
     names = {name, *(each.sources[0] for each in program.handed if each.tensor == name and each.same)}
-    moves = (step for step in program.steps if isinstance(step, Transfer))
+    moves = (step for step in program.rows if isinstance(step, Transfer))
     ends = ((step, (step.tensor, step.written)) for step in moves)
     return [part for step, both in ends if any(each and each.name in names for each in both) for part in step.parts]
 
@@ -293,7 +293,7 @@ def filled(
     """Contents of the lanes, [lane, word, element], after all fills of a tensor; `empty` elsewhere."""
     source = hbm_tensors(program, program.given(operands), ())[tensor]
     memory = np.full((hardware.lanes, program.words, hardware.vector_memory.word_elements), empty, np.float32)
-    for step in program.steps:
+    for step in program.rows:
         if isinstance(step, Fill) and step.tensor.name == tensor:
             for part in step.parts:
                 values = source.read(part)

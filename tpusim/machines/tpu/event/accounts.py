@@ -445,7 +445,7 @@ class ArrayLog:
         """Work of vector steps on every word, once its operands are read."""
         works = self.works[(self.works["start"] < span.stop) & (self.works["done"] > span.start)]
         for number, start in zip(works["step"].tolist(), works["start"].tolist(), strict=True):
-            step = program.steps[number]
+            step = program.rows[number]
             assert isinstance(step, Vector)
             beat = step.beat(program.fill_of(number), self.hardware)
             begins = start + beat.work_delay + np.arange(beat.turns(step.words)) * beat.period
@@ -480,7 +480,7 @@ def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cy
     numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
     order = np.argsort(first)
     for recipe, step in zip(order.tolist(), moves["step"][first[order]].tolist(), strict=True):
-        numbers[recipe] = known.setdefault(program.steps[step].label, len(known))
+        numbers[recipe] = known.setdefault(program.rows[step].label, len(known))
     return [*known], numbers[at]
 
 

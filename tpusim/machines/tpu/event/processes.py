@@ -102,7 +102,7 @@ class Board:
     def __init__(self, program: Program, hardware: Hardware) -> None:
         self.program, self.hardware, self.frames = program, hardware, program.frames(hardware)
         self.env = simpy.Environment()
-        self.done = [self.env.event() for _ in program.steps]
+        self.done = [self.env.event() for _ in program.rows]
         self.ports = {port_name(clients): Port() for clients in program.ports(hardware)}
         self.port = {each: self.ports[port_name(clients)] for clients in program.ports(hardware) for each in clients}
         self.held: dict[int, int] = {}
@@ -122,7 +122,7 @@ class Board:
         found = Inputs(0, -1, 0)
         for each in step.after:
             done = yield self.done[each]
-            if self.program.steps[each].cause != STARVED:
+            if self.program.rows[each].cause != STARVED:
                 found = found._replace(others=max(found.others, done))
             elif done > found.data:
                 found = found._replace(data=done, by=each)
@@ -150,7 +150,7 @@ class IssueUnit:
 
     def process(self) -> Waits[None]:
         """Issue each step as soon as it is known when all are done that it waits for; stand by in vector steps."""
-        for index, step in enumerate(self.board.program.steps):
+        for index, step in enumerate(self.board.program.rows):
             if isinstance(step, Vector):
                 yield self.board.done[index]
             elif self.board.program.arrays[index] == self.array:
@@ -259,7 +259,7 @@ class IssueUnit:
 def vector_unit(board: Board, arrays: Sequence[IssueUnit]) -> Waits[None]:
     """Do vector steps in order, each when all passes ahead of it are over, on every array (section 4)."""
     ahead: list[int] = []
-    for index, step in enumerate(board.program.steps):
+    for index, step in enumerate(board.program.rows):
         if isinstance(step, Preload | Stream):
             ahead.append(index)
         if isinstance(step, Vector):
@@ -293,7 +293,7 @@ def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vec
 def keeps(board: Board) -> Waits[None]:
     """Finish Keeps in order, each with the last step that it waits for (section 6)."""
     done = 0
-    for index, step in enumerate(board.program.steps):
+    for index, step in enumerate(board.program.rows):
         if isinstance(step, Keep):
             waited = yield from board.waited(step)
             done = max(done, waited.data, waited.others)
@@ -320,7 +320,7 @@ class Dma:
 
     def process(self) -> Waits[None]:
         """Begin each transfer when the steps are done that it waits for, and its bus is free."""
-        for index, step in enumerate(self.board.program.steps):
+        for index, step in enumerate(self.board.program.rows):
             if isinstance(step, Transfer):
                 waited = yield from self.board.waited(step)
                 # What a fill reads must all be in the memory, that of the last lane, too.

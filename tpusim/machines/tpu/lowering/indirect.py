@@ -122,7 +122,7 @@ class Pointed:
             program,
             tensors=(*program.tensors, self.tensor),
             buffers=(*program.buffers, Buffer(NAME, program.words, self.words, 1)),
-            steps=self._rows(),
+            rows=self._rows(),
             constants=(*program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
         )
 

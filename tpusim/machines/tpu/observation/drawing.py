@@ -111,8 +111,8 @@ class TimelineDrawing(Drawing):
         """Facts of each step; passes are numbered from 0, and steps of several layers name their layer."""
         program = self.program
         numbers = {index: {"pass": number} for index, number in program.numbers_of_passes.items()}
-        whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.steps]
-        told = enumerate(zip(program.steps, whose, strict=True))
+        whose = [{"layer": layers[number]} for number in program.layers] or [{} for _ in program.rows]
+        told = enumerate(zip(program.rows, whose, strict=True))
         return [{**layer, **numbers.get(index, {}), **step.facts} for index, (step, layer) in told]
 
     def counters(self, edges: Cycles) -> dict[str, tuple[Cycles, _Means]]:
@@ -126,11 +126,11 @@ class TimelineDrawing(Drawing):
         ports = [track for name, track in self.timeline.tracks.items() if name.startswith("port")]
         owned = sum((_means(port, np.ones(len(port)), edges) for port in ports), np.zeros(len(edges) - 1))
         # The bytes of a step are spread evenly over the cycles in which the bus is busy with it.
-        sizes = [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.steps]
+        sizes = [step.use.hbm_read_bytes + step.use.hbm_write_bytes for step in program.rows]
         busy = _called(hbm, "busy")
         cycles = np.bincount(hbm.steps[busy], (hbm.ends - hbm.starts)[busy], len(sizes))
         moved = np.where(busy, np.array(sizes, float)[hbm.steps] / np.maximum(cycles[hbm.steps], 1), 0.0)
-        shares = np.array([_share(step, hardware) for step in program.steps])
+        shares = np.array([_share(step, hardware) for step in program.rows])
         occupied = sum(
             (_means(array, shares[array.steps] * _called(array, "busy"), edges) for array in arrays),
             np.zeros(len(edges) - 1),

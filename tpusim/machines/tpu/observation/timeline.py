@@ -156,10 +156,10 @@ def who_waits(program: Program, stuck: Sequence[int]) -> str:
     """
 
     def name(step: int) -> str:
-        return f"step {step} ({program.steps[step].label})"
+        return f"step {step} ({program.rows[step].label})"
 
     def blockers(step: int) -> str:
-        return ", ".join(name(other) for other in program.steps[step].after if other in stuck) or "its unit's turn"
+        return ", ".join(name(other) for other in program.rows[step].after if other in stuck) or "its unit's turn"
 
     rows = (f"{name(step)} waits for {blockers(step)}" for step in stuck[:4])
     return f"{len(stuck)} steps never finish: " + "; ".join(rows)
@@ -273,7 +273,7 @@ class _Use:
     """Writers and readers of the words of a Program, with their times."""
 
     def __init__(self, program: Program, timeline: Timeline) -> None:
-        self._program, self._readers, steps = program, _readers(program), program.steps
+        self._program, self._readers, steps = program, _readers(program), program.rows
         # Times of transfers, of writes, and of weights that are read.
         tracks = ("dma",), ("drain", "vector"), ("preload",)
         self._dma, self._drains, self._loads = (_by_step(timeline, *names) for names in tracks)
@@ -290,8 +290,8 @@ class _Use:
 
     def _steps(self) -> Iterator[tuple[int, Step]]:
         """Steps with their numbers, after noting the words that each writes anew."""
-        layers = self._program.layers or (0,) * len(self._program.steps)
-        for index, step in enumerate(self._program.steps):
+        layers = self._program.layers or (0,) * len(self._program.rows)
+        for index, step in enumerate(self._program.rows):
             # Layers of one Program reuse addresses, so notes of one layer must not be found by the next.
             if index == 0 or layers[index] != layers[index - 1]:
                 self._first = {}
@@ -316,7 +316,7 @@ class _Use:
 
         A word that is spilled from where it was filled counts once, and so does one that passes add to.
         """
-        kept = {step.tensor.name for step in self._program.steps if isinstance(step, Keep)}
+        kept = {step.tensor.name for step in self._program.rows if isinstance(step, Keep)}
         tracks = self._drains, self._loads, self._dma
         for index, step in self._steps():
             match step:
@@ -333,7 +333,7 @@ class _Use:
         read, readers = {**self._dma, **self._loads, **self._drains}, _readers_of_kept(self._program)
         for index, step in self._steps():
             if isinstance(step, Keep):
-                makers = [self._program.steps[each] for each in step.after]
+                makers = [self._program.rows[each] for each in step.after]
                 since = min(self._since(each.result_base, step) for each in makers if isinstance(each, Stream | Vector))
                 until = max(read[each].end for each in (*step.after, *readers[index]))
                 for words in step.words_read:
@@ -359,10 +359,10 @@ def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int,
 def _readers_of_kept(program: Program) -> dict[int, list[int]]:
     """Steps that read words of each Keep before these are overwritten."""
     # Words beyond the last Keep cannot be read as kept ones, so the table of owners ends there.
-    ends = [words.stop for step in program.steps if isinstance(step, Keep) for words in step.words_read]
+    ends = [words.stop for step in program.rows if isinstance(step, Keep) for words in step.words_read]
     whose = np.full(max(ends, default=0), -1)
     readers: defaultdict[int, list[int]] = defaultdict(list)
-    for index, step in enumerate(program.steps if ends else ()):
+    for index, step in enumerate(program.rows if ends else ()):
         if isinstance(step, Keep):
             for words in step.words_read:
                 whose[words.start : words.stop] = index
@@ -388,12 +388,12 @@ def _readers(program: Program) -> dict[int, list[int]]:
     If a block comes in several pieces, a stream waits for the last piece only, so earlier pieces have its readers.
     """
     readers: defaultdict[int, list[int]] = defaultdict(list)
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         if isinstance(step, Preload | Stream | Vector | Spill):
             for fill in step.after:
                 readers[fill].append(index)
     later: dict[str, list[int]] = {}
-    for index, step in reversed([*enumerate(program.steps)]):
+    for index, step in reversed([*enumerate(program.rows)]):
         if isinstance(step, Fill):
             later[step.tensor.name] = readers[index] = readers[index] or later.get(step.tensor.name, [])
     return readers

@@ -239,7 +239,7 @@ class TransferRuns:
         use.
         """
         found: dict[Tensor, dict[tuple[Along, ...], dict[_Held, None]]] = {}
-        for step in self.program.steps:
+        for step in self.program.rows:
             if isinstance(step, Transfer) and self._as_read(step.tensor):
                 of_lanes = found.setdefault(step.tensor, {})
                 for part in step.parts:

@@ -31,7 +31,7 @@ from tpusim.machines.tpu.definition import (
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.rows import Kind, Rows
-from tpusim.machines.tpu.program.steps import Step, Stream, Use, Vector
+from tpusim.machines.tpu.program.steps import Stream, Use, Vector
 from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
@@ -122,7 +122,8 @@ class Program:
             spills, or brought to the scratch memory by prefetches.
         buffers: words of the vector memories that are in use.
         banked: words of banks that are in use, each area as if it lay in one lane.
-        steps: steps in an order that is valid when they are executed one at a time.
+        rows: steps in an order that is valid when they are executed one at a time. Steps that were made one by one
+            become rows.
         word_fill: elements of a word that a pass streams, and that its results fill; of several layers or passes, the
             most.
         constants: tensors that come with the Program.
@@ -136,7 +137,7 @@ class Program:
 
     tensors: tuple[Tensor, ...]
     buffers: tuple[Buffer, ...]
-    steps: Sequence[Step]
+    rows: Rows
     word_fill: int
     banked: tuple[Buffer, ...] = ()
     constants: tuple[Constant, ...] = ()
@@ -146,6 +147,9 @@ class Program:
     layers: tuple[int, ...] = ()
     handed: tuple[Handed, ...] = ()
     paces: tuple[Pace, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", Rows.of(self.rows))
 
     @property
     def number(self) -> type[Any]:
@@ -164,11 +168,6 @@ class Program:
 
     def __str__(self) -> str:
         return str(self.rows)
-
-    @cached_property
-    def rows(self) -> Rows:
-        """The steps as a table."""
-        return Rows.of(self.steps)
 
     @cached_property
     def streams(self) -> tuple[Stream, ...]:
@@ -364,12 +363,12 @@ class Program:
             if isinstance(each, Transfer) and each.tensor.name in names else each
             for each in self.rows.recipes
         ]  # fmt: skip
-        return replace(self, tensors=tuple(tensors.values()), steps=self.rows.having(recipes)) if names else self
+        return replace(self, tensors=tuple(tensors.values()), rows=self.rows.having(recipes)) if names else self
 
     def moved(self, words: int) -> Program:
-        """The Program so many words further on in all lanes; its rows must be movable."""
+        """The Program with all its words moved up by a number of `words`; its rows must be movable."""
         buffers = tuple([replace(each, base=each.base + words) for each in self.buffers])
-        return replace(self, buffers=buffers, steps=self.rows.moved(words))
+        return replace(self, buffers=buffers, rows=self.rows.moved(words))
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a name."""

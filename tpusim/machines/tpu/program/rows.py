@@ -122,7 +122,7 @@ class Rows(Sequence[Step]):
         return bool((self.table["slots"] >= 0).all())
 
     def moved(self, words: int) -> Rows:
-        """The rows with their slots so many words further on."""
+        """The rows with each slot moved up by a number of `words`."""
         return self.placed([each + words for each in self.slots])
 
     def placed(self, slots: Sequence[int]) -> Rows:

@@ -147,7 +147,7 @@ class Along(NamedTuple):
         return self._replace(coordinates=self.coordinates[count : count + 1])
 
     def moved(self, by: int) -> Along:
-        """The counter with coordinates that are larger by so many."""
+        """The counter with each coordinate moved up."""
         return Along(self.axis, _moved(self.coordinates, by))
 
 

@@ -49,7 +49,7 @@ class HbmWords:
         for each in program.tensors:
             content = operands.get(each.name, np.full(each.shape, np.nan))
             self.tensors[each.name] = np.array(content, program.number).reshape(each.shape)
-        steps = enumerate(program.steps)
+        steps = enumerate(program.rows)
         self.transfers = {index: step for index, step in steps if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in self.transfers.values()]
         self.first = dict(zip(self.transfers, accumulate(sizes, initial=0), strict=False))
@@ -79,7 +79,7 @@ class HbmWords:
         `sources`.
         """
         step, place = self.transfers[index], self.share(index, self.values)
-        until = max((each for each in sources if isinstance(self.program.steps[each], Spill)), default=-1)
+        until = max((each for each in sources if isinstance(self.program.rows[each], Spill)), default=-1)
         # Spills are stored once, and in order.
         while self.spilled and self.spilled[0] <= until:
             self._store(self.spilled.pop(0))
@@ -189,7 +189,7 @@ class BankWords:
         self._order = dict[int, Counts]()
         turns, addresses = list[Counts](), list[Counts]()
         count = 0
-        for index, step in enumerate(program.steps):
+        for index, step in enumerate(program.rows):
             if not isinstance(step, BankFill):
                 continue
             own = np.concatenate([part.addresses.ravel() for part in step.parts])

@@ -72,14 +72,14 @@ class RegisterMachine:
         self.beside = WorkRegisters(program, self.hbm, hardware.lanes)
         self.bank_words = BankWords(program, self.hbm, max(1, hardware.banks))
         self.memory = BankedMemory(program, hardware, hardware.hbm.dram) if hardware.hbm.dram else None
-        self.transfers = [step for step in program.steps if hasattr(step, "bus")]
+        self.transfers = [step for step in program.rows if hasattr(step, "bus")]
         ports, waits, frames = program.ports(hardware), WaitTable(program), program.frames(hardware)
         slots = len(ports) + self.vector.most_beside
         streams = streams_of(program, settings, hardware, waits, self.vector.most_together, self.vector.most_beside)
         preloads = preloads_of(program, hardware, waits)
         memories = self.hbm, self.bank_words, self.memory
         transfers, keeps = transfers_of(program, hardware, settings, waits, *memories), keeps_of(program, waits)
-        steps, queues = len(program.steps), array.queues
+        steps, queues = len(program.rows), array.queues
         at = np.zeros(KEPT + 1, np.int64)
         at[[OPEN, MOVED, VECTOR_STEP]] = steps, -1, -1
         board = BoardRegisters(
@@ -111,7 +111,7 @@ class RegisterMachine:
         self.known = np.full((int(transfers.burst[-1]), 2), -1)
         self.finished = False
         # Keeps that lanes take note of, each with the cycle in which lane 0 did.
-        self._keeps = [(step, self.program.steps[step]) for step in keeps[:, 0].tolist()]
+        self._keeps = [(step, self.program.rows[step]) for step in keeps[:, 0].tolist()]
         self._noting = dict[int, int]()
         self._ends: list[tuple[int, Booked]] = []
 
@@ -280,7 +280,7 @@ class RegisterMachine:
             mine = {unit: use - before.get(unit, Counter()) for unit, use in then.items()}
             use = program.uses[number]
             layers.append(self._account(end - start, mine, steps, use.port_reads, use.port_writes))
-        whole = self._account(self.now, booked, range(len(program.steps)), read, written)
+        whole = self._account(self.now, booked, range(len(program.rows)), read, written)
         return replace(whole, hbm=self.memory.use if self.memory else None, layers=tuple(layers))
 
     def _account(self, cycles: int, booked: Booked, steps: Sequence[int], reads: int, writes: int) -> Timing:
@@ -288,7 +288,7 @@ class RegisterMachine:
         board, bus = self.registers.board, Counter[str]()
         for step in steps:
             if board.held[step]:
-                bus[self.program.steps[step].label] += int(board.held[step])
+                bus[self.program.rows[step].label] += int(board.held[step])
         units = {unit: use for unit, use in booked.items() if unit != PORTS}
         found = accounts(units, booked[PORTS], cycles, self.program.ports(self.hardware))
         return Timing(cycles, found, dict(bus), reads, writes)
@@ -306,7 +306,7 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
     answered = max(pipe.latency for pipe in hardware.pipes.values())
     if device := hardware.hbm.dram:
         answered = max(answered, Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait))
-    delay = max((step.delay for step in program.steps if isinstance(step, Preload | Vector)), default=0)
+    delay = max((step.delay for step in program.rows if isinstance(step, Preload | Vector)), default=0)
     return answered + hardware.sequencer.launch_cycles + delay
 
 

@@ -20,7 +20,7 @@ class WorkRegisters:
 
     def __init__(self, program: Program, hbm: HbmWords, lanes: int) -> None:
         self.program, self.hbm = program, hbm
-        self.steps = {at: step for at, step in enumerate(program.steps) if isinstance(step, LaneTransfer) and step.work}
+        self.steps = {at: step for at, step in enumerate(program.rows) if isinstance(step, LaneTransfer) and step.work}
         count = max((1 + each.register for step in self.steps.values() for each in step.accesses), default=1)
         self.words = np.zeros((lanes, count, hbm.values.shape[1]), program.number)
         # First words of parts whose tallies begin at zero, by step.

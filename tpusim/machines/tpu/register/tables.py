@@ -35,7 +35,7 @@ class WaitTable:
 
     def __init__(self, program: Program) -> None:
         self.steps = list[int]()
-        self.starves = [BOOKED.index(step.cause) == STARVED for step in program.steps]
+        self.starves = [BOOKED.index(step.cause) == STARVED for step in program.rows]
 
     def add(self, steps: Iterable[int]) -> tuple[int, int]:
         """Add a list; return where it begins, and where it ends."""
@@ -122,7 +122,7 @@ def _issues(
         own = {"step": index, "data": first, "weights": second, "others": third, "past_others": fourth}
         issues.append({**own, "cause": BOOKED.index(step.cause), **fields})
 
-    for index, step in enumerate(program.steps):
+    for index, step in enumerate(program.rows):
         data, others = ([each for each in step.after if starves[each] == brings] for brings in (True, False))
         if isinstance(step, Preload):
             weights[step.array] = index
@@ -131,7 +131,7 @@ def _issues(
         elif isinstance(step, Stream):
             ahead[program.arrays[index]] = index
             if step.preload in buffer:
-                data += [each for each in program.steps[step.preload].after if starves[each]]
+                data += [each for each in program.rows[step.preload].after if starves[each]]
                 table = step.reads.table
                 pointers = {} if table is None else {
                     "table": 1, "table_base": table.base, "per_word": table.per_word, "repeat": table.repeat,
@@ -193,7 +193,7 @@ def preloads_of(program: Program, hardware: Hardware, waits: WaitTable) -> Prelo
         for frame in frames:
             places.append((len(left), frame.period))
             left += frame.weight_waits(queue)
-        for index, step in enumerate(program.steps):
+        for index, step in enumerate(program.rows):
             if isinstance(step, Preload) and step.array == queue:
                 wait, past_wait = waits.add(step.after)
                 fill, past_fill = waits.add(other for other in step.after if waits.starves[other])
@@ -219,7 +219,7 @@ def transfers_of(
     memory: BankedMemory | None,
 ) -> Transfers:  # fmt: skip
     """Transfers of the one queue, in order; `memory` is the DRAM, if there is one."""
-    numbered = [(index, step) for index, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    numbered = [(index, step) for index, step in enumerate(program.rows) if isinstance(step, Transfer)]
     number = {index: at for at, (index, _) in enumerate(numbered)}
     pipes, buses = hardware.pipes, [*hardware.pipes]
     rows, sources, fed, addresses = list[dict[str, int]](), list[int](), list[tuple[int, int]](), list[Counts]()
@@ -272,7 +272,7 @@ _KINDS = {Spill: SPILL, BankFill: BANK_FILL, Prefetch: PREFETCH}
 
 def keeps_of(program: Program, waits: WaitTable) -> Counts:
     """Keeps in order, each with the steps that it waits for."""
-    keeps = ((index, *waits.add(step.after)) for index, step in enumerate(program.steps) if isinstance(step, Keep))
+    keeps = ((index, *waits.add(step.after)) for index, step in enumerate(program.rows) if isinstance(step, Keep))
     return np.array([*keeps], np.int64).reshape(-1, 3)
 
 

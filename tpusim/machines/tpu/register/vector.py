@@ -21,7 +21,7 @@ class VectorRegisters:
         """Words hold up to `width` numbers; words of scalars hold only the machine's `word_elements`."""
         self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
         self.queues, self.finishes = hardware.array.queues, any(each.finish for each in program.streams)
-        numbered = enumerate(program.steps)
+        numbered = enumerate(program.rows)
         beats = [each.beat(program.fill_of(at), hardware) for at, each in numbered if isinstance(each, Vector)]
         self.most_together = max((each.together for each in beats), default=0)
         # Accesses of a cycle beyond the first, at most: a turn may have fewer than there are slots.
@@ -48,7 +48,7 @@ class VectorRegisters:
         """
         # One call a step, for all lanes that are in it: the operation is vectorized over them.
         for index in dict.fromkeys(steps.tolist()):
-            step, mine = self.program.steps[index], steps == index
+            step, mine = self.program.rows[index], steps == index
             assert isinstance(step, Vector)
             # The registers [lane, register, W] of these lanes.
             words, (_, held, count) = self.words[lanes[mine]], step.scalars
@@ -62,7 +62,7 @@ class VectorRegisters:
     def finished(self, words: Floats, steps: Counts) -> Floats:
         """Finish results [lane, W] of streams. Elements beyond a result's own are changed, too, but never stored."""
         for index in dict.fromkeys(steps.tolist()):
-            step, mine = self.program.steps[index], steps == index
+            step, mine = self.program.rows[index], steps == index
             assert isinstance(step, Stream)
             words[mine] = finished(words[mine][:, None], step.finish)[:, 0]
         return words

@@ -261,7 +261,7 @@ def _cut(joint: Joint, ahead: Sequence[Joint], hardware: Hardware, most_steps: i
     """The reason why a layer does not overlap with the layers ahead of it; empty if it does."""
     if hardware.hbm.dram:
         return "HBM is modelled with its banks"
-    if sum(len(each.program.steps) for each in (*ahead, joint)) > most_steps:
+    if sum(len(each.program.rows) for each in (*ahead, joint)) > most_steps:
         return "this computer has no memory for more of them at once"
     # Layers in between were examined when they joined the first.
     ends = (ahead[0], joint) if hardware.sequencer.between_layers == "stay" else ()

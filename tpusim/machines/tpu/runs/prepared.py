@@ -232,7 +232,7 @@ class Prepared(ReadyLayer):
 
         program = self.program
         check_program(program, self.running)
-        spills = [step for step in program.steps if isinstance(step, Spill)]
+        spills = [step for step in program.rows if isinstance(step, Spill)]
         return {
             name: [part for step in spills if step.tensor.name == name for part in step.parts]
             for name in {OFMAP, *program.checked}
@@ -354,7 +354,7 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
     # Estimates leave out the latency of the first word and the skew of the last.
     beyond = found.fastest - hardware.latency_cycles - hardware.lanes
     misled = abs(beyond - (estimate := drafts[0].estimate())) > TRUSTED * estimate
-    if searches and len(best.program.steps) <= MOST_DOUBTED and misled:
+    if searches and len(best.program.rows) <= MOST_DOUBTED and misled:
         others = drafts_of(layer, batch, searching, lowering)
         if len(others) > len(drafts):
             # Freed first: two Programs may not fit in memory beside the new ones.
@@ -386,7 +386,7 @@ def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tupl
             best, no_faster = replace(ready, known=timing), []
             found = found._replace(place=place, fastest=timing.cycles)
         else:
-            no_faster.append(len(ready.program.steps))
+            no_faster.append(len(ready.program.rows))
         # A Program may take gigabytes: the loser is gone before the next draft is lowered.
         del ready
     return best, found

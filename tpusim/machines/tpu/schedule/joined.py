@@ -425,7 +425,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
             program,
             tensors=tuple(each.of_layer(layer) for each in program.tensors),
             buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
-            steps=program.rows.having([each.of_layer(layer) for each in program.rows.recipes]),
+            rows=program.rows.having([each.of_layer(layer) for each in program.rows.recipes]),
             constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
             derived=tuple(
                 replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
@@ -434,11 +434,11 @@ def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
         )
         waits.join(named)
         programs.append(named)
-    steps, numbers = waits.in_order()
+    rows, numbers = waits.in_order()
     return Program(
         tensors=tuple(each for program in programs for each in program.tensors),
         buffers=tuple(each for program in programs for each in program.buffers),
-        steps=steps,
+        rows=rows,
         word_fill=max(each.word_fill for each in programs),
         constants=tuple(each for program in programs for each in program.constants),
         word_cycles=max((each.word_cycles for each in programs if each.passes), default=0),

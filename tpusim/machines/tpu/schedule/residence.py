@@ -69,7 +69,7 @@ class Residence:
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
         rows = program.rows
         left = [Spill((), each.tensor, each.parts, 0) if isinstance(each, Keep) else each for each in rows.recipes]
-        return replace(program, steps=Rows.together([Rows.of(fills), rows.having(left)]))
+        return replace(program, rows=Rows.together([Rows.of(fills), rows.having(left)]))
 
 
 def immovable(program: Program) -> str:
@@ -319,7 +319,7 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
             first = stop
             for _, fills in again[name]:
                 due[transfers[max(0, bisect_left(transfers, fills[0]) - ahead)]].append((copy, fills))
-    return replace(program, tensors=(*program.tensors, *copies), steps=_bringing(rows, due)) if copies else program
+    return replace(program, tensors=(*program.tensors, *copies), rows=_bringing(rows, due)) if copies else program
 
 
 def _fills_again(program: Program) -> dict[str, list[tuple[Inbound, list[int]]]]:
