@@ -44,7 +44,7 @@ class WordRanges(NamedTuple):
     stops: Numbers
 
     def once(self, words: int) -> tuple[Numbers, Numbers, Numbers]:
-        """The different ranges in a memory of so many words: their starts, their stops, and which one each is."""
+        """The different ranges in a memory of `words` words: their starts, their stops, and which one each is."""
         stops = np.minimum(self.stops, words)
         every, which = np.unique(self.starts << 32 | stops, return_inverse=True)
         return every >> 32, every & 0xFFFFFFFF, which
