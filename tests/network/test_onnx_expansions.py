@@ -26,6 +26,7 @@ from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
 from tpusim.network.workload_file import open_workload
 
+REDUCTIONS = "ReduceMax", "ReduceSum", "ReduceL2", "ReduceSumSquare"
 WITNESS = Path(__file__).parent / "onnx_runtime.npz"
 
 
@@ -126,6 +127,42 @@ def test_groups_of_channels_are_rows_that_are_normalized(tmp_path: Path, opset: 
     model = made_of([node("GroupNormalization", "x g b", num_groups=3)], {"x": x}, constants, opset)
     work = same_as_evaluator(tmp_path, model, {"x": x})
     assert [layer.text for layer in work.layers[:1]] == ["6x24"]
+
+
+# ---- reductions
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(("opset", "by_operand"), [(12, ()), (13, ("ReduceSum",)), (18, REDUCTIONS)])
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_a_reduction_of_all_of_an_image_is_one_by_channels_first(
+    tmp_path: Path, op: str, opset: int, by_operand: Sequence[str], keepdims: int
+) -> None:
+    """In one piece it would be a window of a single channel, larger than the memory of a lane."""
+    arrays, axes = {"x": reals(2, 20, 10, 12)}, np.array([1, -2, -1])
+    said = {} if op in by_operand else {"axes": axes.tolist()}
+    made = helper.make_node(op, ["x"] if said else ["x", "axes"], ["y"], keepdims=keepdims, **said)
+    work = same_as_evaluator(
+        tmp_path, made_of([made], arrays, {} if said else {"axes": axes}, opset), arrays, near=1e-4
+    )
+    # A root of one number for each image is of one axis, and no map.
+    assert {*dict(work.not_timed)} == ({"Sqrt"} if op == "ReduceL2" and not keepdims else set())
+    reduced = [layer.op for layer in work.layers if layer.op in ("pool2d", "channel_sum")]
+    assert reduced == (["pool2d"] * 2 if op == "ReduceMax" else ["channel_sum"] * 2)
+
+
+@pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [0, 1, 2, 3]])
+def test_a_root_of_a_sum_of_squares_is_what_the_standard_says(tmp_path: Path, axes: list[int]) -> None:
+    arrays = {"x": reals(2, 5, 4, 6)}
+    nodes = [node("Relu", "x", "r"), helper.make_node("ReduceL2", ["r"], ["y"], axes=axes)]
+    same_as_evaluator(tmp_path, made_of(nodes, arrays, {}), arrays)
+
+
+def test_a_sum_of_squares_of_whole_numbers_takes_no_time(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(24, dtype=np.int64).reshape(2, 3, 4), "r": reals(2, 3)}
+    nodes = [node("Relu", "r", "s"), helper.make_node("ReduceSumSquare", ["x"], ["y"], axes=[2])]
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, {}, outputs=["y", "s"]), arrays)
+    assert work.not_timed == (("ReduceSumSquare", 1),)
 
 
 # ---- sums over named axes, and operators that the standard itself defines as others
@@ -392,6 +429,8 @@ def test_every_expansion_is_held_here() -> None:
         "InstanceNormalization",
         "QLinearConv",
         "QLinearMatMul",
+        "ReduceL2",
+        "ReduceSumSquare",
     }
     assert EXPANSIONS.keys() - held == set()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from typer.testing import CliRunner
 
@@ -369,3 +369,18 @@ def test_infinities_that_leave_nothing_to_compare_are_told(tmp_path: Path, op: s
     says = {"vector": "of the infinities in ifmap it makes nan, 2 times", "array": "3 of the 8 numbers of 'ifmap' are"}
     with pytest.raises(InputError, match=says[unit]):
         through_a_machine(path, {"x": SPREAD})
+
+
+@pytest.mark.parametrize("made", ["ConstantOfShape", "Expand"])
+def test_what_is_told_not_to_be_a_number_is_kept_off_the_layers(tmp_path: Path, made: str) -> None:
+    """No check can tell nan from what was never written: what chooses it takes no time, and says why."""
+    arrays = {"x": np.arange(12, dtype=np.float32).reshape(1, 3, 4), "mask": np.arange(12).reshape(1, 3, 4) % 3 > 0}
+    none, shape = np.array([np.nan], np.float32), np.array([1, 3, 4])
+    filled = (
+        helper.make_node(made, ["shape"], ["none"], value=numpy_helper.from_array(none))
+        if made == "ConstantOfShape"
+        else node("Expand", "nan shape", "none")
+    )
+    nodes = [filled, node("Relu", "x", "r"), node("Where", "mask r none")]
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, {"shape": shape, "nan": none}), arrays)
+    assert work.not_timed == (("Where", 1),)

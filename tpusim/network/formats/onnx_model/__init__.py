@@ -301,6 +301,8 @@ def _as_layer(node: NodeProto, read: Understood) -> AsLayer:
         raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
     if op not in ARRAY_OPS and node.output[0] not in values.reals:
         raise UnfitNode("it works on whole numbers")
+    if op not in ARRAY_OPS and facts.nans.intersection(names):
+        raise UnfitNode("it reads nan, which no check can hold against another")
     of_operands, result = [shapes.get(name, ()) for name in names], shapes[node.output[0]]
     by_rank = max(len(of_operands[0]), len(result)) > _LONGEST_MATRIX
     there = KnownNode(

@@ -7,7 +7,7 @@ domain com.microsoft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -33,18 +33,22 @@ class SeveralOps(NamedTuple):
         outputs: of all results; empty where one is not wanted.
         attributes: by name.
         shapes: of values, as far as they are known.
+        reals: the values that are real numbers.
+        lists: constants of a few whole numbers, which may be axes.
     """
 
     names: Sequence[str]
     outputs: Sequence[str]
     attributes: Mapping[str, Any]
     shapes: Shapes
+    reals: Set[str]
+    lists: Mapping[str, Sequence[int]]
 
     @classmethod
-    def of(cls, node: NodeProto, shapes: Shapes) -> SeveralOps:
+    def of(cls, node: NodeProto, shapes: Shapes, reals: Set[str], lists: Mapping[str, Sequence[int]]) -> SeveralOps:
         """Take a node apart."""
         said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        return cls([*node.input], [*node.output], said, shapes)
+        return cls([*node.input], [*node.output], said, shapes, reals, lists)
 
     def name(self, at: int) -> str:
         """Return the name of an operand; empty where there is none."""
@@ -310,6 +314,61 @@ def _two_by_two(op: str) -> Expansion:
     return made
 
 
+# ---- reductions
+
+
+def _axes(given: SeveralOps) -> list[int]:
+    """Return the axes of a reduction, in order; an attribute in old models, an operand in others."""
+    rank = len(given.shape(0))
+    if given.name(1) and given.name(1) not in given.lists:
+        raise UnfitNode("its axes are worked out by the model")
+    said = given.lists[given.name(1)] if given.name(1) else given.attributes.get("axes", ())
+    if said:
+        return sorted(axis % max(1, rank) for axis in said)
+    return [] if given.get("noop_with_empty_axes", 0) else [*range(rank)]
+
+
+def _reduce(given: SeveralOps, new: NewNodes, op: str, value: str, axes: Sequence[int], **how: Any) -> str:
+    """Add a reduction along some axes."""
+    return new.reduced(op, value, axes, keepdims=given.get("keepdims", 1), **how)
+
+
+def _in_two(op: str) -> Expansion:
+    """Make the expansion of a reduction of all of an image: by channels, and then of these.
+
+    As one, it would be a window of a single channel, in a single lane.
+    """
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        shape, axes = given.shape(0), _axes(given)
+        many = [axis for axis in axes if shape[axis] > 1]
+        if 0 in axes or len(many) < 2 or any(shape[axis] > 1 for axis in range(1, len(shape)) if axis not in axes):
+            raise UnfitNode("it is no reduction of all of an image along several axes")
+        channels, *_ = many
+        inner = new.reduced(op, given.name(0), [axis for axis in axes if axis != channels], keepdims=1)
+        axes = [channels] if given.get("keepdims", 1) else axes
+        _reduce(given, new, op, inner, axes, output=given.output())
+
+    return made
+
+
+def _squares(root: bool) -> Expansion:
+    """Make the expansion of a sum of squares, or of its root."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        if given.name(0) not in given.reals:
+            raise UnfitNode("it works on whole numbers")
+        axes = _axes(given)
+        if not axes:
+            raise UnfitNode("it reduces nothing")
+        squares = new.add("Mul", [given.name(0)] * 2)
+        total = _reduce(given, new, "ReduceSum", squares, axes, output="" if root else given.output())
+        if root:
+            new.add("Sqrt", [total], given.output())
+
+    return made
+
+
 # ---- sums over named axes
 
 
@@ -466,9 +525,12 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
 
 OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
 """By operator of any number of operands how more than two are written out."""
+OF_ALL: Mapping[str, Expansion] = {op: _in_two(op) for op in ("ReduceMax", "ReduceSum")}
+"""By operator that reduces along axes how it is written out where these are all of an image."""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
-    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,
+    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "ReduceL2": _squares(root=True),
+    "ReduceSumSquare": _squares(root=False), "SimplifiedLayerNormalization": _rms_norm,
 }  # fmt: skip
 _OF_MICROSOFT: Mapping[str, Expansion] = {
     "Attention": _attention, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,

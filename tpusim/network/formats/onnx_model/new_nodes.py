@@ -12,6 +12,9 @@ from onnx import GraphProto, NodeProto, helper, numpy_helper
 _SIZES_AS_OPERAND = 13
 """From this opset on, the sizes of a Split are an operand."""
 
+_AXES_AS_OPERAND = {True: 13, False: 18}
+"""From these opsets on, axes are an operand: of a sum, and of other reductions."""
+
 
 def names_in(graph: GraphProto) -> set[str]:
     """Return the names of all values of a graph."""
@@ -61,6 +64,12 @@ class NewNodes:
     def shaped(self, name: str, shape: Sequence[int], output: str = "") -> str:
         """Add a Reshape: -1 is what is left, 0 the size that was there."""
         return self.add("Reshape", [name, self.numbers(shape)], output)
+
+    def reduced(self, op: str, name: str, axes: Sequence[int], output: str = "", keepdims: int = 1) -> str:
+        """Add a reduction along some axes, of which there is one at least."""
+        if self.opset >= _AXES_AS_OPERAND[op == "ReduceSum"]:
+            return self.add(op, [name, self.numbers(axes)], output, keepdims=keepdims)
+        return self.add(op, [name], output, axes=[*axes], keepdims=keepdims)
 
     def cut(self, name: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
         """Add a Split into parts of some sizes, and return their names; one part is the value itself."""
