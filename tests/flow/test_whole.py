@@ -12,7 +12,7 @@ from tpusim import load_hardware, simulate
 from tpusim.flow import verify
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import Expectation, Screening, verdict_of
-from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.array_op import Conv1d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.numerics.equality import agreement
@@ -20,7 +20,9 @@ from tpusim.reference.rounding import screen
 
 F32 = numbers_of("f32", "any")
 BATCH = 3
-LONG = [conv(6, 9, 7, 3), conv(40, 9, 4, 1), Gemm("fc", m=8, n=8, k=300)]
+LONG = [
+    conv(6, 9, 7, 3), conv(40, 9, 4, 1), Gemm("fc", m=8, n=8, k=300), Conv1d("line", 12, 30, 8, 9, 2, 4, 1, 2)
+]  # fmt: skip
 
 
 def expectation_of(layer: Op) -> Expectation:

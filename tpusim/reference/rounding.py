@@ -26,6 +26,7 @@ which hardly any sum does.
 """
 _BY_SHARES: dict[str, Callable[[Any, Operands, Box, int], Tensor]] = {
     "conv2d": products.shares_of_conv2d,
+    "conv1d": products.shares_of_conv1d,
     "gemm": products.shares_of_gemm,
 }
 
