@@ -384,3 +384,15 @@ def test_what_is_told_not_to_be_a_number_is_kept_off_the_layers(tmp_path: Path, 
     nodes = [filled, node("Relu", "x", "r"), node("Where", "mask r none")]
     work = same_as_evaluator(tmp_path, made_of(nodes, arrays, {"shape": shape, "nan": none}), arrays)
     assert work.not_timed == (("Where", 1),)
+
+
+@pytest.mark.parametrize(
+    ("op", "said"), [("Scaler", {"offset": [0.5, -1.0, 2.0], "scale": [2.0, 0.5, 1.0]}), ("Normalizer", {"norm": "L2"})]
+)
+def test_what_stands_ahead_of_a_network_of_another_library_is_computed(tmp_path: Path, op: str, said: Any) -> None:
+    """Of ONNX's own domain for it; products behind it have their shape from it."""
+    arrays, weights = {"x": np.arange(12, dtype=np.float32).reshape(4, 3) - 5}, {"w": np.eye(3, 5, dtype=np.float32)}
+    nodes = [helper.make_node(op, ["x"], ["s"], domain="ai.onnx.ml", **said), node("MatMul", "s w")]
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, weights, domains=["ai.onnx.ml"]), arrays, 1)
+    assert work.layers == (Gemm("matmul_y", 4, 5, 3),)
+    assert work.not_timed == ((f"ai.onnx.ml.{op}", 1),)

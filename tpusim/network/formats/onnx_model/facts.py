@@ -45,7 +45,8 @@ _BY_VALUES = (
     "MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot ReverseSequence RoiAlign STFT Scatter ScatterElements "
     "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
 )
-_EVERY = _POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES, _BY_VALUES
+_OF_ML = "ai.onnx.ml.Normalizer ai.onnx.ml.Scaler"
+_EVERY = _POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES, _BY_VALUES, _OF_ML
 
 NOT_TIMED = frozenset(" ".join(_EVERY).split())
 """Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
