@@ -13,7 +13,7 @@ from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes.node import Call, Function
 
 
-def _evaluated(op: str, *operands: Values | None, call: Call, of: str = "") -> Sequence[Values]:
+def evaluated(op: str, *operands: Values | None, call: Call, of: str = "") -> Sequence[Values]:
     """Return the results of a model of the node alone, of the opset of its model, or of a domain `of` another name.
 
     Raises InputError.
@@ -57,7 +57,7 @@ _NAMES = (
     "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
 )
 NODES: dict[str, Function] = {
-    **{name: partial(_evaluated, _SAME.get(name, name)) for name in _NAMES.split()},
-    **{f"{ML}.{name}": partial(_evaluated, name, of=ML) for name in ("Normalizer", "Scaler")},
+    **{name: partial(evaluated, _SAME.get(name, name)) for name in _NAMES.split()},
+    **{f"{ML}.{name}": partial(evaluated, name, of=ML) for name in ("Normalizer", "Scaler")},
 }
 """The functions by the name of the operator."""
