@@ -237,7 +237,8 @@ def _linear(node: _Node) -> Iterator[str]:
     values, scales, zeros, *_ = node.operands
     if values is None or scales is None:
         return
-    axis, block, needed = node.get("axis", 1), node.get("block_size", 0), None
+    axis, block = node.get("axis", 1), node.get("block_size", 0)
+    needed: ValueShape | None = None
     if scales not in ((), (1,)) or block:
         if not -len(values) <= axis < len(values):
             yield f"its axis {axis} is none of the {len(values)} of its operand {_text(values)}"
