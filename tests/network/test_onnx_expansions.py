@@ -26,7 +26,7 @@ from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
 from tpusim.network.workload_file import open_workload
 
-REDUCTIONS = "ReduceMax", "ReduceSum", "ReduceL2", "ReduceSumSquare"
+REDUCTIONS = "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2", "ReduceSumSquare"
 WITNESS = Path(__file__).parent / "onnx_runtime.npz"
 
 
@@ -148,7 +148,7 @@ def test_a_reduction_of_all_of_an_image_is_one_by_channels_first(
     # A root of one number for each image is of one axis, and no map.
     assert {*dict(work.not_timed)} == ({"Sqrt"} if op == "ReduceL2" and not keepdims else set())
     reduced = [layer.op for layer in work.layers if layer.op in ("pool2d", "channel_sum")]
-    assert reduced == (["pool2d"] * 2 if op == "ReduceMax" else ["channel_sum"] * 2)
+    assert reduced == (["pool2d"] * 2 if op in ("ReduceMax", "ReduceMin") else ["channel_sum"] * 2)
 
 
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [0, 1, 2, 3]])

@@ -18,6 +18,7 @@ from tpusim.flow.need import hbm_need
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.training import ENDS
 from tpusim.network.workload_file import open_workload, workload_of
 
@@ -549,3 +550,8 @@ def test_a_batch_of_more_images_than_are_summed_is_named(
     assert str(caught.value).startswith(said)
     assert str(caught.value).endswith(f"take a smaller batch, at most {most} for this layer")
     assert layer.tensors(int(most.replace(",", "")))
+
+
+def test_a_pool_of_the_smallest_has_no_gradient() -> None:
+    with pytest.raises(InputError, match="1 layer of pool2d of kind min, such as pool, without a known gradient"):
+        training_step(Workload("net", 2, (Pool2d("pool", "min", 3, 6, 6, 2),)))

@@ -50,7 +50,7 @@ def roundings(layer: Op, batch: int) -> int:
 
 def _only_moves(layer: Op) -> bool:
     """Return whether outputs are elements of the ifmap, or numbers of such."""
-    return isinstance(layer, Move) or layer.op == "pool2d_choice" or (layer.op == "pool2d" and layer.kind == "max")  # type: ignore[attr-defined]
+    return isinstance(layer, Move) or layer.op == "pool2d_choice" or (layer.op == "pool2d" and layer.selects)  # type: ignore[attr-defined]
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:

@@ -525,7 +525,7 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
 
 OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
 """By operator of any number of operands how more than two are written out."""
-OF_ALL: Mapping[str, Expansion] = {op: _in_two(op) for op in ("ReduceMax", "ReduceSum")}
+OF_ALL: Mapping[str, Expansion] = {op: _in_two(op) for op in ("ReduceMax", "ReduceMin", "ReduceSum")}
 """By operator that reduces along axes how it is written out where these are all of an image."""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
