@@ -300,6 +300,7 @@ ROWS = {"x": reals(2, 5, 16)}
 MASK = {"m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int32)}
 PLACES = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
 FACTORS = {"w": reals(16, 48) / 4, "b": reals(48)}
+HEADS_AHEAD = {"p": reals(2, 4, 3, 4), "q": reals(2, 4, 3, 4) + 1}
 ATTENTION = ["gemm", "add", "transpose", "transpose", "gemm", "mul", "softmax", "transpose", "gemm", "transpose"]
 CASES = {
     "added": Contrib(contrib("QLinearAdd", "x s z k t o u v"), BYTES | {"k": words(2, 3, 4, 4)},
@@ -341,6 +342,13 @@ CASES = {
     "attention of others": Contrib(contrib("MultiHeadAttention", "x k l b", num_heads=4),
                                    ROWS | {"k": reals(2, 7, 16), "l": reals(2, 7, 16) + 1}, {"b": reals(48)},
                                    ["add", "add", "add", *ATTENTION[2:]]),
+    "attention of a past": Contrib(
+        contrib("Attention", "x w b _ p", "y z", num_heads=4, unidirectional=1), ROWS | {"p": reals(2, 2, 4, 3, 4)},
+        FACTORS, [*ATTENTION[:5], "transpose", "mul", "add", *ATTENTION[6:]]),
+    "attention of others and a past": Contrib(
+        contrib("MultiHeadAttention", "x k l b _ _ p q", "y z u", num_heads=4),
+        ROWS | {"k": reals(2, 5, 16), "l": reals(2, 5, 16) + 1} | HEADS_AHEAD, {"b": reals(48)},
+        ["add", "add", "add", "transpose", *ATTENTION[2:]]),
     "turned": Contrib(contrib("RotaryEmbedding", "x p c s"), ROWS | {"p": PLACES},
                       {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
     "turned heads": Contrib(contrib("RotaryEmbedding", "x p c s"), {"x": reals(2, 3, 5, 8), "p": PLACES},
@@ -408,10 +416,24 @@ def test_a_recurrent_network_of_bytes_is_its_steps(tmp_path: Path) -> None:
         np.testing.assert_allclose(outputs["y"], witness["recurrent"], rtol=1e-4, atol=1e-4)
 
 
+def test_keys_and_values_of_all_tokens_are_those_of_the_past_and_what_is_made(tmp_path: Path) -> None:
+    inputs = ROWS | {"k": reals(2, 5, 16), "l": reals(2, 5, 16) + 1} | HEADS_AHEAD
+    nodes = [contrib("MultiHeadAttention", "x k l _ _ _ p q", "y keys values", num_heads=4)]
+    model = made_of(nodes, inputs, {}, outputs=["y", "keys", "values"], domains=["com.microsoft"])
+    _, outputs = through_a_machine(written(tmp_path, model), inputs)
+    for name, past, made in (("keys", "p", "k"), ("values", "q", "l")):
+        of_heads = inputs[made].reshape(2, 5, 4, 4).transpose(0, 2, 1, 3)
+        np.testing.assert_array_equal(outputs[name], np.concatenate([inputs[past], of_heads], 2))
+    model = made_of([contrib("Attention", "x w b", "y z", num_heads=4)], ROWS, FACTORS, outputs=["y", "z"],
+                    domains=["com.microsoft"])  # fmt: skip
+    _, outputs = through_a_machine(written(tmp_path, model), ROWS)
+    made = (ROWS["x"] @ FACTORS["w"] + FACTORS["b"]).reshape(2, 5, 3, 4, 4).transpose(2, 0, 3, 1, 4)
+    np.testing.assert_allclose(outputs["z"], made[1:], rtol=1e-5, atol=1e-5)
+
+
 def test_what_cannot_be_written_out_says_why(tmp_path: Path) -> None:
-    past = {"p": reals(2, 2, 4, 3, 4)}
-    model = made_of([contrib("Attention", "x w b _ p", num_heads=4)], ROWS | past, FACTORS, domains=["com.microsoft"])
-    with pytest.raises(InputError, match=r"com.microsoft.Attention y: it has keys and values of the past"):
+    model = made_of([contrib("Attention", "x w b", num_heads=4, do_rotary=1)], ROWS, FACTORS, domains=["com.microsoft"])
+    with pytest.raises(InputError, match=r"com.microsoft.Attention y: it has do_rotary"):
         load_workload(written(tmp_path, model), 2)
     convolution = made_of([contrib("FusedConv", "x w", activation="Mish")], {"x": reals(1, 3, 5, 4)},
                           {"w": reals(6, 3, 3, 3)}, domains=["com.microsoft"])  # fmt: skip

@@ -424,16 +424,52 @@ def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1
     return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
 
 
+class _Past(NamedTuple):
+    """Keys and values, [image, head, token, channel], of tokens ahead of those that attend; names are empty where there
+    are none, or where those of all tokens are not wanted.
+    """
+
+    keys: str = ""
+    values: str = ""
+    all_keys: str = ""
+    all_values: str = ""
+
+    def with_keys(self, new: NewNodes, keys: str) -> str:
+        """Add the keys of all tokens."""
+        return _behind(new, self.keys, keys, self.all_keys)
+
+    def with_values(self, new: NewNodes, values: str) -> str:
+        """Add the values of all tokens."""
+        return _behind(new, self.values, values, self.all_values)
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
+def _behind(new: NewNodes, past: str, made: str, wanted: str) -> str:
+    if past:
+        return new.add("Concat", [past, made], wanted, axis=2)
+    return new.add("Identity", [made], wanted) if wanted else made
+
+
 def _attended(
-    given: SeveralOps, new: NewNodes, factors: Sequence[str], heads: int, channels: int, masks: Sequence[str]
+    given: SeveralOps, new: NewNodes, factors: Sequence[str], sizes: tuple[int, int], masks: Sequence[str], past: _Past
 ) -> None:
-    """Add the nodes of attention of queries, keys and values, [image, token, channel]: `heads` of `channels` each."""
-    queries, keys, values = factors
-    scores = new.add("MatMul", [_heads(new, queries, heads), _heads(new, keys, heads, (0, 2, 3, 1))])
+    """Add the nodes of attention of queries, keys and values, [image, token, channel]; `sizes` are how many heads there
+    are, and of how many channels.
+    """
+    (queries, keys, values), (heads, channels) = factors, sizes
+    if past:
+        every = past.with_keys(new, _heads(new, keys, heads))
+        turned = new.add("Transpose", [every], perm=[0, 1, 3, 2])
+    else:
+        turned = _heads(new, keys, heads, (0, 2, 3, 1))
+    scores = new.add("MatMul", [_heads(new, queries, heads), turned])
     scores = new.add("Mul", [scores, new.constant(given.get("scale", 0.0) or channels**-0.5)])
     for mask in masks:
         scores = new.add("Add", [scores, mask])
-    made = new.add("MatMul", [new.add("Softmax", [scores], axis=-1), _heads(new, values, heads)])
+    shares, of_all = new.add("Softmax", [scores], axis=-1), past.with_values(new, _heads(new, values, heads))
+    made = new.add("MatMul", [shares, of_all])
     new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
 
 
@@ -448,34 +484,41 @@ def _kept(given: SeveralOps, new: NewNodes, at: int) -> list[str]:
     return [new.shaped(new.add("Mul", [left_out, least]), [0, 1, 1, -1])]
 
 
-def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int) -> list[str]:
-    """Add what leaves later keys out of scores, where the node asks for it."""
+def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int, ahead: int = 0) -> list[str]:
+    """Add what leaves later keys out of scores, where the node asks for it; `ahead` keys are of the past."""
     if not given.get("unidirectional", 0):
         return []
-    least = given.get("mask_filter_value", -10000.0)
-    return [new.constant(np.triu(np.full((tokens, tokens), least), 1).reshape(1, 1, tokens, tokens))]
+    least = np.full((tokens, ahead + tokens), given.get("mask_filter_value", -10000.0))
+    return [new.constant(np.triu(least, 1 + ahead).reshape(1, 1, tokens, ahead + tokens))]
 
 
 def _attention(given: SeveralOps, new: NewNodes) -> None:
-    given.refuse(
-        {4: "keys and values of the past", 6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"]
-    )
-    if given.output(1):
-        raise UnfitNode("its keys and values are wanted, too")
+    given.refuse({6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"])
     _, tokens, _ = given.shape(0)
     heads = given.get("num_heads", 1)
     sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
     every = new.add("MatMul", given.names[:2])
     every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
-    masks = [*_kept(given, new, 3), *_ahead_alone(given, new, tokens), *filter(None, [given.name(5)])]
-    _attended(given, new, new.cut(every, sizes), heads, sizes[0] // heads, masks)
+    ahead, past = 0, _Past()
+    if given.name(4):
+        # Keys and values of the past are one value.
+        _, *sizes_of_one = given.shape(4)
+        ahead = sizes_of_one[2]
+        past = _Past(*(new.shaped(each, sizes_of_one) for each in new.cut(given.name(4), [1, 1], axis=0)))
+    if given.output(1):
+        past = past._replace(all_keys=new.named("Concat"), all_values=new.named("Concat"))
+    masks = [
+        *_kept(given, new, 3), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
+    ]  # fmt: skip
+    _attended(given, new, new.cut(every, sizes), (heads, sizes[0] // heads), masks, past)
+    if given.output(1):
+        one = [1, given.shape(0)[0], heads, ahead + tokens, -1]
+        stacked = [new.shaped(each, one) for each in (past.all_keys, past.all_values)]
+        new.add("Concat", stacked, given.output(1), axis=0)
 
 
 def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
-    past = {6: "keys of the past", 7: "values of the past", 8: "a length of the past", 9: "an indirection"}
-    given.refuse(past)
-    if given.output(1):
-        raise UnfitNode("its keys and values are wanted, too")
+    given.refuse({8: "a length of the past", 9: "an indirection"})
     if not (given.name(1) and given.name(2)) or {len(given.shape(at)) for at in range(3)} != {3}:
         raise UnfitNode("its queries, keys and values are no three values of three axes")
     factors, (_, tokens, channels) = [*given.names[:3]], given.shape(0)
@@ -484,8 +527,12 @@ def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
         biases = new.cut(given.name(3), sizes)
         factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
     heads = given.get("num_heads", 1)
-    masks = [*_kept(given, new, 4), *_ahead_alone(given, new, tokens), *filter(None, [given.name(5)])]
-    _attended(given, new, factors, heads, channels // heads, masks)
+    past = _Past(given.name(6), given.name(7), given.output(1), given.output(2))
+    ahead = given.shape(6)[2] if given.name(6) else 0
+    masks = [
+        *_kept(given, new, 4), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
+    ]  # fmt: skip
+    _attended(given, new, factors, (heads, channels // heads), masks, past)
 
 
 def _rotated(given: SeveralOps, new: NewNodes) -> None:
