@@ -300,6 +300,7 @@ ROWS = {"x": reals(2, 5, 16)}
 MASK = {"m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int32)}
 PLACES = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
 FACTORS = {"w": reals(16, 48) / 4, "b": reals(48)}
+GROUPED = ["transpose", "transpose", "transpose", "transpose", "gemm", "mul", "add", "softmax", "gemm", "transpose"]
 HEADS_AHEAD = {"p": reals(2, 4, 3, 4), "q": reals(2, 4, 3, 4) + 1}
 ATTENTION = ["gemm", "add", "transpose", "transpose", "gemm", "mul", "softmax", "transpose", "gemm", "transpose"]
 CASES = {
@@ -349,6 +350,16 @@ CASES = {
         contrib("MultiHeadAttention", "x k l b _ _ p q", "y z u", num_heads=4),
         ROWS | {"k": reals(2, 5, 16), "l": reals(2, 5, 16) + 1} | HEADS_AHEAD, {"b": reals(48)},
         ["add", "add", "add", "transpose", *ATTENTION[2:]]),
+    "grouped attention": Contrib(
+        contrib("GroupQueryAttention", "x k l _ _ n t", num_heads=4, kv_num_heads=2),
+        {"x": reals(2, 5, 64), "k": reals(2, 5, 32), "l": reals(2, 5, 32) + 1},
+        {"n": np.full(2, 4, np.int32), "t": np.int32(5)}, GROUPED),
+    "grouped attention of a past": Contrib(
+        contrib("GroupQueryAttention", "x _ _ p q n t c s", "y z u", num_heads=4, kv_num_heads=2, do_rotary=1,
+                scale=0.2, local_window_size=3, softcap=0.9),
+        {"x": reals(1, 2, 128), "p": reals(1, 2, 4, 16), "q": reals(1, 2, 4, 16) + 1},
+        {"n": np.array([5], np.int32), "t": np.int32(6), "c": np.cos(reals(9, 8)), "s": np.sin(reals(9, 8))},
+        [*["mul"] * 8, "sub", "sub", "add", "add", *GROUPED[:6], "mul", "tanh", "mul", *GROUPED[6:]]),
     "turned": Contrib(contrib("RotaryEmbedding", "x p c s"), ROWS | {"p": PLACES},
                       {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
     "turned heads": Contrib(contrib("RotaryEmbedding", "x p c s"), {"x": reals(2, 3, 5, 8), "p": PLACES},
@@ -435,6 +446,16 @@ def test_what_cannot_be_written_out_says_why(tmp_path: Path) -> None:
     model = made_of([contrib("Attention", "x w b", num_heads=4, do_rotary=1)], ROWS, FACTORS, domains=["com.microsoft"])
     with pytest.raises(InputError, match=r"com.microsoft.Attention y: it has do_rotary"):
         load_workload(written(tmp_path, model), 2)
+    several = made_of([contrib("GroupQueryAttention", "x k l p q n t", num_heads=4, kv_num_heads=4)],
+                      ROWS | {"k": ROWS["x"], "l": ROWS["x"]} | HEADS_AHEAD,
+                      {"n": np.full(2, 7, np.int32), "t": np.int32(8)}, domains=["com.microsoft"])  # fmt: skip
+    with pytest.raises(InputError, match="its sequences are several, and what is ahead of them may be of several"):
+        load_workload(written(tmp_path, several), 2)
+    longer = made_of([contrib("GroupQueryAttention", "x k l p q n t", num_heads=4, kv_num_heads=4)],
+                     {name: each[:1] for name, each in (ROWS | {"k": ROWS["x"], "l": ROWS["x"]} | HEADS_AHEAD).items()},
+                     {"n": np.array([5], np.int32), "t": np.int32(6)}, domains=["com.microsoft"])  # fmt: skip
+    with pytest.raises(InputError, match="its keys are 6 in all, and not the 3 of the past and 5 of its own"):
+        load_workload(written(tmp_path, longer), 1)
     convolution = made_of([contrib("FusedConv", "x w", activation="Mish")], {"x": reals(1, 3, 5, 4)},
                           {"w": reals(6, 3, 3, 3)}, domains=["com.microsoft"])  # fmt: skip
     with pytest.raises(InputError, match="its activation Mish is not known"):

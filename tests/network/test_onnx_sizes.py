@@ -283,7 +283,7 @@ REASONS = [
     ([node("MaxPool", "x", kernel_shape=[2, 2, 2])], ["N", 3, 8, 8, 8], {}, "MaxPool 1 (it has 3 axes; 1 and 2 are"),
     ([node("MaxPool", "x", kernel_shape=[2, 2], pads=[3, 3, 3, 3])], ["N", 3, 8, 8], {}, "MaxPool 1 (padding: "),
     ([node("MaxPool", "x", kernel_shape=[2])], ["N", 3, 5_000_000], {}, "MaxPool 1 (in_width: 5000000 is out of range"),
-    ([node("ReduceMin", "x")], ["N", 3], {}, "ReduceMin 1 (no layer here computes it)"),
+    ([node("ReduceProd", "x")], ["N", 3], {}, "ReduceProd 1 (no layer here computes it)"),
     ([node("ReduceMax", "x")], ["N", 3], {}, "ReduceMax 1 (it is along the first axis, or along all of them)"),
     ([node("Reshape", "x s")], ["N", 6], {"s": [-1, 2]}, "Reshape 1 (its result is read where its operand lies)"),
     ([node("Relu", "x")], ["N"], {}, "Relu 1 (it works on values of 1 axes; maps have two or more)"),

@@ -7,82 +7,16 @@ domain com.microsoft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from tpusim.network.formats import UnfitNode
-from tpusim.network.formats.onnx_model.new_nodes import NewNodes
-
-_Value = TypeVar("_Value", int, float, bytes)
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-
-
-class UnknownShape(UnfitNode):
-    """A node whose operands have to have a shape before it is written out."""
-
-
-class SeveralOps(NamedTuple):
-    """A node that stands for several, and is written out.
-
-    Attributes:
-        names: of all operands; empty where one is left out.
-        outputs: of all results; empty where one is not wanted.
-        attributes: by name.
-        shapes: of values, as far as they are known.
-        reals: the values that are real numbers.
-        lists: constants of a few whole numbers, which may be axes.
-    """
-
-    names: Sequence[str]
-    outputs: Sequence[str]
-    attributes: Mapping[str, Any]
-    shapes: Shapes
-    reals: Set[str]
-    lists: Mapping[str, Sequence[int]]
-
-    @classmethod
-    def of(cls, node: NodeProto, shapes: Shapes, reals: Set[str], lists: Mapping[str, Sequence[int]]) -> SeveralOps:
-        """Take a node apart."""
-        said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        return cls([*node.input], [*node.output], said, shapes, reals, lists)
-
-    def name(self, at: int) -> str:
-        """Return the name of an operand; empty where there is none."""
-        return self.names[at] if at < len(self.names) else ""
-
-    def output(self, at: int = 0) -> str:
-        """Return the name of a result; empty where it is not wanted."""
-        return self.outputs[at] if at < len(self.outputs) else ""
-
-    def get(self, name: str, default: _Value) -> _Value:
-        """Return an attribute. Raises UnfitNode where it is of another kind than its default."""
-        value = self.attributes.get(name, default)
-        if not isinstance(value, type(default)):
-            raise UnfitNode(f"{name} is of a kind that the operator does not have there")
-        return value
-
-    def shape(self, at: int) -> tuple[int, ...]:
-        """Return the shape of an operand. Raises UnknownShape."""
-        name = self.name(at)
-        if name not in self.shapes:
-            raise UnknownShape(f"the shape of {name or f'operand {at}'} is not known")
-        return self.shapes[name]
-
-    def refuse(self, operands: Mapping[int, str] | None = None, attributes: Sequence[str] = ()) -> None:
-        """Raise UnfitNode for operands that are there, or attributes that are not zero."""
-        if there := [what for at, what in (operands or {}).items() if self.name(at)]:
-            raise UnfitNode(f"it has {', '.join(there)}")
-        if said := [name for name in attributes if self.attributes.get(name)]:
-            raise UnfitNode(f"it has {', '.join(said)}")
-
-
-Expansion: TypeAlias = Callable[[SeveralOps, NewNodes], None]
-"""Adds the nodes that an operator is written out as. Raises UnfitNode."""
-
+from tpusim.network.formats.onnx_model.attention import ATTENTION
+from tpusim.network.formats.onnx_model.new_nodes import Expansion, NewNodes, SeveralOps
 
 # ---- bytes
 
@@ -416,143 +350,7 @@ def _named_axes(text: str) -> tuple[list[str], str]:
     return axes, made if "->" in text else once
 
 
-# ---- attention
-
-
-def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1, 3)) -> str:
-    """Add the parts of rows that belong to heads: [image, head, token, channel]."""
-    return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
-
-
-class _Past(NamedTuple):
-    """Keys and values, [image, head, token, channel], of tokens ahead of those that attend; names are empty where there
-    are none, or where those of all tokens are not wanted.
-    """
-
-    keys: str = ""
-    values: str = ""
-    all_keys: str = ""
-    all_values: str = ""
-
-    def with_keys(self, new: NewNodes, keys: str) -> str:
-        """Add the keys of all tokens."""
-        return _behind(new, self.keys, keys, self.all_keys)
-
-    def with_values(self, new: NewNodes, values: str) -> str:
-        """Add the values of all tokens."""
-        return _behind(new, self.values, values, self.all_values)
-
-    def __bool__(self) -> bool:
-        return any(self)
-
-
-def _behind(new: NewNodes, past: str, made: str, wanted: str) -> str:
-    if past:
-        return new.add("Concat", [past, made], wanted, axis=2)
-    return new.add("Identity", [made], wanted) if wanted else made
-
-
-def _attended(
-    given: SeveralOps, new: NewNodes, factors: Sequence[str], sizes: tuple[int, int], masks: Sequence[str], past: _Past
-) -> None:
-    """Add the nodes of attention of queries, keys and values, [image, token, channel]; `sizes` are how many heads there
-    are, and of how many channels.
-    """
-    (queries, keys, values), (heads, channels) = factors, sizes
-    if past:
-        every = past.with_keys(new, _heads(new, keys, heads))
-        turned = new.add("Transpose", [every], perm=[0, 1, 3, 2])
-    else:
-        turned = _heads(new, keys, heads, (0, 2, 3, 1))
-    scores = new.add("MatMul", [_heads(new, queries, heads), turned])
-    scores = new.add("Mul", [scores, new.constant(given.get("scale", 0.0) or channels**-0.5)])
-    for mask in masks:
-        scores = new.add("Add", [scores, mask])
-    shares, of_all = new.add("Softmax", [scores], axis=-1), past.with_values(new, _heads(new, values, heads))
-    made = new.add("MatMul", [shares, of_all])
-    new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
-
-
-def _kept(given: SeveralOps, new: NewNodes, at: int) -> list[str]:
-    """Add what leaves keys out of scores, by a mask of ones and zeros, [image, key], of operand `at` if it is there."""
-    if not given.name(at):
-        return []
-    if len(given.shape(at)) != 2:
-        raise UnfitNode("its mask is none of a number for each key of an image")
-    left_out = new.add("Sub", [new.constant(1.0), new.add("Cast", [given.name(at)], to=TensorProto.FLOAT)])
-    least = new.constant(given.get("mask_filter_value", -10000.0))
-    return [new.shaped(new.add("Mul", [left_out, least]), [0, 1, 1, -1])]
-
-
-def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int, ahead: int = 0) -> list[str]:
-    """Add what leaves later keys out of scores, where the node asks for it; `ahead` keys are of the past."""
-    if not given.get("unidirectional", 0):
-        return []
-    least = np.full((tokens, ahead + tokens), given.get("mask_filter_value", -10000.0))
-    return [new.constant(np.triu(least, 1 + ahead).reshape(1, 1, tokens, ahead + tokens))]
-
-
-def _attention(given: SeveralOps, new: NewNodes) -> None:
-    given.refuse({6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"])
-    _, tokens, _ = given.shape(0)
-    heads = given.get("num_heads", 1)
-    sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
-    every = new.add("MatMul", given.names[:2])
-    every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
-    ahead, past = 0, _Past()
-    if given.name(4):
-        # Keys and values of the past are one value.
-        _, *sizes_of_one = given.shape(4)
-        ahead = sizes_of_one[2]
-        past = _Past(*(new.shaped(each, sizes_of_one) for each in new.cut(given.name(4), [1, 1], axis=0)))
-    if given.output(1):
-        past = past._replace(all_keys=new.named("Concat"), all_values=new.named("Concat"))
-    masks = [
-        *_kept(given, new, 3), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
-    ]  # fmt: skip
-    _attended(given, new, new.cut(every, sizes), (heads, sizes[0] // heads), masks, past)
-    if given.output(1):
-        one = [1, given.shape(0)[0], heads, ahead + tokens, -1]
-        stacked = [new.shaped(each, one) for each in (past.all_keys, past.all_values)]
-        new.add("Concat", stacked, given.output(1), axis=0)
-
-
-def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
-    given.refuse({8: "a length of the past", 9: "an indirection"})
-    if not (given.name(1) and given.name(2)) or {len(given.shape(at)) for at in range(3)} != {3}:
-        raise UnfitNode("its queries, keys and values are no three values of three axes")
-    factors, (_, tokens, channels) = [*given.names[:3]], given.shape(0)
-    if given.name(3):
-        sizes = [given.shape(at)[2] for at in range(3)]
-        biases = new.cut(given.name(3), sizes)
-        factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
-    heads = given.get("num_heads", 1)
-    past = _Past(given.name(6), given.name(7), given.output(1), given.output(2))
-    ahead = given.shape(6)[2] if given.name(6) else 0
-    masks = [
-        *_kept(given, new, 4), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
-    ]  # fmt: skip
-    _attended(given, new, factors, (heads, channels // heads), masks, past)
-
-
-def _rotated(given: SeveralOps, new: NewNodes) -> None:
-    """Write out a turn of both halves of each head's channels, by the cosines and sines of a token's position."""
-    given.refuse(attributes=("interleaved", "rotary_embedding_dim", "is_packed_batching"))
-    shape, half = given.shape(0), given.shape(2)[-1]
-    if len(given.shape(1)) != 2:
-        raise UnfitNode("its positions are none of a number for each token")
-    rows = len(shape) == 3
-    heads = given.get("num_heads", 0) or (shape[2] // (2 * half) if rows else shape[1])
-    # Tables have one head, whichever axis heads are.
-    along = [0, 0, 1, half] if rows else [0, 1, -1, half]
-    points = new.shaped(given.name(0), [0, 0, heads, -1]) if rows else given.name(0)
-    cos, sin = (new.shaped(new.add("Gather", [given.name(at), given.name(1)], axis=0), along) for at in (2, 3))
-    one, other = new.cut(points, [half, half])
-    first = new.add("Sub", [new.add("Mul", [one, cos]), new.add("Mul", [other, sin])])
-    second = new.add("Add", [new.add("Mul", [one, sin]), new.add("Mul", [other, cos])])
-    turned = new.add("Concat", [first, second], "" if rows else given.output(), axis=-1)
-    if rows:
-        new.shaped(turned, [0, 0, -1], given.output())
+# ---- embeddings
 
 
 def _embedded(given: SeveralOps, new: NewNodes) -> None:
@@ -580,14 +378,14 @@ _OWN: Mapping[str, Expansion] = {
     "ReduceSumSquare": _squares(root=False), "SimplifiedLayerNormalization": _rms_norm,
 }  # fmt: skip
 _OF_MICROSOFT: Mapping[str, Expansion] = {
-    "Attention": _attention, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,
+    **ATTENTION, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,
     "EmbedLayerNormalization": _embedded, "FastGelu": _gelu("tanh"), "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm, "FusedMatMul": _fused_matmul, "Gelu": _gelu("none"),
-    "MatMulIntegerToFloat": _product_to_reals, "MultiHeadAttention": _multi_head_attention, "QGemm": _q_gemm,
+    "MatMulIntegerToFloat": _product_to_reals, "QGemm": _q_gemm,
     "QLinearAdd": _q_two("Add"), "QLinearAveragePool": _q_one("AveragePool"), "QLinearConcat": _q_concat,
     "QLinearGlobalAveragePool": _q_one("GlobalAveragePool"), "QLinearLeakyRelu": _q_one("LeakyRelu"),
     "QLinearMul": _q_two("Mul"), "QLinearSigmoid": _q_one("Sigmoid"), "QLinearSoftmax": _q_one("Softmax"),
-    "QuickGelu": _quick_gelu, "RotaryEmbedding": _rotated,
+    "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
 }  # fmt: skip
 DYNAMIC_LSTM = "com.microsoft.DynamicQuantizeLSTM"

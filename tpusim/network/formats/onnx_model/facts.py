@@ -85,7 +85,7 @@ class Facts(NamedTuple):
     Attributes:
         constants: values that follow from weights and shapes alone.
         numbers: constants of one element, by name.
-        lists: constants of a few whole numbers along one axis, which may be axes or sizes, by name.
+        lists: constants of a few whole numbers along one axis, or of one, which may be axes or sizes, by name.
         first: by value that comes of a convolution or product, whether its channels are axis 1, and not the last.
         merged: the results of batch normalizations that become part of the weights before them.
         opset: the version of its operators.
@@ -144,9 +144,9 @@ def _filling(node: NodeProto) -> Iterator[NDArray[Any]]:
 
 
 def lists_of(graph: GraphProto) -> dict[str, tuple[int, ...]]:
-    """Return constants of a few whole numbers along one axis, by name."""
+    """Return constants of a few whole numbers along one axis, or of one number, by name."""
     known = _constants(graph).items()
-    return {name: tuple(map(int, each)) for name, each in known if each.ndim == 1 and each.dtype.kind in "iu"}
+    return {name: tuple(map(int, np.ravel(each))) for name, each in known if each.ndim < 2 and each.dtype.kind in "iu"}
 
 
 def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
