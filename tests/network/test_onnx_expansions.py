@@ -151,6 +151,28 @@ def test_a_reduction_of_all_of_an_image_is_one_by_channels_first(
     assert reduced == (["pool2d"] * 2 if op in ("ReduceMax", "ReduceMin") else ["channel_sum"] * 2)
 
 
+@pytest.mark.parametrize(
+    ("reduced", "layers"),
+    [
+        (node("GlobalAveragePool", "a"), 2), (node("GlobalMaxPool", "a"), 2),
+        (helper.make_node("ReduceMax", ["a"], ["y"], axes=[2, 3]), 2),
+        (helper.make_node("ReduceMin", ["a"], ["y"], axes=[-1, -2], keepdims=0), 2),
+        (helper.make_node("ReduceMean", ["a"], ["y"], axes=[2, 3]), 2),
+        (helper.make_node("ReduceMean", ["a"], ["y"], axes=[1, 2, 3]), 3),
+    ],
+)  # fmt: skip
+def test_what_one_lane_cannot_hold_is_reduced_in_steps(tmp_path: Path, reduced: NodeProto, layers: int) -> None:
+    """A pool of all of a map of 112 x 112 needs 12,545 words of a lane, and the paper's machine has 8,192."""
+    arrays = {"x": reals(1, 2, 112, 112)}
+    model = made_of([node("Conv", "x w", "a"), reduced], arrays, {"w": reals(3, 2, 1, 1)})
+    work = same_as_evaluator(tmp_path, model, arrays, near=1e-4, hardware="tpu_v2")
+    assert len(work.layers) == 1 + layers
+    assert not work.not_timed
+    small = {"x": reals(1, 2, 60, 60)}
+    model = made_of([node("Conv", "x w", "a"), node("GlobalAveragePool", "a")], small, {"w": reals(3, 2, 1, 1)})
+    assert len(same_as_evaluator(tmp_path, model, small, near=1e-4, hardware="tpu_v2").layers) == 2
+
+
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [0, 1, 2, 3]])
 def test_a_root_of_a_sum_of_squares_is_what_the_standard_says(tmp_path: Path, axes: list[int]) -> None:
     arrays = {"x": reals(2, 5, 4, 6)}
