@@ -284,6 +284,8 @@ REASONS = [
     ([node("MaxPool", "x", kernel_shape=[2, 2], pads=[3, 3, 3, 3])], ["N", 3, 8, 8], {}, "MaxPool 1 (padding: "),
     ([node("MaxPool", "x", kernel_shape=[2])], ["N", 3, 5_000_000], {}, "MaxPool 1 (in_width: 5000000 is out of range"),
     ([node("ReduceProd", "x")], ["N", 3], {}, "ReduceProd 1 (no layer here computes it)"),
+    ([node("Floor", "x")], ["N", 3], {}, "Floor 1 (it rounds, and no unit here rounds)"),
+    ([node("CumSum", "x a")], ["N", 3], {"a": np.int64(1)}, "CumSum 1 (each result follows on the one before)"),
     ([node("ReduceMax", "x")], ["N", 3], {}, "ReduceMax 1 (it is along the first axis, or along all of them)"),
     ([node("Reshape", "x s")], ["N", 6], {"s": [-1, 2]}, "Reshape 1 (its result is read where its operand lies)"),
     ([node("Relu", "x")], ["N"], {}, "Relu 1 (it works on values of 1 axes; maps have two or more)"),

@@ -354,6 +354,16 @@ _UNLIKE = {
     ),
     **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), "where elements go follows from values"),
     **dict.fromkeys(("TopK", "Unique"), "elements are sorted, and no unit here sorts"),
+    **dict.fromkeys(("ArgMax", "ArgMin"), "it makes places of elements, and no unit here counts them"),
+    **dict.fromkeys(
+        ("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"), "it rounds, and no unit here rounds"
+    ),
+    "DequantizeLinear": "bytes become real numbers where they are read",
+    **dict.fromkeys(
+        ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"),
+        "it makes truth values, and layers make numbers",
+    ),
+    **dict.fromkeys(("CumProd", "CumSum"), "each result follows on the one before"),
     "NonMaxSuppression": "boxes are left out one after another, as those before them say",
     **dict.fromkeys(("GridSample", "RoiAlign"), "where it samples follows from values"),
 }
