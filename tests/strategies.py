@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache
 from string import printable
@@ -595,8 +595,10 @@ def spills(program: Program) -> list[Spill]:
 
 
 @st.composite
-def pools(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
-    """Kernels 1..4 of both kinds, padded up to what a window still sees, ceil mode, and all of a map now and then."""
+def pools(
+    draw: st.DrawFn, channels: int = 10, size: int = 5, kinds: Sequence[str] = ("max", "average", "min")
+) -> Pool2d:
+    """Kernels 1..4 of these kinds, padded up to what a window still sees, ceil mode, and all of a map now and then."""
     kernel, stride, dilation = (
         (draw(st.integers(1, high)), draw(st.integers(1, high))) for high in (4, 3, draw(st.sampled_from([1, 1, 2])))
     )
@@ -608,7 +610,7 @@ def pools(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
         kernel, stride, dilation, pads = (sides[0], sides[1]), (1, 1), (1, 1), (0, 0, 0, 0)
     return Pool2d(
         name="pool",
-        kind=draw(st.sampled_from(["max", "average"])),
+        kind=draw(st.sampled_from(kinds)),
         channels=draw(st.integers(1, channels)),
         in_height=sides[0],
         in_width=sides[1],
@@ -624,7 +626,7 @@ def pools(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
 @st.composite
 def pools_on_the_way_back(draw: st.DrawFn, channels: int = 10, size: int = 5) -> Pool2d:
     """Choices of pools, and their gradients."""
-    pool = draw(pools(channels, size))
+    pool = draw(pools(channels, size, ("max", "average")))
     fields = {each.name: getattr(pool, each.name) for each in dataclasses.fields(pool)}
     return Pool2dChoice(**fields) if pool.kind == "max" and draw(st.booleans()) else Pool2dGradient(**fields)
 

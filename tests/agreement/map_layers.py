@@ -109,7 +109,7 @@ def pooled(draw: st.DrawFn, shape: Shape) -> Op:
     kernel = min(shape[1], draw(KERNEL)), min(shape[2], draw(KERNEL))
     pads = tuple(draw(st.integers(0, kernel[axis] // 2)) for axis in (0, 1, 0, 1))
     stride = draw(STEP), draw(STEP)
-    return Pool2d("pool", draw(among("max", "average")), *shape[:3], kernel, stride, pads, (1, 1), *draw(ENDS))
+    return Pool2d("pool", draw(among("max", "average", "min")), *shape[:3], kernel, stride, pads, (1, 1), *draw(ENDS))
 
 
 ENDS = st.tuples(TRUTH, TRUTH)

@@ -58,8 +58,10 @@ def test_every_layer_is_right(dtype: str, layer: Op, batch: int, hardware: Hardw
     numbers = numbers_of(dtype, "any")
     verdict = check_layer(layer, batch, lowered(layer, batch, hardware), hardware, 3, numbers=numbers)
     assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
-    # What rounds gets sixteenths where others get whole numbers, and a bound with them.
-    assert (verdict.error_share is None) == (dtype == "int8" and layer.exact)
+    # What rounds gets sixteenths where others get whole numbers, and a bound with them; no error is worked out where
+    # float32 gives the very same.
+    if dtype == "int8" and layer.exact:
+        assert verdict.error_share is None
     assert (verdict.error_share or 0) <= 1
 
 

@@ -8,17 +8,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import conv, layers, vector_ops
+from tpusim import load_hardware, simulate
 from tpusim.flow import verify
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import Expectation, Screening, verdict_of
-from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.array_op import Conv1d, Gemm
 from tpusim.network.ops.op import Op
+from tpusim.network.workload import Workload
 from tpusim.numerics.equality import agreement
 from tpusim.reference.rounding import screen
 
 F32 = numbers_of("f32", "any")
 BATCH = 3
-LONG = [conv(6, 9, 7, 3), conv(40, 9, 4, 1), Gemm("fc", m=8, n=8, k=300)]
+LONG = [
+    conv(6, 9, 7, 3), conv(40, 9, 4, 1), Gemm("fc", m=8, n=8, k=300), Conv1d("line", 12, 30, 8, 9, 2, 4, 1, 2)
+]  # fmt: skip
 
 
 def expectation_of(layer: Op) -> Expectation:
@@ -76,6 +80,19 @@ def test_it_is_not_asked_for_what_it_does_not_settle(monkeypatch: pytest.MonkeyP
     written = expectation.of(all_of(layer))["value"].astype(np.float32)
     assert verdict_of(layer, expectation.operands, {"ofmap": written}, F32).mismatched == 0
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("dtype", "in_float32"), [("f32", True), ("bf16", True), ("integers", False)])
+def test_real_numbers_are_looked_at_in_float32_first(
+    dtype: str, in_float32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn ones as those of a network; whole numbers are exact in float32, and compared as they are written."""
+    asked: list[Op] = []
+    monkeypatch.setattr("tpusim.flow.verify.screen", lambda layer, *rest: asked.append(layer) or screen(layer, *rest))
+    result = simulate(Workload("net", 2, (LONG[0],)), load_hardware("tpu_v2"), dtype=dtype)
+    assert result.correct
+    assert result.layers[0].outputs_checked == result.layers[0].outputs
+    assert bool(asked) == in_float32
 
 
 @pytest.mark.parametrize(("most", "number"), [(1, 5 * 4 * 3), (7, 5 * 4 * 2), (60, 5), (1000, 1)])

@@ -144,6 +144,8 @@ def test_skewed_experts_are_chosen_by_their_odds() -> None:
     [
         ("count: 3", "count: batch", '"batch" is no number of blocks'),
         ("block: blocks", "block: blocks\n    times: 3", 'unknown key "times" of a block'),
+        ("block: blocks", "block:", "a block has a name; an empty value is not a name; write some text"),
+        ("block: blocks", "block: 4", "a block has a name; 4 is not text; put it in quotes"),
         ("heads: 4, kv", "heads: 5, kv", "5 heads cannot share 2 evenly"),
         ("inputs: [query, keys, values]", "inputs: [query, keys]", "attention reads 3 inputs: queries, keys, values"),
         ("inputs: [query, keys, values]", "inputs: [key, keys, values]", "elements of key_1 as queries"),

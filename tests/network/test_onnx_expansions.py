@@ -26,6 +26,7 @@ from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
 from tpusim.network.workload_file import open_workload
 
+REDUCTIONS = "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2", "ReduceSumSquare"
 WITNESS = Path(__file__).parent / "onnx_runtime.npz"
 
 
@@ -126,6 +127,64 @@ def test_groups_of_channels_are_rows_that_are_normalized(tmp_path: Path, opset: 
     model = made_of([node("GroupNormalization", "x g b", num_groups=3)], {"x": x}, constants, opset)
     work = same_as_evaluator(tmp_path, model, {"x": x})
     assert [layer.text for layer in work.layers[:1]] == ["6x24"]
+
+
+# ---- reductions
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(("opset", "by_operand"), [(12, ()), (13, ("ReduceSum",)), (18, REDUCTIONS)])
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_a_reduction_of_all_of_an_image_is_one_by_channels_first(
+    tmp_path: Path, op: str, opset: int, by_operand: Sequence[str], keepdims: int
+) -> None:
+    """In one piece it would be a window of a single channel, larger than the memory of a lane."""
+    arrays, axes = {"x": reals(2, 20, 10, 12)}, np.array([1, -2, -1])
+    said = {} if op in by_operand else {"axes": axes.tolist()}
+    made = helper.make_node(op, ["x"] if said else ["x", "axes"], ["y"], keepdims=keepdims, **said)
+    work = same_as_evaluator(
+        tmp_path, made_of([made], arrays, {} if said else {"axes": axes}, opset), arrays, near=1e-4
+    )
+    # A root of one number for each image is of one axis, and no map.
+    assert {*dict(work.not_timed)} == ({"Sqrt"} if op == "ReduceL2" and not keepdims else set())
+    reduced = [layer.op for layer in work.layers if layer.op in ("pool2d", "channel_sum")]
+    assert reduced == (["pool2d"] * 2 if op in ("ReduceMax", "ReduceMin") else ["channel_sum"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("reduced", "layers"),
+    [
+        (node("GlobalAveragePool", "a"), 2), (node("GlobalMaxPool", "a"), 2),
+        (helper.make_node("ReduceMax", ["a"], ["y"], axes=[2, 3]), 2),
+        (helper.make_node("ReduceMin", ["a"], ["y"], axes=[-1, -2], keepdims=0), 2),
+        (helper.make_node("ReduceMean", ["a"], ["y"], axes=[2, 3]), 2),
+        (helper.make_node("ReduceMean", ["a"], ["y"], axes=[1, 2, 3]), 3),
+    ],
+)  # fmt: skip
+def test_what_one_lane_cannot_hold_is_reduced_in_steps(tmp_path: Path, reduced: NodeProto, layers: int) -> None:
+    """A pool of all of a map of 112 x 112 needs 12,545 words of a lane, and the paper's machine has 8,192."""
+    arrays = {"x": reals(1, 2, 112, 112)}
+    model = made_of([node("Conv", "x w", "a"), reduced], arrays, {"w": reals(3, 2, 1, 1)})
+    work = same_as_evaluator(tmp_path, model, arrays, near=1e-4, hardware="tpu_v2")
+    assert len(work.layers) == 1 + layers
+    assert not work.not_timed
+    small = {"x": reals(1, 2, 60, 60)}
+    model = made_of([node("Conv", "x w", "a"), node("GlobalAveragePool", "a")], small, {"w": reals(3, 2, 1, 1)})
+    assert len(same_as_evaluator(tmp_path, model, small, near=1e-4, hardware="tpu_v2").layers) == 2
+
+
+@pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [0, 1, 2, 3]])
+def test_a_root_of_a_sum_of_squares_is_what_the_standard_says(tmp_path: Path, axes: list[int]) -> None:
+    arrays = {"x": reals(2, 5, 4, 6)}
+    nodes = [node("Relu", "x", "r"), helper.make_node("ReduceL2", ["r"], ["y"], axes=axes)]
+    same_as_evaluator(tmp_path, made_of(nodes, arrays, {}), arrays)
+
+
+def test_a_sum_of_squares_of_whole_numbers_takes_no_time(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(24, dtype=np.int64).reshape(2, 3, 4), "r": reals(2, 3)}
+    nodes = [node("Relu", "r", "s"), helper.make_node("ReduceSumSquare", ["x"], ["y"], axes=[2])]
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, {}, outputs=["y", "s"]), arrays)
+    assert work.not_timed == (("ReduceSumSquare", 1),)
 
 
 # ---- sums over named axes, and operators that the standard itself defines as others
@@ -263,6 +322,8 @@ ROWS = {"x": reals(2, 5, 16)}
 MASK = {"m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], np.int32)}
 PLACES = np.array([[0, 1, 2, 3, 4], [7, 8, 9, 10, 11]])
 FACTORS = {"w": reals(16, 48) / 4, "b": reals(48)}
+GROUPED = ["transpose", "transpose", "transpose", "transpose", "gemm", "mul", "add", "softmax", "gemm", "transpose"]
+HEADS_AHEAD = {"p": reals(2, 4, 3, 4), "q": reals(2, 4, 3, 4) + 1}
 ATTENTION = ["gemm", "add", "transpose", "transpose", "gemm", "mul", "softmax", "transpose", "gemm", "transpose"]
 CASES = {
     "added": Contrib(contrib("QLinearAdd", "x s z k t o u v"), BYTES | {"k": words(2, 3, 4, 4)},
@@ -304,6 +365,23 @@ CASES = {
     "attention of others": Contrib(contrib("MultiHeadAttention", "x k l b", num_heads=4),
                                    ROWS | {"k": reals(2, 7, 16), "l": reals(2, 7, 16) + 1}, {"b": reals(48)},
                                    ["add", "add", "add", *ATTENTION[2:]]),
+    "attention of a past": Contrib(
+        contrib("Attention", "x w b _ p", "y z", num_heads=4, unidirectional=1), ROWS | {"p": reals(2, 2, 4, 3, 4)},
+        FACTORS, [*ATTENTION[:5], "transpose", "mul", "add", *ATTENTION[6:]]),
+    "attention of others and a past": Contrib(
+        contrib("MultiHeadAttention", "x k l b _ _ p q", "y z u", num_heads=4),
+        ROWS | {"k": reals(2, 5, 16), "l": reals(2, 5, 16) + 1} | HEADS_AHEAD, {"b": reals(48)},
+        ["add", "add", "add", "transpose", *ATTENTION[2:]]),
+    "grouped attention": Contrib(
+        contrib("GroupQueryAttention", "x k l _ _ n t", num_heads=4, kv_num_heads=2),
+        {"x": reals(2, 5, 64), "k": reals(2, 5, 32), "l": reals(2, 5, 32) + 1},
+        {"n": np.full(2, 4, np.int32), "t": np.int32(5)}, GROUPED),
+    "grouped attention of a past": Contrib(
+        contrib("GroupQueryAttention", "x _ _ p q n t c s", "y z u", num_heads=4, kv_num_heads=2, do_rotary=1,
+                scale=0.2, local_window_size=3, softcap=0.9),
+        {"x": reals(1, 2, 128), "p": reals(1, 2, 4, 16), "q": reals(1, 2, 4, 16) + 1},
+        {"n": np.array([5], np.int32), "t": np.int32(6), "c": np.cos(reals(9, 8)), "s": np.sin(reals(9, 8))},
+        [*["mul"] * 8, "sub", "sub", "add", "add", *GROUPED[:6], "mul", "tanh", "mul", *GROUPED[6:]]),
     "turned": Contrib(contrib("RotaryEmbedding", "x p c s"), ROWS | {"p": PLACES},
                       {"c": reals(12, 4), "s": reals(12, 4) + 1}, ["mul", "mul", "sub", "mul", "mul", "add"]),
     "turned heads": Contrib(contrib("RotaryEmbedding", "x p c s"), {"x": reals(2, 3, 5, 8), "p": PLACES},
@@ -371,11 +449,35 @@ def test_a_recurrent_network_of_bytes_is_its_steps(tmp_path: Path) -> None:
         np.testing.assert_allclose(outputs["y"], witness["recurrent"], rtol=1e-4, atol=1e-4)
 
 
+def test_keys_and_values_of_all_tokens_are_those_of_the_past_and_what_is_made(tmp_path: Path) -> None:
+    inputs = ROWS | {"k": reals(2, 5, 16), "l": reals(2, 5, 16) + 1} | HEADS_AHEAD
+    nodes = [contrib("MultiHeadAttention", "x k l _ _ _ p q", "y keys values", num_heads=4)]
+    model = made_of(nodes, inputs, {}, outputs=["y", "keys", "values"], domains=["com.microsoft"])
+    _, outputs = through_a_machine(written(tmp_path, model), inputs)
+    for name, past, made in (("keys", "p", "k"), ("values", "q", "l")):
+        of_heads = inputs[made].reshape(2, 5, 4, 4).transpose(0, 2, 1, 3)
+        np.testing.assert_array_equal(outputs[name], np.concatenate([inputs[past], of_heads], 2))
+    model = made_of([contrib("Attention", "x w b", "y z", num_heads=4)], ROWS, FACTORS, outputs=["y", "z"],
+                    domains=["com.microsoft"])  # fmt: skip
+    _, outputs = through_a_machine(written(tmp_path, model), ROWS)
+    made = (ROWS["x"] @ FACTORS["w"] + FACTORS["b"]).reshape(2, 5, 3, 4, 4).transpose(2, 0, 3, 1, 4)
+    np.testing.assert_allclose(outputs["z"], made[1:], rtol=1e-5, atol=1e-5)
+
+
 def test_what_cannot_be_written_out_says_why(tmp_path: Path) -> None:
-    past = {"p": reals(2, 2, 4, 3, 4)}
-    model = made_of([contrib("Attention", "x w b _ p", num_heads=4)], ROWS | past, FACTORS, domains=["com.microsoft"])
-    with pytest.raises(InputError, match=r"com.microsoft.Attention y: it has keys and values of the past"):
+    model = made_of([contrib("Attention", "x w b", num_heads=4, do_rotary=1)], ROWS, FACTORS, domains=["com.microsoft"])
+    with pytest.raises(InputError, match=r"com.microsoft.Attention y: it has do_rotary"):
         load_workload(written(tmp_path, model), 2)
+    several = made_of([contrib("GroupQueryAttention", "x k l p q n t", num_heads=4, kv_num_heads=4)],
+                      ROWS | {"k": ROWS["x"], "l": ROWS["x"]} | HEADS_AHEAD,
+                      {"n": np.full(2, 7, np.int32), "t": np.int32(8)}, domains=["com.microsoft"])  # fmt: skip
+    with pytest.raises(InputError, match="its sequences are several, and what is ahead of them may be of several"):
+        load_workload(written(tmp_path, several), 2)
+    longer = made_of([contrib("GroupQueryAttention", "x k l p q n t", num_heads=4, kv_num_heads=4)],
+                     {name: each[:1] for name, each in (ROWS | {"k": ROWS["x"], "l": ROWS["x"]} | HEADS_AHEAD).items()},
+                     {"n": np.array([5], np.int32), "t": np.int32(6)}, domains=["com.microsoft"])  # fmt: skip
+    with pytest.raises(InputError, match="its keys are 6 in all, and not the 3 of the past and 5 of its own"):
+        load_workload(written(tmp_path, longer), 1)
     convolution = made_of([contrib("FusedConv", "x w", activation="Mish")], {"x": reals(1, 3, 5, 4)},
                           {"w": reals(6, 3, 3, 3)}, domains=["com.microsoft"])  # fmt: skip
     with pytest.raises(InputError, match="its activation Mish is not known"):
@@ -392,6 +494,8 @@ def test_every_expansion_is_held_here() -> None:
         "InstanceNormalization",
         "QLinearConv",
         "QLinearMatMul",
+        "ReduceL2",
+        "ReduceSumSquare",
     }
     assert EXPANSIONS.keys() - held == set()
 

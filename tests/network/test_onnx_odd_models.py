@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import NodeProto, TensorProto, helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from typer.testing import CliRunner
 
@@ -369,3 +369,30 @@ def test_infinities_that_leave_nothing_to_compare_are_told(tmp_path: Path, op: s
     says = {"vector": "of the infinities in ifmap it makes nan, 2 times", "array": "3 of the 8 numbers of 'ifmap' are"}
     with pytest.raises(InputError, match=says[unit]):
         through_a_machine(path, {"x": SPREAD})
+
+
+@pytest.mark.parametrize("made", ["ConstantOfShape", "Expand"])
+def test_what_is_told_not_to_be_a_number_is_kept_off_the_layers(tmp_path: Path, made: str) -> None:
+    """No check can tell nan from what was never written: what chooses it takes no time, and says why."""
+    arrays = {"x": np.arange(12, dtype=np.float32).reshape(1, 3, 4), "mask": np.arange(12).reshape(1, 3, 4) % 3 > 0}
+    none, shape = np.array([np.nan], np.float32), np.array([1, 3, 4])
+    filled = (
+        helper.make_node(made, ["shape"], ["none"], value=numpy_helper.from_array(none))
+        if made == "ConstantOfShape"
+        else node("Expand", "nan shape", "none")
+    )
+    nodes = [filled, node("Relu", "x", "r"), node("Where", "mask r none")]
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, {"shape": shape, "nan": none}), arrays)
+    assert work.not_timed == (("Where", 1),)
+
+
+@pytest.mark.parametrize(
+    ("op", "said"), [("Scaler", {"offset": [0.5, -1.0, 2.0], "scale": [2.0, 0.5, 1.0]}), ("Normalizer", {"norm": "L2"})]
+)
+def test_what_stands_ahead_of_a_network_of_another_library_is_computed(tmp_path: Path, op: str, said: Any) -> None:
+    """Of ONNX's own domain for it; products behind it have their shape from it."""
+    arrays, weights = {"x": np.arange(12, dtype=np.float32).reshape(4, 3) - 5}, {"w": np.eye(3, 5, dtype=np.float32)}
+    nodes = [helper.make_node(op, ["x"], ["s"], domain="ai.onnx.ml", **said), node("MatMul", "s w")]
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, weights, domains=["ai.onnx.ml"]), arrays, 1)
+    assert work.layers == (Gemm("matmul_y", 4, 5, 3),)
+    assert work.not_timed == ((f"ai.onnx.ml.{op}", 1),)

@@ -18,6 +18,7 @@ from tpusim.flow.need import hbm_need
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.training import ENDS
 from tpusim.network.workload_file import open_workload, workload_of
 
@@ -533,3 +534,24 @@ layers:
         assert {*own} <= {*block.copies[1]}
         for name, other in zip(block.copies[0], block.copies[2], strict=True):
             assert step.layers[place[name]].shape_key == step.layers[place[other]].shape_key
+
+
+@pytest.mark.parametrize(("kernel", "terms", "most"), [(1, "67,108,864", "16,384"), (3, "65,536", "4,096")])
+def test_a_batch_of_more_images_than_are_summed_is_named(
+    kernel: int, terms: str, most: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images, or pixels of all images, are channels of the convolution that the gradient by a filter is."""
+    if kernel == 3:
+        monkeypatch.setattr("tpusim.network.ops.gradients.MOST_CHANNELS", 4096)
+    layer = Conv2dFilterGradient("conv.dw", 4, 32, 32, 8, kernel, padding=kernel // 2)
+    with pytest.raises(InputError) as caught:
+        layer.tensors(65_536)
+    said = f"layer conv.dw: its sum is over {terms} terms at batch 65,536, and "
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).endswith(f"take a smaller batch, at most {most} for this layer")
+    assert layer.tensors(int(most.replace(",", "")))
+
+
+def test_a_pool_of_the_smallest_has_no_gradient() -> None:
+    with pytest.raises(InputError, match="1 layer of pool2d of kind min, such as pool, without a known gradient"):
+        training_step(Workload("net", 2, (Pool2d("pool", "min", 3, 6, 6, 2),)))

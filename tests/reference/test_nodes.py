@@ -143,22 +143,46 @@ def ours(node: NodeProto, operands: list[Any], opset: int) -> tuple[np.ndarray, 
     return compute(node.op_type, Call(plain, len(node.output), opset), operands)
 
 
-@pytest.mark.parametrize(
-    ("op", "operands", "attributes"), CASES, ids=[f"{op}-{i}" for i, (op, _, _) in enumerate(CASES)]
-)
-def test_a_node_is_what_the_evaluator_makes_of_it(op: str, operands: list[Any], attributes: dict[str, Any]) -> None:
-    given = {f"x{at}": np.asarray(each) for at, each in enumerate(operands) if each is not None}
-    names = [f"x{at}" if each is not None else "" for at, each in enumerate(operands)]
-    opset = LATER.get(op, OPSET)
-    node = helper.make_node(op, names, ["y"], **attributes)
+def by_evaluator(node: NodeProto, operands: Sequence[Any], opset: int) -> np.ndarray:
+    given = {name: np.asarray(each) for name, each in zip(node.input, operands, strict=True) if each is not None}
     inputs = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
               for name, each in given.items()]  # fmt: skip
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     (expected,) = ReferenceEvaluator(model).run(None, given)
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attributes"), CASES, ids=[f"{op}-{i}" for i, (op, _, _) in enumerate(CASES)]
+)
+def test_a_node_is_what_the_evaluator_makes_of_it(op: str, operands: list[Any], attributes: dict[str, Any]) -> None:
+    opset = LATER.get(op, OPSET)
+    node = helper.make_node(op, [f"x{at}" if each is not None else "" for at, each in enumerate(operands)], ["y"],
+                            **attributes)  # fmt: skip
+    expected = by_evaluator(node, operands, opset)
     (made,) = ours(node, [None if each is None else np.asarray(each) for each in operands], opset)
     assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(made, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2", "INT4", "UINT4", "INT8", "UINT16"])
+@pytest.mark.parametrize("along", ["all", "axis", "blocks", "no zero point"])
+def test_numbers_of_few_bits_are_what_onnx_makes_of_them(kind: str, along: str) -> None:
+    dtype = helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind))
+    scales = {"axis": MAPS[0, :, 0, 0], "blocks": MAPS[:, :, ::3]}.get(along, np.array(-0.3, np.float32))
+    scale, said = np.abs(scales) + np.float32(0.2), {"axis": 2, "block_size": 3} if along == "blocks" else {}
+    zero = [] if along == "no zero point" else [np.zeros(scale.shape, dtype)]
+    held = np.abs(2 * MAPS).astype(dtype)
+    each = np.repeat(scale, 3, 2) if along == "blocks" else scale.reshape(-1, 1, 1)
+    (real,) = compute("DequantizeLinear", Call(said, 1, 21), [held, scale, *zero])
+    np.testing.assert_allclose(real, held.astype(np.float32) * each, rtol=1e-6)
+    said |= {} if zero else {"output_dtype": getattr(TensorProto, kind)}
+    operands = [np.abs(MAPS), scale, *zero]
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"][: len(operands)], ["y"], **said)
+    expected, (made,) = by_evaluator(node, operands, 21), compute("QuantizeLinear", Call(said, 1, 21), operands)
+    assert made.dtype == expected.dtype == dtype
+    np.testing.assert_array_equal(made.astype(np.float32), expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])

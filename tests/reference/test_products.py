@@ -62,7 +62,7 @@ def test_shares_of_a_convolution(layer: Conv2d, box: Any, shares: int) -> None:
 
 @pytest.mark.parametrize("padding", [(1, 1), (3, 0), (0, 2)])
 def test_a_convolution_of_sequences(padding: Any) -> None:
-    """All of it, and a part across groups."""
+    """All of it, and a part across groups; and in shares."""
     layer = Conv1d("line", 4, 7, 6, 3, 2, padding, 2, 2)
     operands, (plain, _) = reference.operands(layer, 2, 1), layer.convolution(2)
     channels, _, positions, images = map(range, layer.tensors(2).ofmap)
@@ -75,6 +75,9 @@ def test_a_convolution_of_sequences(padding: Any) -> None:
             for o, *at in product(*box)
         ]  # fmt: skip
         np.testing.assert_array_equal(reference.compute(layer, operands, box).ravel(), expected)
+        shares = products.shares_of_conv1d(layer, operands, box, 3)
+        np.testing.assert_array_equal(shares.sum(axis=0).ravel(), expected)
+        assert all(each.any() for each in shares)
 
 
 @pytest.mark.parametrize("most", [1, 16, 1 << 19])

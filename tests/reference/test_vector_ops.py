@@ -79,7 +79,7 @@ def by_hand(layer: Pool2d, ifmap: Any, index: tuple[int, ...]) -> float:
         inside = 0 <= y < layer.in_height and 0 <= x < layer.in_width
         seen += [int(ifmap[channel, y, x, image])] if inside else []
         counted += inside or (layer.count_include_pad and y < layer.in_height + bottom and x < layer.in_width + right)
-    return max(seen) if layer.kind == "max" else sum(seen) / counted
+    return {"max": max(seen), "min": min(seen), "average": sum(seen) / counted}[layer.kind]
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,8 @@ def need_of(asked: AskedJob, free: int = sys.maxsize) -> Need:
         CapacityError: when the layer does not fit the machine.
     """
     (layer, batch, lowering, _), machine, engine, check, numbers = asked
-    family, how = family_of(machine), Checking(engine, check, numbers.of(layer).operand_bytes)
+    family, own = family_of(machine), numbers.of(layer)
+    how = Checking(engine, check, own.operand_bytes, own.output_bytes)
     names = tried(lowering, layer, batch, family, check and numbers.bounded)
     plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, how, free))]
     # Only the fastest so far is kept beside the one that is tried, without its log, which is about half of its need.

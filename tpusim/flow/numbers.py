@@ -97,6 +97,11 @@ class Numbers:
             return 1
         return 1 + 8 if self.kind.exact else 4 + 8 + 4
 
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of an output until it is compared: a mark, or, where all are compared at the end, a number."""
+        return 4 if self.bounded else 1
+
     def number(self, layer: Op, batch: int) -> np.dtype[Any]:
         """The type in which a machine adds a layer's values, so that every whole number is exact."""
         return np.dtype(np.float64 if self.needs_doubles(layer, batch) else np.float32)

@@ -75,7 +75,9 @@ def check_values(
 def _by_parts(
     layer: Op, program: InParts, operands: Operands, numbers: Numbers, told: Told, take: Take | None
 ) -> Verdict:
-    """The verdict on each part as it is written; an ofmap to be taken is compared at the end."""
+    """The verdict on each part as it is written. An ofmap to be taken is compared at the end, and so is one of real
+    numbers, as whole boxes of which are looked at in float32 first.
+    """
     if unknown := {*program.written} - {*reference.TENSORS}:
         raise CheckFailed(f"the Program writes {', '.join(sorted(unknown))}, of which the reference knows nothing")
 
@@ -83,7 +85,8 @@ def _by_parts(
         return Expectation(layer, name, operands, numbers)
 
     ofmap = program.written[OFMAP]
-    kept = ofmap.filled(np.array(np.nan, program.number)) if take else None
+    whole = take is not None or expectation(OFMAP).bounded
+    kept = ofmap.filled(np.array(np.nan, program.number)) if whole else None
     held = {
         name: ComparedTensor(tensor, expectation(name))
         for name, tensor in program.written.items()
@@ -93,8 +96,9 @@ def _by_parts(
     takers: dict[str, Taker] = {**held, OFMAP: counting}
     program.run(operands, takers, numbers.in_array_order)
     verdicts = {name: each.verdict() for name, each in held.items()}
-    if take and kept:
-        take(kept.values)
+    if kept:
+        if take:
+            take(kept.values)
         verdicts[OFMAP] = verdict_of_whole(expectation(OFMAP), kept.values)
     return _together(verdicts)
 

@@ -123,12 +123,13 @@ class Need(NamedTuple):
 
 class Checking(NamedTuple):
     """The way values are computed and checked: the engine, whether they are checked at all, and the bytes of an
-    operand.
+    operand, and of an output that waits for its check.
     """
 
     engine: str = "event"
     check: bool = False
     operand_bytes: int = 1
+    output_bytes: int = 1
 
     @property
     def steps(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document, EntryBlock
-from tpusim.input.scalars import path_of, show
+from tpusim.input.scalars import name_text, path_of, show
 from tpusim.network.entries import (
     EXAMPLE,
     INPUTS,
@@ -83,6 +83,10 @@ def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[lis
             says = f"unknown key {show(key)} of a block; allowed: {', '.join(_BLOCK_KEYS)}"
             problems.append(document.problem(path_of((path, str(key))), says))
     count, inner = entry.get("count", 1), entry.get("layers")
+    try:
+        name_text(entry[BLOCK])
+    except InputError as error:
+        problems.append(document.problem(path_of((path, BLOCK)), f"a block has a name; {error}"))
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
         says = f"{show(count)} is no number of blocks; write a whole number, 1 to {MOST_LAYERS}"
         problems.append(document.problem(path_of((path, "count")), says))

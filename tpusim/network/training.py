@@ -19,6 +19,7 @@ from tpusim.base.words import counted
 from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Op, Shape
+from tpusim.network.ops.pool2d import GRADIENTS_OF, Pool2d
 from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, LayerBlock, Source, Training, Workload
 
 USUAL = Training()
@@ -132,6 +133,8 @@ def _unknown(workload: Workload) -> Iterator[Problem]:
     for layer in workload.layers:
         if layer.op not in BACKWARD_OF:
             lacking.setdefault(layer.op, []).append(layer.name)
+        elif isinstance(layer, Pool2d) and layer.kind not in GRADIENTS_OF:
+            lacking.setdefault(f"{layer.op} of kind {layer.kind}", []).append(layer.name)
     for op, names in lacking.items():
         says = f"{counted(len(names), 'layer')} of {op}, such as {names[0]}, without a known gradient"
         yield Problem(f"{says}; ops of a training step: {', '.join(sorted(BACKWARD_OF))}", f"network {workload.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,23 +16,28 @@ if TYPE_CHECKING:
 
 
 def pool2d(layer: Pool2d, operands: Operands, box: Box) -> Tensor:
-    """Compute out[c, y, x, n] = the largest of ifmap[c, y*s+i*d-p, x*s+j*d-p, n], or their sum times one by their
-    count.
+    """Compute out[c, y, x, n] = the largest of ifmap[c, y*s+i*d-p, x*s+j*d-p, n], or the smallest, or their sum times
+    one by their count.
     """
     ifmap, (channels, rows, cols, images) = operands["ifmap"], box
-    largest = layer.kind == "max"
-    outputs = np.full([len(part) for part in box], -np.inf if largest else 0, number_of(ifmap))
+    begin, joined = _JOINED[layer.kind]
+    outputs = np.full([len(part) for part in box], begin, number_of(ifmap))
     part = ifmap[channels.start : channels.stop, :, :, images.start : images.stop]
-    joined: Any = np.maximum if largest else np.add
     for i, j in np.ndindex(*layer.kernel):
         (to_rows, from_rows), (to_cols, from_cols) = _brought(layer, 0, i, rows), _brought(layer, 1, j, cols)
         place = outputs[:, to_rows, to_cols]
         # `place` is a view, so that the outputs are updated without a copy.
         joined(place, part[:, from_rows, from_cols], out=place)
-    if largest:
+    if layer.kind != "average":
         return outputs
     counts = np.outer(_counts(layer, 0, rows), _counts(layer, 1, cols))
     return outputs * (1 / counts).astype(np.float32)[:, :, None]
+
+
+_JOINED: Mapping[str, tuple[float, Any]] = {
+    "max": (-np.inf, np.maximum), "min": (np.inf, np.minimum), "average": (0, np.add)
+}  # fmt: skip
+"""By kind of pooling what a window begins with, and what joins another element to it."""
 
 
 def pool2d_choice(layer: Pool2dChoice, operands: Operands, box: Box) -> Tensor:

@@ -121,19 +121,28 @@ def conv1d(layer: Conv1d, operands: Operands, box: Box) -> Tensor:
     """Compute out[o, 0, x, n] = sum over c, j of filter[o, 0, j, c] * ifmap[c, 0, x*s+j*d-p, n], group by group, in
     `box`.
     """
+    return np.asarray(shares_of_conv1d(layer, operands, box, 1)[0])
+
+
+def shares_of_conv1d(layer: Conv1d, operands: Operands, box: Box, count: int) -> Tensor:
+    """Compute the sums of `conv1d` in `count` shares [share, o, 0, x, n], as `shares_of_conv2d` does."""
     ifmap, filter_ = operands["ifmap"], operands["filter"]
     channels, _, positions, images = box
-    sums = np.zeros((len(channels), len(positions), len(images)), number_of(ifmap, filter_))
+    outputs = np.empty([count, *map(len, box)], number_of(ifmap, filter_))
     into, out = layer.in_channels // layer.groups, layer.out_channels // layer.groups
+    first, reach = -layer.axis.ends[0], (layer.kernel - 1) * layer.dilation + 1
+    under = range(positions.start * layer.stride + first, (positions.stop - 1) * layer.stride + first + reach)
     for group, own in _groups(out, channels):
-        place = sums[_within(own, channels)]
-        sequence = ifmap[group * into : (group + 1) * into, 0, :, images.start : images.stop]
-        for tap in range(layer.kernel):
-            at = np.array(positions) * layer.stride + tap * layer.dilation - layer.axis.ends[0]
-            real = np.flatnonzero((at >= 0) & (at < layer.in_length))
-            weights = filter_[own.start : own.stop, 0, tap].astype(sums.dtype)
-            place[:, real] += np.tensordot(weights, sequence[:, at[real]].astype(sums.dtype), 1)
-    return sums[:, None]
+        mine = ifmap[group * into : (group + 1) * into, ..., images.start : images.stop]
+        window = _window(mine, [range(1), under], outputs.dtype)[:, 0]
+        fields = np.lib.stride_tricks.sliding_window_view(window, reach, axis=1)[
+            :, :: layer.stride, :, :: layer.dilation
+        ]
+        # Positions are taken a few at a time, as rows of a map are.
+        fields = fields.transpose(3, 0, 1, 2)[None, :, :, :, None]
+        weights = filter_[own.start : own.stop].astype(outputs.dtype, copy=False)
+        _convolve(fields, weights, outputs[:, _within(own, channels)])
+    return outputs
 
 
 def scattered(layer: ConvTranspose2d | Conv2dInputGradient, operands: Operands, box: Box) -> Tensor:

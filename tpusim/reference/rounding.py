@@ -26,6 +26,7 @@ which hardly any sum does.
 """
 _BY_SHARES: dict[str, Callable[[Any, Operands, Box, int], Tensor]] = {
     "conv2d": products.shares_of_conv2d,
+    "conv1d": products.shares_of_conv1d,
     "gemm": products.shares_of_gemm,
 }
 
@@ -49,7 +50,7 @@ def roundings(layer: Op, batch: int) -> int:
 
 def _only_moves(layer: Op) -> bool:
     """Return whether outputs are elements of the ifmap, or numbers of such."""
-    return isinstance(layer, Move) or layer.op == "pool2d_choice" or (layer.op == "pool2d" and layer.kind == "max")  # type: ignore[attr-defined]
+    return isinstance(layer, Move) or layer.op == "pool2d_choice" or (layer.op == "pool2d" and layer.selects)  # type: ignore[attr-defined]
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -19,6 +20,7 @@ from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution, plan_of
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
+from tpusim.machines.tpu.search.search import _brought, _needing
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 
@@ -88,6 +90,37 @@ def test_blocks_fetch_what_their_outputs_touch(plan: Plan) -> None:
             ends = [coordinates[0], coordinates[-1]] if grid else []
             assert all(end + axis.padding[0] in reached for end in ends)
             assert axis.strips > 1 or all(0 <= end < axis.size for end in ends)
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> MapAxis:
+    kernel, dilation, size = draw(st.integers(1, 6)), draw(st.integers(1, 4)), draw(st.integers(1, 40))
+    padding = draw(st.tuples(st.integers(0, 8), st.integers(0, 8)))
+    axis = MapAxis(
+        size, kernel, draw(st.integers(1, 6)), padding, dilation, draw(st.sampled_from([1, 1, 2, 3, 8])),
+        whole=draw(st.booleans()),
+    )  # fmt: skip
+    assume(axis.outputs > 0)
+    return axis
+
+
+@settings(max_examples=cases(2), deadline=None)
+@given(axes(), st.data())
+def test_points_are_counted_as_those_that_are_there(axis: MapAxis, data: st.DataObject) -> None:
+    """For an axis at once, one by one for a block."""
+    first = data.draw(st.integers(0, axis.kernel - 1))
+    taps = range(first, data.draw(st.integers(first + 1, axis.kernel)))
+    whole = replace(axis, strips=1)
+    assert axis.read(taps) == len(touched(whole, range(axis.outputs), taps))
+    size = data.draw(st.integers(1, axis.extent))
+    starts = range(0, axis.extent, size)
+    blocks = [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]
+    firsts, ends = axis.stored_in_blocks(size, taps)
+    assert [*map(range, firsts.tolist(), ends.tolist())] == blocks
+    assert _needing(axis, size, taps) == sum(map(bool, blocks))
+    shifts = [strip * axis.extent * axis.stride for strip in range(axis.strips)]
+    stands = [at + shift for block in blocks for at in axis.coordinates(block) for shift in shifts]
+    assert _brought(axis, size, taps) == sum(0 <= at < axis.size for at in stands)
 
 
 @relaxed

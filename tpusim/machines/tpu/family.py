@@ -232,8 +232,8 @@ class Tpu(Family):
 def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, intermediates: int) -> int:
     """Bytes of the values that a check or the register engine holds.
 
-    A known output takes a byte, and so does a small operand; the register engine holds numbers besides. Each of the
-    `intermediates`, which are written and read again, takes a number and a byte.
+    A known output takes a byte, and so does a small operand; real ones take more, and the register engine holds numbers
+    besides. Each of the `intermediates`, which are written and read again, takes a number and a byte.
     """
     if not how.check and not how.steps:
         return 0
@@ -241,7 +241,11 @@ def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, inter
     elements = operands + outputs
     memories = hardware.lanes * hardware.capacity_words * hardware.vector_memory.word_elements
     # The ifmap may be held twice, the second time with a margin.
-    held = outputs + (operands + prod(layer.sources(batch)["ifmap"])) * each + _FLOAT_BYTES * min(memories, elements)
+    held = (
+        outputs * how.output_bytes
+        + (operands + prod(layer.sources(batch)["ifmap"])) * each
+        + _FLOAT_BYTES * min(memories, elements)
+    )
     held += (1 + _FLOAT_BYTES) * intermediates
     # The register engine also holds every word that moves.
     moved = elements + 2 * intermediates

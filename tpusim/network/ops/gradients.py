@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import prod
 from typing import ClassVar, Self
 
-from tpusim.base.errors import Problem
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.form import validated
 from tpusim.network.ops.array_op import Conv2d, Scatter, SteppedOp, Tensors, no_convolution
-from tpusim.network.ops.op import Ends, Index, Sides
+from tpusim.network.ops.op import MOST_CHANNELS, Ends, Index, Sides
 
 
 @validated
@@ -158,12 +158,17 @@ class Conv2dFilterGradient(_ConvGradient):
         return (axis.outputs - 1) * axis.stride + axis.reach - axis.ends[0]
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
-        """Return the convolution whose outputs are the filter's gradient, and its images: the input channels."""
-        each, pixels = self.in_channels // self.groups, self.summed
+        """Return the convolution whose outputs are the filter's gradient, and its images: the input channels.
+
+        Raises InputError where images, or their pixels, are more than a convolution has channels.
+        """
+        each, summed = self.in_channels // self.groups, self.groups * (self.summed if self.is_a_product else 1)
+        if summed * batch > MOST_CHANNELS:
+            says = f"its sum is over {summed * batch:,} terms at batch {batch:,}, and {MOST_CHANNELS:,} are the most"
+            advice = f"take a smaller batch, at most {MOST_CHANNELS // summed:,} for this layer"
+            raise InputError(Problem(f"{says}; {advice}", f"layer {self.name}"))
         if self.is_a_product:
-            return Conv2d(
-                self.name, self.groups * pixels * batch, 1, 1, self.out_channels, groups=self.groups, kernel=(1, 1)
-            ), each
+            return Conv2d(self.name, summed * batch, 1, 1, self.out_channels, groups=self.groups, kernel=(1, 1)), each
         (top, left), behind = (axis.ends[0] for axis in self.axes), self._behind
         images, kernel = self.groups * batch, (self.out_height, self.out_width)
         around = top, left, *behind

@@ -54,7 +54,7 @@ class Pool2d(VectorOp):
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "in_height": 1, "in_width": 2}
 
     name: Annotated[str, Name(), written("pool1")]
-    kind: Annotated[Literal["max", "average"], Choice(), written("max")]
+    kind: Annotated[Literal["max", "average", "min"], Choice(), written("max")]
     channels: Annotated[Channels, written(64)]
     in_height: Annotated[Size, written(112)]
     in_width: Annotated[Size, written(112)]
@@ -77,13 +77,18 @@ class Pool2d(VectorOp):
 
     @property
     def operation(self) -> str:
-        """The machine's operation: a maximum, or a mean."""
-        return "maximum" if self.kind == "max" else "mean"
+        """The machine's operation: a maximum, a minimum or a mean."""
+        return _OPERATIONS.get(self.kind, "mean")
 
     @property
     def joining(self) -> str:
         """The operation that joins elements: maxima of maxima, sums of sums."""
-        return "maximum" if self.kind == "max" else "add"
+        return _OPERATIONS.get(self.kind, "add")
+
+    @property
+    def selects(self) -> bool:
+        """Whether an output is an element of its window, so that nothing is rounded."""
+        return self.kind in _OPERATIONS
 
     @property
     def axes(self) -> tuple[KernelAxis, KernelAxis]:
@@ -115,11 +120,11 @@ class Pool2d(VectorOp):
 
     def terms(self, batch: int) -> int:
         """Return the elements of a window, where they are summed up."""
-        return 1 if self.kind == "max" else prod(self.kernel)
+        return 1 if self.selects else prod(self.kernel)
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         """Return the factor of a sum, in place of a division."""
-        return () if self.kind == "max" else (1 / counted,)
+        return () if self.selects else (1 / counted,)
 
     @property
     def _given(self) -> tuple[KernelAxis, KernelAxis]:
@@ -136,6 +141,12 @@ class Pool2d(VectorOp):
         more -= self.ceil_mode and more * axis.stride >= axis.size + before
         reached = more * axis.stride + axis.reach - axis.size - before
         return replace(axis, padding=(before, max(after, reached) if more >= axis.outputs else after))
+
+
+GRADIENTS_OF = frozenset({"max", "average"})
+"""Kinds whose gradients are known."""
+_OPERATIONS = {"max": "maximum", "min": "minimum"}
+"""The operations that choose an element of a window, by kind."""
 
 
 @lru_cache(maxsize=1 << 10)
@@ -193,6 +204,8 @@ class Pool2dGradient(Pool2d):
 
     op: ClassVar[str] = "pool2d_gradient"
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0}
+
+    kind: Annotated[Literal["max", "average"], Choice(), written("max")]
 
     @property
     def exact(self) -> bool:  # type: ignore[override]

@@ -10,7 +10,8 @@ import numpy as np
 
 from tpusim.numerics.element_types import Values
 from tpusim.reference import pointwise
-from tpusim.reference.nodes.node import Function, as_real, like_first
+from tpusim.reference.nodes import standard
+from tpusim.reference.nodes.node import Call, Function, as_real, like_first
 
 
 def _folded(function: Any) -> Function:
@@ -34,6 +35,10 @@ def _clip(values: Values, min: Any = None, max: Any = None) -> Values:
     return values if min is None and max is None else as_real(np.clip(values, min, max), values)
 
 
+_INTEGERS = "iu"
+"""Kinds of numbers that NumPy has, of all that bytes may be: the others are those of the onnx library."""
+
+
 def _along(numbers: Values, values: Values, axis: int) -> Values:
     """Broadcast a scale or zero point: one for all values, or one for each place along an axis."""
     return (
@@ -41,15 +46,23 @@ def _along(numbers: Values, values: Values, axis: int) -> Values:
     )
 
 
-def _quantize(values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1) -> Values:
-    point = np.zeros(1, np.uint8) if zero is None else zero
-    limits = np.iinfo(point.dtype)
+def _quantize(
+    values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1, call: Call
+) -> Values | Sequence[Values]:
+    kind = np.dtype(np.uint8) if zero is None else zero.dtype
+    if kind.kind not in _INTEGERS or call.get("block_size", 0) or (zero is None and call.get("output_dtype", 0)):
+        return standard.evaluated("QuantizeLinear", values, scale, zero, call=call)
+    limits = np.iinfo(kind)
     moved = np.rint(values / _along(scale, values, axis))
-    moved = moved + _along(point, values, axis).astype(np.int64)
-    return np.asarray(np.clip(moved, limits.min, limits.max), point.dtype)
+    moved = moved + (0 if zero is None else _along(zero, values, axis).astype(np.int64))
+    return np.asarray(np.clip(moved, limits.min, limits.max), kind)
 
 
-def _dequantize(values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1) -> Values:
+def _dequantize(
+    values: Values, scale: Values, zero: Values | None = None, *, axis: int = 1, call: Call
+) -> Values | Sequence[Values]:
+    if values.dtype.kind not in _INTEGERS or call.get("block_size", 0):
+        return standard.evaluated("DequantizeLinear", values, scale, zero, call=call)
     numbers = values.astype(np.int64)
     if zero is not None:
         numbers = numbers - _along(zero, values, axis).astype(np.int64)

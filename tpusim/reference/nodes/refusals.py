@@ -26,11 +26,6 @@ def _training(call: Call) -> Iterator[str]:
         yield "BatchNormalization as it is in training"
 
 
-def _blocks(call: Call) -> Iterator[str]:
-    if call.get("block_size", 0):
-        yield "numbers that are quantized block by block"
-
-
 def _max_pool(call: Call) -> Iterator[str]:
     if call.results > 1:
         yield "MaxPool with the places of what is largest"
@@ -77,7 +72,6 @@ def _windows(call: Call) -> Iterator[str]:
 
 REFUSALS: Mapping[str, Callable[[Call], Iterator[str]]] = {
     "Cast": _cast, "BatchNormalization": _training, "MaxPool": _max_pool, "Resize": _resize, "Upsample": _upsample,
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _blocks),
     **{op: _recurrent(op) for op in USUAL},
     **dict.fromkeys(("lax.gather", "lax.scatter", "lax.scatter-add"), _indices),
     **dict.fromkeys(("lax.reduce_window_max", "lax.reduce_window_sum"), _windows),

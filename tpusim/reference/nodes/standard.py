@@ -13,8 +13,11 @@ from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes.node import Call, Function
 
 
-def _evaluated(op: str, *operands: Values | None, call: Call) -> Sequence[Values]:
-    """Return the results of a model of the node alone, of the opset of its model. Raises InputError."""
+def evaluated(op: str, *operands: Values | None, call: Call, of: str = "") -> Sequence[Values]:
+    """Return the results of a model of the node alone, of the opset of its model, or of a domain `of` another name.
+
+    Raises InputError.
+    """
     # Loaded for models that have such an operator alone: they were read by this library.
     from onnx import TensorProto, helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
@@ -25,14 +28,16 @@ def _evaluated(op: str, *operands: Values | None, call: Call) -> Sequence[Values
         name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
         for name, value in call.attributes.items()
     }
-    node = helper.make_node(op, [f"x{at}" if f"x{at}" in given else "" for at in range(len(operands))], made, **tensors)
+    reads = [f"x{at}" if f"x{at}" in given else "" for at in range(len(operands))]
+    node = helper.make_node(op, reads, made, domain=of, **tensors)
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(each.dtype), each.shape)
         for name, each in given.items()
     ]
     outputs = [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in made]
     graph = helper.make_graph([node], "alone", inputs, outputs)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", call.opset)])
+    opsets = [helper.make_opsetid("", call.opset), helper.make_opsetid(ML, _OPSET_OF_ML)]
+    model = helper.make_model(graph, opset_imports=opsets)
     try:
         found: Any = ReferenceEvaluator(model).run(None, given)
     except Exception as error:  # The library raises what its functions do, of no common class.
@@ -40,6 +45,9 @@ def _evaluated(op: str, *operands: Values | None, call: Call) -> Sequence[Values
     return [np.asarray(each) for each in found]
 
 
+ML = "ai.onnx.ml"
+"""ONNX's domain of what comes before and behind networks."""
+_OPSET_OF_ML = 1
 _SAME = {"Scatter": "ScatterElements"}
 """Former names of operators."""
 _NAMES = (
@@ -48,5 +56,8 @@ _NAMES = (
     "MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot ReverseSequence RoiAlign STFT Scatter ScatterElements "
     "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
 )
-NODES: dict[str, Function] = {name: partial(_evaluated, _SAME.get(name, name)) for name in _NAMES.split()}
+NODES: dict[str, Function] = {
+    **{name: partial(evaluated, _SAME.get(name, name)) for name in _NAMES.split()},
+    **{f"{ML}.{name}": partial(evaluated, name, of=ML) for name in ("Normalizer", "Scaler")},
+}
 """The functions by the name of the operator."""

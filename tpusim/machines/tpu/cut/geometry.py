@@ -15,6 +15,9 @@ from functools import cached_property
 from itertools import product
 from math import gcd, prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions, word_groups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
@@ -103,6 +106,13 @@ class MapAxis:
         first = max(first_real, outputs.start * self.step + places.start)
         return range(first, max(first, min(end_real, end)))
 
+    def stored_in_blocks(self, size: int, taps: range) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First points that are `stored` for neighbouring blocks of `size` outputs, and the points after the last."""
+        starts, (first_real, end_real), places = np.arange(0, self.extent, size), self._real, self.places(taps)
+        stops = np.minimum(starts + size, self.extent)
+        firsts = np.maximum(first_real, starts * self.step + places.start)
+        return firsts, np.maximum(firsts, np.minimum(end_real, (stops - 1) * self.step + places.stop))
+
     def reach(self, outputs: int, taps: range) -> int:
         """Grid points from the first to the last under neighbouring outputs, with padding."""
         return (outputs - 1) * self.step + len(self.places(taps))
@@ -129,9 +139,14 @@ class MapAxis:
 
     def read(self, taps: range) -> int:
         """Coordinates of the map on which one of `taps` stands for some output."""
-        first, outputs = -self.padding[0], range(self.outputs)
-        stands = {out * self.stride + tap * self.dilation + first for out in outputs for tap in taps}
-        return len(stands & {*range(self.size)})
+        stood_on = np.zeros(self.size, np.bool_)
+        for tap in taps:
+            first = tap * self.dilation - self.padding[0]
+            # Outputs whose tap stands ahead of the map begin none of its steps.
+            ahead = max(0, -(first // self.stride))
+            end = max(0, first + (self.outputs - 1) * self.stride + 1)
+            stood_on[first + ahead * self.stride : end : self.stride] = True
+        return int(np.count_nonzero(stood_on))
 
     def stood_on(self, outputs: range) -> range:
         """Grid points on which tap 0 of `outputs` stands."""

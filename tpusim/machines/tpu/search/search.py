@@ -26,7 +26,7 @@ from tpusim.machines.tpu.definition import Frame, finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.search.windows import Windows
-from tpusim.memory.layout import Layouts, inside
+from tpusim.memory.layout import Layouts
 
 TOLERANCE = 0.01
 """Relative distance of estimates within which the block with the most words is taken: it has fewer passes to run."""
@@ -610,16 +610,17 @@ def _of_first(axis: MapAxis, size: int, taps: range) -> int:
 
 def _needing(axis: MapAxis, size: int, taps: range) -> int:
     """Blocks that need a point."""
-    return sum(map(bool, _in_blocks(axis, size, taps)))
+    firsts, ends = axis.stored_in_blocks(size, taps)
+    return int(np.count_nonzero(ends > firsts))
 
 
 def _brought(axis: MapAxis, size: int, taps: range) -> int:
     """Points that come from HBM for all blocks, over all strips."""
-    apart, blocks = axis.extent * axis.stride, [axis.coordinates(each) for each in _in_blocks(axis, size, taps)]
-    return sum(len(inside(each, strip * apart, axis.size)) for each in blocks for strip in range(axis.strips))
-
-
-def _in_blocks(axis: MapAxis, size: int, taps: range) -> list[range]:
-    """Grid points that blocks of `size` outputs need, block by block."""
-    starts = range(0, axis.extent, size)
-    return [axis.stored(range(at, min(at + size, axis.extent)), taps) for at in starts]
+    firsts, ends = axis.stored_in_blocks(size, taps)
+    pitch, total = axis.pitch, 0
+    for strip in range(axis.strips):
+        # Of the points of a block those count that are elements of the map in this strip.
+        stands = firsts * pitch - axis.padding[0] + strip * axis.extent * axis.stride
+        ahead = np.maximum(0, -(stands // pitch))
+        total += int(np.maximum(0, np.minimum(ends - firsts, (axis.size - 1 - stands) // pitch + 1) - ahead).sum())
+    return total

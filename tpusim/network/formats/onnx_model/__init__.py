@@ -301,6 +301,8 @@ def _as_layer(node: NodeProto, read: Understood) -> AsLayer:
         raise UnfitNode(f"the shape of {lost} is not known" if lost else "an operand is missing")
     if op not in ARRAY_OPS and node.output[0] not in values.reals:
         raise UnfitNode("it works on whole numbers")
+    if op not in ARRAY_OPS and facts.nans.intersection(names):
+        raise UnfitNode("it reads nan, which no check can hold against another")
     of_operands, result = [shapes.get(name, ()) for name in names], shapes[node.output[0]]
     by_rank = max(len(of_operands[0]), len(result)) > _LONGEST_MATRIX
     there = KnownNode(
@@ -352,6 +354,16 @@ _UNLIKE = {
     ),
     **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), "where elements go follows from values"),
     **dict.fromkeys(("TopK", "Unique"), "elements are sorted, and no unit here sorts"),
+    **dict.fromkeys(("ArgMax", "ArgMin"), "it makes places of elements, and no unit here counts them"),
+    **dict.fromkeys(
+        ("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"), "it rounds, and no unit here rounds"
+    ),
+    "DequantizeLinear": "bytes become real numbers where they are read",
+    **dict.fromkeys(
+        ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"),
+        "it makes truth values, and layers make numbers",
+    ),
+    **dict.fromkeys(("CumProd", "CumSum"), "each result follows on the one before"),
     "NonMaxSuppression": "boxes are left out one after another, as those before them say",
     **dict.fromkeys(("GridSample", "RoiAlign"), "where it samples follows from values"),
 }

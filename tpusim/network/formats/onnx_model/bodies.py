@@ -9,8 +9,7 @@ from typing import Any
 from onnx import AttributeProto, FunctionProto, NodeProto, defs, helper
 
 from tpusim.network.formats import UnfitNode
-from tpusim.network.formats.onnx_model.expansions import UnknownShape
-from tpusim.network.formats.onnx_model.new_nodes import free
+from tpusim.network.formats.onnx_model.new_nodes import UnknownShape, free
 
 WITH_BODIES = frozenset({"Attention", "RotaryEmbedding", "SwiGLU"})
 """Operators of which no layers are known, and whose bodies hold some."""

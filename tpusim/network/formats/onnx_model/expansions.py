@@ -7,78 +7,16 @@ domain com.microsoft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from tpusim.network.formats import UnfitNode
-from tpusim.network.formats.onnx_model.new_nodes import NewNodes
-
-_Value = TypeVar("_Value", int, float, bytes)
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
-
-
-class UnknownShape(UnfitNode):
-    """A node whose operands have to have a shape before it is written out."""
-
-
-class SeveralOps(NamedTuple):
-    """A node that stands for several, and is written out.
-
-    Attributes:
-        names: of all operands; empty where one is left out.
-        outputs: of all results; empty where one is not wanted.
-        attributes: by name.
-        shapes: of values, as far as they are known.
-    """
-
-    names: Sequence[str]
-    outputs: Sequence[str]
-    attributes: Mapping[str, Any]
-    shapes: Shapes
-
-    @classmethod
-    def of(cls, node: NodeProto, shapes: Shapes) -> SeveralOps:
-        """Take a node apart."""
-        said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        return cls([*node.input], [*node.output], said, shapes)
-
-    def name(self, at: int) -> str:
-        """Return the name of an operand; empty where there is none."""
-        return self.names[at] if at < len(self.names) else ""
-
-    def output(self, at: int = 0) -> str:
-        """Return the name of a result; empty where it is not wanted."""
-        return self.outputs[at] if at < len(self.outputs) else ""
-
-    def get(self, name: str, default: _Value) -> _Value:
-        """Return an attribute. Raises UnfitNode where it is of another kind than its default."""
-        value = self.attributes.get(name, default)
-        if not isinstance(value, type(default)):
-            raise UnfitNode(f"{name} is of a kind that the operator does not have there")
-        return value
-
-    def shape(self, at: int) -> tuple[int, ...]:
-        """Return the shape of an operand. Raises UnknownShape."""
-        name = self.name(at)
-        if name not in self.shapes:
-            raise UnknownShape(f"the shape of {name or f'operand {at}'} is not known")
-        return self.shapes[name]
-
-    def refuse(self, operands: Mapping[int, str] | None = None, attributes: Sequence[str] = ()) -> None:
-        """Raise UnfitNode for operands that are there, or attributes that are not zero."""
-        if there := [what for at, what in (operands or {}).items() if self.name(at)]:
-            raise UnfitNode(f"it has {', '.join(there)}")
-        if said := [name for name in attributes if self.attributes.get(name)]:
-            raise UnfitNode(f"it has {', '.join(said)}")
-
-
-Expansion: TypeAlias = Callable[[SeveralOps, NewNodes], None]
-"""Adds the nodes that an operator is written out as. Raises UnfitNode."""
-
+from tpusim.network.formats.onnx_model.attention import ATTENTION
+from tpusim.network.formats.onnx_model.new_nodes import Expansion, NewNodes, SeveralOps
 
 # ---- bytes
 
@@ -310,6 +248,79 @@ def _two_by_two(op: str) -> Expansion:
     return made
 
 
+# ---- reductions
+
+
+def _axes(given: SeveralOps) -> list[int]:
+    """Return the axes of a reduction, in order; an attribute in old models, an operand in others."""
+    rank = len(given.shape(0))
+    if given.name(1) and given.name(1) not in given.lists:
+        raise UnfitNode("its axes are worked out by the model")
+    said = given.lists[given.name(1)] if given.name(1) else given.attributes.get("axes", ())
+    if said:
+        return sorted(axis % max(1, rank) for axis in said)
+    return [] if given.get("noop_with_empty_axes", 0) else [*range(rank)]
+
+
+def _reduce(given: SeveralOps, new: NewNodes, op: str, value: str, axes: Sequence[int], **how: Any) -> str:
+    """Add a reduction along some axes."""
+    return new.reduced(op, value, axes, keepdims=given.get("keepdims", 1), **how)
+
+
+_MOST_IN_A_WINDOW = 1 << 12
+"""Most elements that one window reduces: a lane holds all of a window, and some machines have lanes for twice that."""
+
+
+def _in_two(op: str) -> Expansion:
+    """Make the expansion of a reduction along several axes: along all but the first, and then along that.
+
+    A reduction of all of an image would be a window of a single channel, in a single lane; and a window may be too
+    large for a lane.
+    """
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        shape, axes = given.shape(0), _axes(given)
+        many = [axis for axis in axes if shape[axis] > 1]
+        lone = op != "ReduceMean" and all(shape[axis] == 1 for axis in range(1, len(shape)) if axis not in axes)
+        if 0 in axes or len(many) < 2 or not (lone or prod(shape[axis] for axis in many) > _MOST_IN_A_WINDOW):
+            raise UnfitNode("it is no reduction of all of an image, or of a large window, along several axes")
+        first, *_ = many
+        inner = new.reduced(op, given.name(0), [axis for axis in axes if axis != first], keepdims=1)
+        _reduce(given, new, op, inner, [first] if given.get("keepdims", 1) else axes, output=given.output())
+
+    return made
+
+
+def _by_rows(op: str) -> Expansion:
+    """Make the expansion of a pool of all of a large map: of its rows, and then of what these became."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        _, _, *sides = given.shape(0)
+        if len(sides) != 2 or min(sides) < 2 or prod(sides) <= _MOST_IN_A_WINDOW:
+            raise UnfitNode("it is no pool of a large map of two axes")
+        rows = new.add(op.removeprefix("Global"), [given.name(0)], kernel_shape=[1, sides[1]])
+        new.add(op, [rows], given.output())
+
+    return made
+
+
+def _squares(root: bool) -> Expansion:
+    """Make the expansion of a sum of squares, or of its root."""
+
+    def made(given: SeveralOps, new: NewNodes) -> None:
+        if given.name(0) not in given.reals:
+            raise UnfitNode("it works on whole numbers")
+        axes = _axes(given)
+        if not axes:
+            raise UnfitNode("it reduces nothing")
+        squares = new.add("Mul", [given.name(0)] * 2)
+        total = _reduce(given, new, "ReduceSum", squares, axes, output="" if root else given.output())
+        if root:
+            new.add("Sqrt", [total], given.output())
+
+    return made
+
+
 # ---- sums over named axes
 
 
@@ -357,96 +368,7 @@ def _named_axes(text: str) -> tuple[list[str], str]:
     return axes, made if "->" in text else once
 
 
-# ---- attention
-
-
-def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1, 3)) -> str:
-    """Add the parts of rows that belong to heads: [image, head, token, channel]."""
-    return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
-
-
-def _attended(
-    given: SeveralOps, new: NewNodes, factors: Sequence[str], heads: int, channels: int, masks: Sequence[str]
-) -> None:
-    """Add the nodes of attention of queries, keys and values, [image, token, channel]: `heads` of `channels` each."""
-    queries, keys, values = factors
-    scores = new.add("MatMul", [_heads(new, queries, heads), _heads(new, keys, heads, (0, 2, 3, 1))])
-    scores = new.add("Mul", [scores, new.constant(given.get("scale", 0.0) or channels**-0.5)])
-    for mask in masks:
-        scores = new.add("Add", [scores, mask])
-    made = new.add("MatMul", [new.add("Softmax", [scores], axis=-1), _heads(new, values, heads)])
-    new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
-
-
-def _kept(given: SeveralOps, new: NewNodes, at: int) -> list[str]:
-    """Add what leaves keys out of scores, by a mask of ones and zeros, [image, key], of operand `at` if it is there."""
-    if not given.name(at):
-        return []
-    if len(given.shape(at)) != 2:
-        raise UnfitNode("its mask is none of a number for each key of an image")
-    left_out = new.add("Sub", [new.constant(1.0), new.add("Cast", [given.name(at)], to=TensorProto.FLOAT)])
-    least = new.constant(given.get("mask_filter_value", -10000.0))
-    return [new.shaped(new.add("Mul", [left_out, least]), [0, 1, 1, -1])]
-
-
-def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int) -> list[str]:
-    """Add what leaves later keys out of scores, where the node asks for it."""
-    if not given.get("unidirectional", 0):
-        return []
-    least = given.get("mask_filter_value", -10000.0)
-    return [new.constant(np.triu(np.full((tokens, tokens), least), 1).reshape(1, 1, tokens, tokens))]
-
-
-def _attention(given: SeveralOps, new: NewNodes) -> None:
-    given.refuse(
-        {4: "keys and values of the past", 6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"]
-    )
-    if given.output(1):
-        raise UnfitNode("its keys and values are wanted, too")
-    _, tokens, _ = given.shape(0)
-    heads = given.get("num_heads", 1)
-    sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
-    every = new.add("MatMul", given.names[:2])
-    every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
-    masks = [*_kept(given, new, 3), *_ahead_alone(given, new, tokens), *filter(None, [given.name(5)])]
-    _attended(given, new, new.cut(every, sizes), heads, sizes[0] // heads, masks)
-
-
-def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
-    past = {6: "keys of the past", 7: "values of the past", 8: "a length of the past", 9: "an indirection"}
-    given.refuse(past)
-    if given.output(1):
-        raise UnfitNode("its keys and values are wanted, too")
-    if not (given.name(1) and given.name(2)) or {len(given.shape(at)) for at in range(3)} != {3}:
-        raise UnfitNode("its queries, keys and values are no three values of three axes")
-    factors, (_, tokens, channels) = [*given.names[:3]], given.shape(0)
-    if given.name(3):
-        sizes = [given.shape(at)[2] for at in range(3)]
-        biases = new.cut(given.name(3), sizes)
-        factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
-    heads = given.get("num_heads", 1)
-    masks = [*_kept(given, new, 4), *_ahead_alone(given, new, tokens), *filter(None, [given.name(5)])]
-    _attended(given, new, factors, heads, channels // heads, masks)
-
-
-def _rotated(given: SeveralOps, new: NewNodes) -> None:
-    """Write out a turn of both halves of each head's channels, by the cosines and sines of a token's position."""
-    given.refuse(attributes=("interleaved", "rotary_embedding_dim", "is_packed_batching"))
-    shape, half = given.shape(0), given.shape(2)[-1]
-    if len(given.shape(1)) != 2:
-        raise UnfitNode("its positions are none of a number for each token")
-    rows = len(shape) == 3
-    heads = given.get("num_heads", 0) or (shape[2] // (2 * half) if rows else shape[1])
-    # Tables have one head, whichever axis heads are.
-    along = [0, 0, 1, half] if rows else [0, 1, -1, half]
-    points = new.shaped(given.name(0), [0, 0, heads, -1]) if rows else given.name(0)
-    cos, sin = (new.shaped(new.add("Gather", [given.name(at), given.name(1)], axis=0), along) for at in (2, 3))
-    one, other = new.cut(points, [half, half])
-    first = new.add("Sub", [new.add("Mul", [one, cos]), new.add("Mul", [other, sin])])
-    second = new.add("Add", [new.add("Mul", [one, sin]), new.add("Mul", [other, cos])])
-    turned = new.add("Concat", [first, second], "" if rows else given.output(), axis=-1)
-    if rows:
-        new.shaped(turned, [0, 0, -1], given.output())
+# ---- embeddings
 
 
 def _embedded(given: SeveralOps, new: NewNodes) -> None:
@@ -466,19 +388,27 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
 
 OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
 """By operator of any number of operands how more than two are written out."""
+OF_ALL: Mapping[str, Expansion] = {
+    **{op: _in_two(op) for op in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")},
+    **{op: _by_rows(op) for op in ("GlobalAveragePool", "GlobalMaxPool")},
+}  # fmt: skip
+"""By operator that makes one element of many how it is written out where these are all of an image, or too many for one
+window.
+"""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
-    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "SimplifiedLayerNormalization": _rms_norm,
+    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "ReduceL2": _squares(root=True),
+    "ReduceSumSquare": _squares(root=False), "SimplifiedLayerNormalization": _rms_norm,
 }  # fmt: skip
 _OF_MICROSOFT: Mapping[str, Expansion] = {
-    "Attention": _attention, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,
+    **ATTENTION, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,
     "EmbedLayerNormalization": _embedded, "FastGelu": _gelu("tanh"), "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm, "FusedMatMul": _fused_matmul, "Gelu": _gelu("none"),
-    "MatMulIntegerToFloat": _product_to_reals, "MultiHeadAttention": _multi_head_attention, "QGemm": _q_gemm,
+    "MatMulIntegerToFloat": _product_to_reals, "QGemm": _q_gemm,
     "QLinearAdd": _q_two("Add"), "QLinearAveragePool": _q_one("AveragePool"), "QLinearConcat": _q_concat,
     "QLinearGlobalAveragePool": _q_one("GlobalAveragePool"), "QLinearLeakyRelu": _q_one("LeakyRelu"),
     "QLinearMul": _q_two("Mul"), "QLinearSigmoid": _q_one("Sigmoid"), "QLinearSoftmax": _q_one("Softmax"),
-    "QuickGelu": _quick_gelu, "RotaryEmbedding": _rotated,
+    "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
 }  # fmt: skip
 DYNAMIC_LSTM = "com.microsoft.DynamicQuantizeLSTM"

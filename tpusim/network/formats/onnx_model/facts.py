@@ -5,7 +5,7 @@ folding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ _BY_VALUES = (
     "MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot ReverseSequence RoiAlign STFT Scatter ScatterElements "
     "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
 )
-_EVERY = _POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES, _BY_VALUES
+_OF_ML = "ai.onnx.ml.Normalizer ai.onnx.ml.Scaler"
+_EVERY = _POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOVES, _BY_VALUES, _OF_ML
 
 NOT_TIMED = frozenset(" ".join(_EVERY).split())
 """Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
@@ -84,10 +85,11 @@ class Facts(NamedTuple):
     Attributes:
         constants: values that follow from weights and shapes alone.
         numbers: constants of one element, by name.
-        lists: constants of a few whole numbers along one axis, which may be axes or sizes, by name.
+        lists: constants of a few whole numbers along one axis, or of one, which may be axes or sizes, by name.
         first: by value that comes of a convolution or product, whether its channels are axis 1, and not the last.
         merged: the results of batch normalizations that become part of the weights before them.
         opset: the version of its operators.
+        nans: constants that hold what is no number, as far as they are small, or filled with it.
     """
 
     constants: frozenset[str]
@@ -96,13 +98,14 @@ class Facts(NamedTuple):
     first: Mapping[str, bool]
     merged: frozenset[str]
     opset: int
+    nans: frozenset[str]
 
     @classmethod
     def of(cls, model: ModelProto, weights: frozenset[str]) -> Facts:
         """Collect the facts about the nodes of a model; `weights` are the names of all its weights."""
         graph, known = model.graph, _constants(model.graph)
         single = {name: each for name, each in known.items() if each.size == 1 and each.dtype.kind in "fiu"}
-        several = {name: each for name, each in known.items() if each.ndim == 1 and each.dtype.kind in "iu"}
+        lists, nans = lists_of(graph), {name for name, each in known.items() if _has_nan(each)}
         makers = {name: node.op_type for node in graph.node for name in node.output}
         uses = Counter([name for node in graph.node for name in node.input] + [each.name for each in graph.output])
         # Another reader would need the values before the normalization, which merged weights no longer give.
@@ -111,13 +114,16 @@ class Facts(NamedTuple):
         for node in graph.node:
             if node.op_type in _FIXED or (node.input and all(name in constants or not name for name in node.input)):
                 constants.update(node.output)
+                if any(name in nans for name in node.input) or any(_has_nan(each) for each in _filling(node)):
+                    nans.update(node.output)
         return cls(
             frozenset(constants),
             {name: float(each.reshape(-1)[0]) for name, each in single.items()},
-            {name: tuple(map(int, each)) for name, each in several.items()},
-            _channels_first(graph, several),
+            lists,
+            _channels_first(graph, lists),
             frozenset(each.output[0] for each in alone if makers.get(each.input[0]) in _WITH_WEIGHTS),
             opset_of(model),
+            frozenset(nans),
         )
 
 
@@ -125,6 +131,22 @@ def _constants(graph: GraphProto) -> dict[str, NDArray[Any]]:
     """Return constants of few elements, by name."""
     few = {name: each for name, each in tensors_of(graph).items() if prod(each.dims) <= _MOST_AXES}
     return {name: numpy_helper.to_array(each) for name, each in few.items()}
+
+
+def _has_nan(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def _filling(node: NodeProto) -> Iterator[NDArray[Any]]:
+    """Yield the number that a ConstantOfShape repeats."""
+    if node.op_type == "ConstantOfShape":
+        yield from (numpy_helper.to_array(each.t) for each in node.attribute if each.name == "value")
+
+
+def lists_of(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    """Return constants of a few whole numbers along one axis, or of one number, by name."""
+    known = _constants(graph).items()
+    return {name: tuple(map(int, np.ravel(each))) for name, each in known if each.ndim < 2 and each.dtype.kind in "iu"}
 
 
 def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
@@ -140,7 +162,7 @@ def tensors_of(graph: GraphProto) -> dict[str, TensorProto]:
     return {name: each for name, each in tensors.items() if holds_values(each)}
 
 
-def _channels_first(graph: GraphProto, lists: Mapping[str, NDArray[Any]]) -> dict[str, bool]:
+def _channels_first(graph: GraphProto, lists: Mapping[str, tuple[int, ...]]) -> dict[str, bool]:
     first: dict[str, bool] = {}
     for node in graph.node:
         known = [first[name] for name in node.input if name in first]
@@ -151,7 +173,7 @@ def _channels_first(graph: GraphProto, lists: Mapping[str, NDArray[Any]]) -> dic
     return first
 
 
-def _behind_channels(node: NodeProto, lists: Mapping[str, NDArray[Any]]) -> bool:
+def _behind_channels(node: NodeProto, lists: Mapping[str, tuple[int, ...]]) -> bool:
     """Return whether a node only adds or takes away axes of one element behind the channels, which come first."""
     axes = [axis for each in node.attribute if each.name == "axes" for axis in each.ints]
     axes += [int(axis) for name in node.input[1:] for axis in lists.get(name, ())]

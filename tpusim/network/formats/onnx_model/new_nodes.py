@@ -1,16 +1,23 @@
-"""Nodes that are written in the place of others: in order, with names of their own."""
+"""A node that stands for several, and the nodes that are written in the place of others: in order, with names of their
+own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import chain, count
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from tpusim.network.formats import UnfitNode
+
 _SIZES_AS_OPERAND = 13
 """From this opset on, the sizes of a Split are an operand."""
+
+_AXES_AS_OPERAND = {True: 13, False: 18}
+"""From these opsets on, axes are an operand: of a sum, and of other reductions."""
 
 
 def names_in(graph: GraphProto) -> set[str]:
@@ -62,6 +69,12 @@ class NewNodes:
         """Add a Reshape: -1 is what is left, 0 the size that was there."""
         return self.add("Reshape", [name, self.numbers(shape)], output)
 
+    def reduced(self, op: str, name: str, axes: Sequence[int], output: str = "", keepdims: int = 1) -> str:
+        """Add a reduction along some axes, of which there is one at least."""
+        if self.opset >= _AXES_AS_OPERAND[op == "ReduceSum"]:
+            return self.add(op, [name, self.numbers(axes)], output, keepdims=keepdims)
+        return self.add(op, [name], output, axes=[*axes], keepdims=keepdims)
+
     def cut(self, name: str, sizes: Sequence[int], axis: int = -1) -> list[str]:
         """Add a Split into parts of some sizes, and return their names; one part is the value itself."""
         if len(sizes) == 1 or not name:
@@ -72,3 +85,72 @@ class NewNodes:
         more: dict[str, Any] = {} if later else {"split": [*sizes]}
         self.made.append(helper.make_node("Split", operands, names, name=names[0], axis=axis, **more))
         return names
+
+
+# ---- what they are written for
+
+_Value = TypeVar("_Value", int, float, bytes)
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+
+class UnknownShape(UnfitNode):
+    """A node whose operands have to have a shape before it is written out."""
+
+
+class SeveralOps(NamedTuple):
+    """A node that stands for several, and is written out.
+
+    Attributes:
+        names: of all operands; empty where one is left out.
+        outputs: of all results; empty where one is not wanted.
+        attributes: by name.
+        shapes: of values, as far as they are known.
+        reals: the values that are real numbers.
+        lists: constants of a few whole numbers, or of one, which may be axes or lengths.
+    """
+
+    names: Sequence[str]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+    shapes: Shapes
+    reals: Set[str]
+    lists: Mapping[str, Sequence[int]]
+
+    @classmethod
+    def of(cls, node: NodeProto, shapes: Shapes, reals: Set[str], lists: Mapping[str, Sequence[int]]) -> SeveralOps:
+        """Take a node apart."""
+        said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        return cls([*node.input], [*node.output], said, shapes, reals, lists)
+
+    def name(self, at: int) -> str:
+        """Return the name of an operand; empty where there is none."""
+        return self.names[at] if at < len(self.names) else ""
+
+    def output(self, at: int = 0) -> str:
+        """Return the name of a result; empty where it is not wanted."""
+        return self.outputs[at] if at < len(self.outputs) else ""
+
+    def get(self, name: str, default: _Value) -> _Value:
+        """Return an attribute. Raises UnfitNode where it is of another kind than its default."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, type(default)):
+            raise UnfitNode(f"{name} is of a kind that the operator does not have there")
+        return value
+
+    def shape(self, at: int) -> tuple[int, ...]:
+        """Return the shape of an operand. Raises UnknownShape."""
+        name = self.name(at)
+        if name not in self.shapes:
+            raise UnknownShape(f"the shape of {name or f'operand {at}'} is not known")
+        return self.shapes[name]
+
+    def refuse(self, operands: Mapping[int, str] | None = None, attributes: Sequence[str] = ()) -> None:
+        """Raise UnfitNode for operands that are there, or attributes that are not zero."""
+        if there := [what for at, what in (operands or {}).items() if self.name(at)]:
+            raise UnfitNode(f"it has {', '.join(there)}")
+        if said := [name for name in attributes if self.attributes.get(name)]:
+            raise UnfitNode(f"it has {', '.join(said)}")
+
+
+Expansion: TypeAlias = Callable[[SeveralOps, NewNodes], None]
+"""Adds the nodes that an operator is written out as. Raises UnfitNode."""

@@ -25,10 +25,10 @@ from tpusim.base.words import counted
 from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
-from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_MANY, SeveralOps, UnknownShape
-from tpusim.network.formats.onnx_model.facts import NOT_TIMED
+from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_ALL, OF_MANY
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED, lists_of
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of
-from tpusim.network.formats.onnx_model.new_nodes import NewNodes, free, names_in
+from tpusim.network.formats.onnx_model.new_nodes import NewNodes, SeveralOps, UnknownShape, free, names_in
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
 from tpusim.network.formats.onnx_model.standard import GATES, refuse_forbidden
@@ -162,7 +162,7 @@ def _rename(node: NodeProto, name_of: Callable[[str], str]) -> None:
 # ---- operators that are written out as others
 
 
-_SEVERAL = EXPANSIONS.keys() | WITH_BODIES
+_SEVERAL = EXPANSIONS.keys() | WITH_BODIES | OF_ALL.keys()
 _MOST_OPERANDS = 2
 """Most operands of a layer that works element by element."""
 
@@ -198,7 +198,7 @@ def _written_out(
         return {}
     wanted = {name for node in several.values() for name in node.input if name}
     found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
-    opset, made = opset_of(model), dict[int, list[NodeProto]]()
+    opset, made, lists = opset_of(model), dict[int, list[NodeProto]](), lists_of(found.graph)
     refuse_forbidden(several.values(), found, opset, path)
     for at, node in several.items():
         try:
@@ -206,8 +206,9 @@ def _written_out(
                 made[at] = body_of(node, opset, found.kinds, found.shapes, names)
             else:
                 new = NewNodes(called(node), opset, names)
-                expand = EXPANSIONS.get(operator(node)) or OF_MANY[operator(node)]
-                expand(SeveralOps.of(node, found.shapes), new)
+                op = operator(node)
+                expand = EXPANSIONS.get(op) or OF_MANY.get(op) or OF_ALL[op]
+                expand(SeveralOps.of(node, found.shapes, found.reals, lists), new)
                 made[at] = new.made
         except UnknownShape:
             continue

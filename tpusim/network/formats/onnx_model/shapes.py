@@ -51,6 +51,8 @@ _LIKE_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
 """Operators with the shape of their first operand, for which the onnx library infers none."""
 _NEW_LIKE_OPERAND = ("Gelu", "HardSwish", "LayerNormalization", "RMSNormalization", "Swish")
 """Operators with that shape that a model of an older opset than theirs may have, written out of another domain's."""
+_REALS_LIKE_OPERAND = ("ai.onnx.ml.Normalizer", "ai.onnx.ml.Scaler")
+"""Operators with that shape, for which the library infers none, that make float32 of any numbers."""
 _POOLS = ("AveragePool", "LpPool", "MaxPool")
 _LARGER = ("Constant", "ConstantOfShape", "Expand", "Pad", "Range", "Tile")
 """Operators whose results may be of any size: computed only where the size is known to be small."""
@@ -189,6 +191,10 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
         if later or operator(node) in _LIKE_OPERAND:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
+        if operator(node) in _REALS_LIKE_OPERAND:
+            node.op_type, node.domain = "Cast", ""
+            del node.attribute[:]
+            node.attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
     while True:
         try:
             found = shape_inference.infer_shapes(asked, check_type=True, strict_mode=True, data_prop=with_values).graph

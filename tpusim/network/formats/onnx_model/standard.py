@@ -232,6 +232,27 @@ def _moved(node: _Node) -> Iterator[str]:
         yield f"its result {_text(node.result)} does not hold what its operand {_text(given)} does"
 
 
+def _linear(node: _Node) -> Iterator[str]:
+    """Check the scales and zero points of bytes: one of all, of each place along an axis, or of blocks along it."""
+    values, scales, zeros, *_ = node.operands
+    if values is None or scales is None:
+        return
+    axis, block = node.get("axis", 1), node.get("block_size", 0)
+    needed: ValueShape | None = None
+    if scales not in ((), (1,)) or block:
+        if not -len(values) <= axis < len(values):
+            yield f"its axis {axis} is none of the {len(values)} of its operand {_text(values)}"
+            return
+        length = values[axis]
+        needed = (length,)
+        if block > 0:
+            needed = *values[: axis % len(values)], -(-length // block), *values[axis % len(values) + 1 :]
+    if needed is not None and scales != needed:
+        yield f"its scales are {_text(scales)}, and {_text(values)} along axis {axis} needs {_text(needed)}"
+    if zeros is not None and zeros != scales and {zeros, scales} != {(), (1,)}:
+        yield f"its zero points are {_text(zeros)}, and its scales {_text(scales)}"
+
+
 def _text(shape: Sequence[int] | None) -> str:
     return "x".join(map(str, shape)) if shape else "one number"
 
@@ -245,6 +266,7 @@ _RULES: Mapping[str, _Rule] = {
         ("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"), _moved
     ),
     **dict.fromkeys(GATES, _recurrent),
+    **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _linear),
     "Gemm": _spread(2),
     "LpNormalization": _axis,
     "LRN": _window,

@@ -37,15 +37,19 @@ Handler = Callable[[KnownNode], AsLayer]
 # ---- pooling
 
 
+def _kind_of(op: str) -> str:
+    """Return the kind of pooling that an operator is."""
+    return next((kind for kind in ("max", "min") if kind in op.lower()), "average")
+
+
 def _pool(node: KnownNode) -> AsLayer:
-    kind = "max" if "Max" in node.op else "average"
     images, channels, *sides = node.shapes[0]
     axes = len(sides)
     if axes not in (1, 2):
         raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
     views, one = maps_of(node), [1] * (2 - axes)
     height, width = one + sides
-    sizes = {"op": "pool2d", "kind": kind, "images": images, "channels": channels, "in_height": height,
+    sizes = {"op": "pool2d", "kind": _kind_of(node.op), "images": images, "channels": channels, "in_height": height,
              "in_width": width}  # fmt: skip
     if node.op.startswith("Global"):
         return AsLayer({**sizes, "kernel": [height, width]}, views)
@@ -242,7 +246,7 @@ def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
 
 
 def _reduced(node: KnownNode) -> AsLayer:
-    """Read a mean, a largest element or a sum along some axes.
+    """Read a mean, a largest or smallest element, or a sum along some axes.
 
     Of maps, whose channels are before their last axes, a mean is pooling all of the map; along the last axes of others
     it is one of rows. Along further axes, all elements that become one are a window, or, of a sum, a channel.
@@ -252,10 +256,10 @@ def _reduced(node: KnownNode) -> AsLayer:
     along = sorted(axis % max(1, len(shape)) for axis in axes)
     if not along or along[0] == 0:
         raise UnfitNode("it is along the first axis, or along all of them")
-    last, mean = along == [*range(along[0], len(shape))], node.op == "ReduceMean"
+    last = along == [*range(along[0], len(shape))]
     if last and node.first and along[0] == 2 and len(shape) in (3, 4) and node.op != "ReduceSum":
-        return _pool(node._replace(op="GlobalAveragePool" if mean else "GlobalMaxPool"))
-    if last and mean:
+        return _pool(node._replace(op=f"Global{node.op}"))
+    if last and node.op == "ReduceMean":
         return _rows(node, "reduce_mean", along)
     kept = [axis for axis in range(len(shape)) if axis not in along]
     places = kept if len(node.result) < len(shape) else [*range(len(shape))]
@@ -269,7 +273,7 @@ def _reduced(node: KnownNode) -> AsLayer:
         inner = tuple(kept[1:])
         maps = TensorView((inner, (), (*along,), (0,)))
         width = prod(shape[axis] for axis in along)
-        sizes = {"op": "pool2d", "kind": "average" if mean else "max", "images": shape[0],
+        sizes = {"op": "pool2d", "kind": _kind_of(node.op), "images": shape[0],
                  "channels": prod(shape[axis] for axis in inner), "in_height": 1, "in_width": width,
                  "kernel": [1, width]}  # fmt: skip
     made = tuple(tuple(places.index(axis) for axis in axes if axis in places) for axes in maps.axes)
@@ -430,7 +434,7 @@ VECTOR_OPS: dict[str, Handler] = {
     "Softmax": _softmax,
     "LayerNormalization": partial(_norm, op="layer_norm", scale=1.0, shift=0.0),
     "RMSNormalization": partial(_norm, op="rms_norm", scale=1.0),
-    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceSum"), _reduced),
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), _reduced),
     "Swish": _swish,
     "LRN": _pointwise("lrn", True, size=("size", 1), alpha=("alpha", 1e-4), beta=("beta", 0.75), bias=("bias", 1.0)),
     "Transpose": _transpose,

@@ -1,0 +1,220 @@
+"""Attention and turned positions, of the domain com.microsoft, as the products and other operators that they are.
+
+Source: the operators' texts of ONNX Runtime's docs/ContribOperators.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.onnx_model.new_nodes import Expansion, NewNodes, SeveralOps
+
+
+def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1, 3)) -> str:
+    """Add the parts of rows that belong to heads: [image, head, token, channel]."""
+    return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
+
+
+class _Past(NamedTuple):
+    """Keys and values, [image, head, token, channel], of tokens ahead of those that attend; names are empty where there
+    are none, or where those of all tokens are not wanted.
+    """
+
+    keys: str = ""
+    values: str = ""
+    all_keys: str = ""
+    all_values: str = ""
+
+    def with_keys(self, new: NewNodes, keys: str) -> str:
+        """Add the keys of all tokens."""
+        return _behind(new, self.keys, keys, self.all_keys)
+
+    def with_values(self, new: NewNodes, values: str) -> str:
+        """Add the values of all tokens."""
+        return _behind(new, self.values, values, self.all_values)
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
+def _behind(new: NewNodes, past: str, made: str, wanted: str) -> str:
+    if past:
+        return new.add("Concat", [past, made], wanted, axis=2)
+    return new.add("Identity", [made], wanted) if wanted else made
+
+
+def _attended(
+    given: SeveralOps, new: NewNodes, factors: Sequence[str], sizes: tuple[int, int], masks: Sequence[str], past: _Past
+) -> None:
+    """Add the nodes of attention of queries, keys and values, [image, token, channel]; `sizes` are how many heads there
+    are, and of how many channels.
+    """
+    (queries, keys, values), (heads, channels) = factors, sizes
+    if past:
+        every = past.with_keys(new, _heads(new, keys, heads))
+        turned = new.add("Transpose", [every], perm=[0, 1, 3, 2])
+    else:
+        turned = _heads(new, keys, heads, (0, 2, 3, 1))
+    scores = new.add("MatMul", [_heads(new, queries, heads), turned])
+    scores = new.add("Mul", [scores, new.constant(given.get("scale", 0.0) or channels**-0.5)])
+    for mask in masks:
+        scores = new.add("Add", [scores, mask])
+    shares, of_all = new.add("Softmax", [scores], axis=-1), past.with_values(new, _heads(new, values, heads))
+    made = new.add("MatMul", [shares, of_all])
+    new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
+
+
+def _kept(given: SeveralOps, new: NewNodes, at: int) -> list[str]:
+    """Add what leaves keys out of scores, by a mask of ones and zeros, [image, key], of operand `at` if it is there."""
+    if not given.name(at):
+        return []
+    if len(given.shape(at)) != 2:
+        raise UnfitNode("its mask is none of a number for each key of an image")
+    left_out = new.add("Sub", [new.constant(1.0), new.add("Cast", [given.name(at)], to=TensorProto.FLOAT)])
+    least = new.constant(given.get("mask_filter_value", -10000.0))
+    return [new.shaped(new.add("Mul", [left_out, least]), [0, 1, 1, -1])]
+
+
+def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int, ahead: int = 0) -> list[str]:
+    """Add what leaves later keys out of scores, where the node asks for it; `ahead` keys are of the past."""
+    if not given.get("unidirectional", 0):
+        return []
+    least = np.full((tokens, ahead + tokens), given.get("mask_filter_value", -10000.0))
+    return [new.constant(np.triu(least, 1 + ahead).reshape(1, 1, tokens, ahead + tokens))]
+
+
+def _attention(given: SeveralOps, new: NewNodes) -> None:
+    given.refuse({6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"])
+    _, tokens, _ = given.shape(0)
+    heads = given.get("num_heads", 1)
+    sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
+    every = new.add("MatMul", given.names[:2])
+    every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
+    ahead, past = 0, _Past()
+    if given.name(4):
+        # Keys and values of the past are one value.
+        _, *sizes_of_one = given.shape(4)
+        ahead = sizes_of_one[2]
+        past = _Past(*(new.shaped(each, sizes_of_one) for each in new.cut(given.name(4), [1, 1], axis=0)))
+    if given.output(1):
+        past = past._replace(all_keys=new.named("Concat"), all_values=new.named("Concat"))
+    masks = [
+        *_kept(given, new, 3), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
+    ]  # fmt: skip
+    _attended(given, new, new.cut(every, sizes), (heads, sizes[0] // heads), masks, past)
+    if given.output(1):
+        one = [1, given.shape(0)[0], heads, ahead + tokens, -1]
+        stacked = [new.shaped(each, one) for each in (past.all_keys, past.all_values)]
+        new.add("Concat", stacked, given.output(1), axis=0)
+
+
+def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
+    given.refuse({8: "a length of the past", 9: "an indirection"})
+    if not (given.name(1) and given.name(2)) or {len(given.shape(at)) for at in range(3)} != {3}:
+        raise UnfitNode("its queries, keys and values are no three values of three axes")
+    factors, (_, tokens, channels) = [*given.names[:3]], given.shape(0)
+    if given.name(3):
+        sizes = [given.shape(at)[2] for at in range(3)]
+        biases = new.cut(given.name(3), sizes)
+        factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
+    heads = given.get("num_heads", 1)
+    past = _Past(given.name(6), given.name(7), given.output(1), given.output(2))
+    ahead = given.shape(6)[2] if given.name(6) else 0
+    masks = [
+        *_kept(given, new, 4), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
+    ]  # fmt: skip
+    _attended(given, new, factors, (heads, channels // heads), masks, past)
+
+
+def _turned(new: NewNodes, points: str, half: int, tables: Sequence[str], output: str = "") -> str:
+    """Add a turn of both halves of each head's channels, the last axis, by tables of cosines and sines."""
+    cos, sin = tables
+    one, other = new.cut(points, [half, half])
+    first = new.add("Sub", [new.add("Mul", [one, cos]), new.add("Mul", [other, sin])])
+    second = new.add("Add", [new.add("Mul", [one, sin]), new.add("Mul", [other, cos])])
+    return new.add("Concat", [first, second], output, axis=-1)
+
+
+def _rotated(given: SeveralOps, new: NewNodes) -> None:
+    """Write out a turn by the cosines and sines of a token's position."""
+    given.refuse(attributes=("interleaved", "rotary_embedding_dim", "is_packed_batching"))
+    shape, half = given.shape(0), given.shape(2)[-1]
+    if len(given.shape(1)) != 2:
+        raise UnfitNode("its positions are none of a number for each token")
+    rows = len(shape) == 3
+    heads = given.get("num_heads", 0) or (shape[2] // (2 * half) if rows else shape[1])
+    # Tables have one head, whichever axis heads are.
+    along = [0, 0, 1, half] if rows else [0, 1, -1, half]
+    points = new.shaped(given.name(0), [0, 0, heads, -1]) if rows else given.name(0)
+    tables = [new.shaped(new.add("Gather", [given.name(at), given.name(1)], axis=0), along) for at in (2, 3)]
+    turned = _turned(new, points, half, tables, "" if rows else given.output())
+    if rows:
+        new.shaped(turned, [0, 0, -1], given.output())
+
+
+_GROUPED = {9: "positions of its own", 10: "a bias of scores", 11: "sinks"}
+"""Operands of a GroupQueryAttention that are not known here."""
+
+
+def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
+    """Write out attention in which heads share keys, each query to the keys up to its own: rows of one product."""
+    given.refuse(_GROUPED, ("rotary_interleaved", "smooth_softmax", "qk_output"))
+    heads, shared = given.get("num_heads", 1), given.get("kv_num_heads", 1)
+    images, tokens, width = given.shape(0)
+    channels = width // (heads if given.name(1) else heads + 2 * shared)
+    sizes = [heads * channels, shared * channels, shared * channels]
+    factors = [*given.names[:3]] if given.name(1) else new.cut(given.name(0), sizes)
+    ahead = given.shape(3)[2] if given.name(3) else 0
+    if ahead and images > 1:
+        raise UnfitNode("its sequences are several, and what is ahead of them may be of several lengths")
+    total = given.lists.get(given.name(6), [ahead + tokens])
+    if [*total] != [ahead + tokens]:
+        raise UnfitNode(
+            f"its keys are {total[0]:,} in all, and not the {ahead:,} of the past and {tokens:,} of its own"
+        )
+    points = [new.shaped(each, [0, 0, -1, channels]) for each in factors]
+    if given.get("do_rotary", 0):
+        half = given.shape(7)[-1]
+        if 2 * half != channels:
+            raise UnfitNode("it turns some of a head's channels alone")
+        places = new.numbers(range(ahead, ahead + tokens))
+        rows = [new.add("Gather", [given.name(at), places], axis=0) for at in (7, 8)]
+        tables = [new.shaped(each, [1, tokens, 1, half]) for each in rows]
+        points = [_turned(new, points[0], half, tables), _turned(new, points[1], half, tables), points[2]]
+    queries, keys, values = (new.add("Transpose", [each], perm=[0, 2, 1, 3]) for each in points)
+    past = _Past(given.name(3) if ahead else "", given.name(4) if ahead else "", given.output(1), given.output(2))
+    every = past.with_keys(new, keys)
+    queries = new.shaped(queries, [0, shared, -1, channels])
+    scores = new.add("MatMul", [queries, new.add("Transpose", [every], perm=[0, 1, 3, 2])])
+    scores = new.add("Mul", [scores, new.constant(given.get("scale", 0.0) or channels**-0.5)])
+    if cap := given.get("softcap", 0.0):
+        within = new.add("Tanh", [new.add("Mul", [scores, new.constant(1 / cap)])])
+        scores = new.add("Mul", [within, new.constant(cap)])
+    unseen = _unseen(tokens, ahead, given.get("local_window_size", -1))
+    if unseen.any():
+        left_out = np.tile(np.where(unseen, -np.inf, 0), (heads // shared, 1))
+        scores = new.add("Add", [scores, new.constant(left_out[None, None])])
+    made = new.add("MatMul", [new.add("Softmax", [scores], axis=-1), past.with_values(new, values)])
+    made = new.shaped(made, [0, heads, tokens, channels])
+    new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
+
+
+def _unseen(tokens: int, ahead: int, window: int) -> NDArray[np.bool_]:
+    """Return which keys, `ahead` of them of the past, queries do not see: later ones, and all but the last of a window
+    of that many; below 1 there is none.
+    """
+    own, keys = np.arange(ahead, ahead + tokens)[:, None], np.arange(ahead + tokens)
+    return np.asarray((keys > own) | ((window > 0) & (keys <= own - window)))
+
+
+ATTENTION: Mapping[str, Expansion] = {
+    "Attention": _attention, "GroupQueryAttention": _group_query_attention,
+    "MultiHeadAttention": _multi_head_attention, "RotaryEmbedding": _rotated,
+}  # fmt: skip
+"""By operator how it is written out."""
