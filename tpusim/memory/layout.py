@@ -63,12 +63,16 @@ def whole_bursts(size_bytes: Bytes, burst: int) -> int:
     return -(-size_bytes // burst) * burst
 
 
+def shifted(part: range, by: int) -> range:
+    """The range moved up by `by`."""
+    return range(part.start + by, part.stop + by, part.step)
+
+
 def inside(places: range, shift: int, extent: int) -> range:
     """The part of `places` along one axis, displaced by `shift`, that lies in [0, extent)."""
     first = max(0, -((places.start + shift) // places.step))
     count = max(0, min(len(places), (extent - 1 - places.start - shift) // places.step + 1))
-    moved = range(places.start + shift, places.stop + shift, places.step)
-    return moved[first:count] if first < count else range(0)
+    return shifted(places, shift)[first:count] if first < count else range(0)
 
 
 def whole_bytes(start: Bytes, size: Bytes) -> tuple[int, int]:

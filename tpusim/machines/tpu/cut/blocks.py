@@ -66,11 +66,6 @@ def portions(extent: int, most: int, part: int | None = None) -> list[range]:
     ]
 
 
-def shifted(part: range, by: int) -> range:
-    """The range moved up by `by`."""
-    return range(part.start + by, part.stop + by, part.step)
-
-
 def padded(count: int, multiple: int) -> int:
     """`count` rounded up to a multiple."""
     return -(-count // multiple) * multiple

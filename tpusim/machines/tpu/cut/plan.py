@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import groupby, product
+from itertools import chain, groupby, product
 from math import prod
 from typing import ClassVar, NamedTuple
 
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted, spanning
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, spanning
 from tpusim.machines.tpu.cut.geometry import ConvShape, ifmap_of, padded_map
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap
 from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, parted, weight_words
@@ -18,7 +18,8 @@ from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, Inbound, Part, Tensor
-from tpusim.memory.layout import Box
+from tpusim.machines.tpu.schedule.units import Alike
+from tpusim.memory.layout import Box, shifted
 
 # ---- stages
 
@@ -111,6 +112,30 @@ class Plan:
         lane, size = self._lanes_of_columns(at.channels, group), self.hardware.vector_memory.word_elements
         return (Part(base, (0,), lane, (self.weight_rows[number],), size),)
 
+    def weights_alike(self, at: ColumnFold, group: int, numbers: range) -> Alike | None:
+        """What brings the weights of some passes: passes are alike whose rows are as far apart in the filter."""
+        if self.shape.bundle > 1:
+            return None
+        form, k = self._form_of_weights(numbers)
+        return Alike((form, len(at.channels)), (at.channels.start + group * self.shape.out_channels, k))
+
+    @cached_property
+    def _form_of_weights(self) -> Callable[[range], tuple[int, int]]:
+        """A number for the weights of passes relative to a row of the filter, and that row."""
+        forms: dict[Hashable, int] = {}
+
+        @cache
+        def form(numbers: range) -> tuple[int, int]:
+            rows = [self.weight_rows[number].coordinates for number in numbers]
+            starts = [each.start for each in rows if isinstance(each, range)]
+            # Rows of several taps are a table, which is not moved.
+            first = starts[0] if len(starts) == len(rows) else 0
+            lie = (*((each[0] - first, each[-1] - first, len(each)) if first else each for each in rows),)
+            runs = (run for number in numbers for run in self.passes[number].runs if self.shape.has(run.tap))
+            return forms.setdefault((lie, sum(len(run.channels) for run in runs)), len(forms)), first
+
+        return form
+
     @cached_property
     def _lanes_of_columns(self) -> Callable[[range, int], tuple[Along, ...]]:
         """Weights along the lanes for some columns and a group, which all passes have in common."""
@@ -138,8 +163,8 @@ class Plan:
     @cached_property
     def weight_rows(self) -> list[Along]:
         """Filter index k of the weight in each array row, for each pass; of a bundle, group after group."""
-        ks = ([k for run in each.runs for k in self.shape.ks(run.tap, run.channels)] for each in self.passes)
-        return [Along(K, as_coordinates(each)) for each in ks]
+        ks = ([self.shape.ks(run.tap, run.channels) for run in each.runs] for each in self.passes)
+        return [Along(K, _in_a_row(each)) for each in ks]
 
     @cached_property
     def _row_groups(self) -> list[collections.Counter[int]]:
@@ -263,6 +288,30 @@ class Plan:
         )
         return parts, boxes
 
+    def filled_alike(self, group: int, number: int, patch: Patch, places: range, filled: Patch) -> Alike:
+        """What `filled` moves for chunk `number`: parts of patches are alike that differ in their place alone and have
+        no padding.
+        """
+        shape, images = self.shape, self.images(filled.groups)
+        rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
+        origin = group * shape.channels, rows.start, cols.start, images.start
+        high, wide = self._beyond[number]
+        reach = shape.channels, rows.stop - rows.start + high, cols.stop - cols.start + wide, len(images)
+        sizes = patch.words, patch.words_before(filled), len(rows), len(cols), len(filled.groups), len(images)
+        return Alike((number, places, *sizes, *_edges(self.ifmap, origin, reach)), origin)
+
+    @cached_property
+    def _beyond(self) -> list[tuple[int, int]]:
+        """Rows and columns by which the boxes of each chunk may reach beyond the points of tap 0 in strip 0."""
+        row, col, (down, across) = self.shape.row, self.shape.col, self.shape.ifmap_apart
+        return [
+            (
+                2 * (each.tap_rows.stop - 1) * row.dilation + (row.strips - 1) * down,
+                2 * (each.tap_cols.stop - 1) * col.dilation + (col.strips - 1) * across,
+            )
+            for each in self.chunks
+        ]
+
     @cached_property
     def stages(self) -> list[PlanStage]:
         """Stages in order: blocks outside and kept column folds inside, or the other way round; within these, chunk by
@@ -285,6 +334,22 @@ class Plan:
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """A walk over the grid points on which a tap stands: rows, then columns, then word groups (paper Fig. 11)."""
         return self.shape.walk(tap, block, patch, by_tap)
+
+    def walks_alike(self, chunk: Chunk, block: Block) -> Hashable:
+        """What the passes of a chunk walk over for a block, in patches that begin at one word."""
+        patch, found = self.patch(block, chunk), list[tuple[object, ...]]()
+        pairs = (block.rows, patch.rows, chunk.tap_rows), (block.cols, patch.cols, chunk.tap_cols)
+        for axis, (outputs, grid, taps) in zip((self.shape.row, self.shape.col), pairs, strict=True):
+            if chunk.by_tap:
+                # A tap with lanes of its own stores only its own points.
+                own = (axis.under(outputs, range(tap, tap + 1)) for tap in taps)
+                first = grid.start // axis.step - outputs.start
+                found.append(
+                    (len(outputs), len(grid), first, *((each.start - outputs.start, len(each)) for each in own))
+                )
+            else:
+                found.append((len(outputs), len(grid), outputs.start * axis.step - grid.start))
+        return *found, len(block.groups), block.span
 
     def reads(self, chunk: Chunk, block: Block, base: int) -> list[Feed]:
         """Feeds of the passes of a chunk, for patches at `base`: a lane group for each run, with the walk of
@@ -333,6 +398,35 @@ class Plan:
         part, box = self.shape.part(self.word_fill, channels, block, self.shape.ofmap_apart, base)
         return part, [box]
 
+    def outputs_alike(self, at: ColumnFold, group: int, block: Block) -> Alike | None:
+        """What `outputs` moves: blocks of one rectangle are alike that differ in their place alone."""
+        if block.span is not None:
+            return None
+        shape, images = self.shape, self.images(block.groups)
+        (down, across), channels = shape.ofmap_apart, len(at.channels)
+        origin = (
+            at.channels.start + group * shape.out_channels, block.rows.start, block.cols.start, images.start
+        )  # fmt: skip
+        high, wide = len(block.rows) + (shape.row.strips - 1) * down, len(block.cols) + (shape.col.strips - 1) * across
+        edges = _edges(self.ofmap, origin, (channels, high, wide, len(images)))
+        return Alike((channels, *block.sizes, len(images), *edges), origin)
+
     def images(self, groups: range) -> range:
         """Images in a range of word groups."""
         return self.shape.images_of(self.word_fill, groups)
+
+
+def _edges(tensor: Tensor, origin: Sequence[int], reach: Sequence[int]) -> Iterator[int | None]:
+    """Along each axis nothing for elements from `origin` on that are all inside a tensor, ahead of its padding; else
+    where they begin, as what is moved then depends on it.
+    """
+    for first, size, extent, padded in zip(origin, reach, tensor.shape, tensor.padded or tensor.shape, strict=True):
+        stop = first + size
+        yield None if first >= 0 and (stop < extent or stop == extent == padded) else first
+
+
+def _in_a_row(coordinates: Sequence[Sequence[int]]) -> Coordinates:
+    """Coordinates one after another, as a range where they are consecutive."""
+    if len(coordinates) == 1 and isinstance(only := coordinates[0], range):
+        return only
+    return as_coordinates([*chain.from_iterable(coordinates)])

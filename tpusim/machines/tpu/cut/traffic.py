@@ -12,14 +12,14 @@ from math import ceil, prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.errors import CapacityError
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch
 from tpusim.machines.tpu.cut.geometry import InStrips
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import ExplainedProgram, Program
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, whole_bursts
+from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, shifted, whole_bursts
 
 if TYPE_CHECKING:
     from tpusim.network.ops.moves import Taken
@@ -88,7 +88,7 @@ def laid_out(lowered: ExplainedProgram, hardware: Hardware) -> ExplainedProgram:
     if device := hardware.hbm.dram:
         # A quick upper limit of the size: elements of all tensors, and bytes moved for tensors that are stored as read.
         elements = sum(prod(each.padded or each.shape) for each in program.tensors)
-        moved = sum(step.hbm_bytes for step in lowered[0].steps if isinstance(step, Transfer))
+        moved = lowered[0].bytes_moved()
         wide = max(each.stored_bytes(hardware.element_bytes) for each in program.tensors)
         most = ceil(elements * wide) + moved + len(program.tensors) * hardware.hbm.alignment_bytes
         # Addresses beyond the DRAM would wrap around to 0, and the simulated banks would be the wrong ones.
@@ -112,18 +112,22 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
     """
     if hardware.hbm.layout == Layouts():
         return program
-    moves = TransferRuns(program, hardware)
-    steps = (
-        replace(each, hbm_bytes=moves.bytes(each)) if isinstance(each, Transfer) else each for each in program.steps
-    )
-    return replace(program, steps=tuple(steps))
+    rows, moves = program.rows, TransferRuns(program, hardware)
+    known: dict[tuple[int, int], Transfer] = {}
+    others: dict[int, Transfer] = {}
+    for at, (number, step) in enumerate(zip(rows.table["recipe"].tolist(), rows, strict=True)):
+        recipe = rows.recipes[number]
+        if isinstance(step, Transfer) and isinstance(recipe, Transfer):
+            moved = moves.bytes(step)
+            others[at] = known.setdefault((number, moved), replace(recipe, hbm_bytes=moved))
+    return replace(program, steps=rows.exchanged(others))
 
 
 def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
     """Words for the layout of each feature map and of the filter, with the bytes moved for each byte wanted."""
     for tensor in (each for each in program.tensors if each.number_bytes is None):
-        steps = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == tensor.name]
-        moved, wanted = sum(step.hbm_bytes for step in steps), sum(map(moves.wanted, steps))
+        steps = (step for step in program.rows if isinstance(step, Transfer) and step.tensor.name == tensor.name)
+        moved, wanted = program.bytes_moved(tensor.name), sum(map(moves.wanted, steps))
         order = "as it is read" if moves.order(tensor.name) == AS_READ else moves.order(tensor.name)
         yield f"{tensor.name} lies {order}, {moved / max(wanted, 1):.3g} bytes moved for each that is wanted"
 

@@ -157,8 +157,8 @@ RECORDS = {
 AXES = {"reads": 2, "cells": 2}
 """Axes of what is not a single column."""
 
-_WIDTH = 1 << 16
-"""Cycles of a port that are held at first."""
+_WIDTH, _WIDEST = 1 << 16, 1 << 22
+"""Cycles of a port that are held at first, and for long, unless the loop asks for more."""
 
 
 def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False) -> LoopState:
@@ -228,6 +228,8 @@ def roomier(state: LoopState) -> LoopState:
     """A state whose cells reach as far as the loop asks; what is settled is forgotten, unless all is kept."""
     window, cells = state.window[0], state.cells
     first, width = window.first if window.keeps else window.settled, cells.shape[1]
+    # A long run gets more room each time, so that it stops seldom.
+    width = max(width, min(4 * width, _WIDEST))
     while 2 * (window.room - first) > width:
         width *= 2
     live, window.first = cells[:, first - window.first :], first

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import Block, Patch, padded, shifted
+from tpusim.machines.tpu.cut.blocks import Block, Patch, padded
 from tpusim.machines.tpu.cut.geometry import MapAxis, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, LanePlace, ReductionPass, Tap, TapRun, numbered
@@ -32,7 +32,7 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import BankFill, BankPart
 from tpusim.machines.tpu.search.candidates import Candidates, Extents
 from tpusim.machines.tpu.search.search import tilings_of
-from tpusim.memory.layout import Box
+from tpusim.memory.layout import Box, shifted
 from tpusim.network.ops.array_op import ArrayOp
 
 

@@ -32,9 +32,9 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
-from tpusim.machines.tpu.program.addresses import Feed, in_slot
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import (
+    Alike,
     Area,
     Moves,
     Pass,
@@ -81,12 +81,7 @@ class Convolution(Units):
         # read of it, as it comes again for other column folds; and the results of columns, which blocks have in common.
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
-        self._walks = dict[tuple[Feed, ...], int]()
-        self._kind_of_walks = cache(
-            lambda block, chunk: self._walks.setdefault(
-                tuple(self._reads(block, chunk, in_slot(IFMAP))), len(self._walks)
-            )
-        )
+        self._walks = cache(lambda block, chunk: plan.walks_alike(plan.chunks[chunk], plan.blocks[block]))
         # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
@@ -108,10 +103,11 @@ class Convolution(Units):
         """Ifmap, filter, partial sums."""
         plan, (ifmap, weights, sums) = self.plan, self.plan.tiling.buffers
         lanes, cols = plan.ifmap_lanes or max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
-        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, self.cut_ifmap, self._ready)
+        # Loads come again, for other column folds and other blocks.
+        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, cache(self.cut_ifmap), self._ready)
         return (
             replace(held, memory=plan.ifmap_memory, fill=plan.fill),
-            Area("weights", "filter", *weights, cols, self._sections),
+            Area("weights", "filter", *weights, cols, cache(self._sections)),
             Area("sums", "ofmap", *sums, cols),
         )
 
@@ -178,7 +174,7 @@ class Convolution(Units):
         _, block, chunk = load
         return self._prepared(chunk, self.plan.blocks[block].sizes)
 
-    def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
+    def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> Sequence[Piece]:
         """By places where they come one by one, else by rows: pieces share the rows that taps of both stand on."""
         _, block, number = load
         chunk, patch = self.plan.chunks[number], self.patch(block, number)
@@ -190,7 +186,10 @@ class Convolution(Units):
         return [self._piece(load, patch, places, part) for part in parts]
 
     def _piece(self, load: Load, patch: Patch, places: range, filled: Patch) -> Piece:
-        return Piece(places.start, places, partial(self._filled, load, patch, places, filled), self.needs(filled))
+        group, _, chunk = load
+        alike = self.plan.filled_alike(group, chunk, patch, places, filled) if filled.words else None
+        brings = partial(self._filled, load, patch, places, filled)
+        return Piece(places.start, places, brings, self.needs(filled), alike=alike)
 
     def needs(self, filled: Patch) -> tuple[SlotNeed, ...]:
         """Steps that a fill of a part of the ifmap waits for: none, as the ifmap is an operand."""
@@ -212,8 +211,12 @@ class Convolution(Units):
             parts = tuple(part for number, first in firsts for part in plan.weights(at, group, number, first))
             yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
 
+        def alike(some: range) -> Alike | None:
+            found = plan.weights_alike(at, group, some)
+            return found and Alike((found.key, offsets[some.start] - offsets[numbers.start]), found.origin)
+
         cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in self._cuts(len(numbers), grows))
-        return [Piece(early, some, partial(weights, some)) for early, some in cuts]
+        return [Piece(early, some, partial(weights, some), alike=alike(some)) for early, some in cuts]
 
     def _cuts(self, count: int, grows: bool) -> list[range]:
         if self._pipelined:
@@ -225,9 +228,8 @@ class Convolution(Units):
     def alike(self, unit: Unit) -> Hashable:
         """Units of a section are alike whose passes walk alike over as many words, and have as many columns."""
         plan, stage = self.plan, unit.about
-        walks = self._kind_of_walks(stage.block, plan.sections[stage.section].chunk)
-        words = plan.results(plan.blocks[stage.block])
-        return stage.section, walks, words, plan.width(plan.columns[stage.fold]), unit.fill
+        walks = self._walks(stage.block, plan.sections[stage.section].chunk)
+        return stage.section, walks, plan.width(plan.columns[stage.fold]), unit.fill
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Pass]:
         plan, stage, (ifmap, weights, sums) = self.plan, unit.about, bases
@@ -244,6 +246,10 @@ class Convolution(Units):
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(self._results(unit.about.group, unit.about.fold).lane[0].coordinates)
+
+    def left_alike(self, unit: Unit) -> Alike | None:
+        plan, stage = self.plan, unit.about
+        return plan.outputs_alike(plan.columns[stage.fold], stage.group, plan.blocks[stage.block])
 
     def spill(self, unit: Unit, base: int) -> Moves:
         plan, stage, parts, boxes = self.plan, unit.about, [], []

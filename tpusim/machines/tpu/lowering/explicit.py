@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions
 from tpusim.machines.tpu.cut.dense import OnChip
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, ifmap_of, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
@@ -36,7 +36,7 @@ from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tens
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import CLOSE, Ranked, tilings_of
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.memory.layout import Box, shifted, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
 SLACK = 1.02
@@ -486,9 +486,7 @@ def _explained(plan: Plan, work: Transformation, layer: ArrayOp, program: Progra
 
 def _read(plan: Plan, program: Program) -> str:
     """Sentence about the size of the lowered matrix, and about how often it is read."""
-    moves = [step for step in program.steps if isinstance(step, Transfer) and step.tensor.name == LOWERED]
-    written = sum(step.hbm_bytes for step in moves if isinstance(step, Spill))
-    times = sum(step.hbm_bytes for step in moves if isinstance(step, Fill)) / written
+    times = program.bytes_moved(LOWERED, Fill) / program.bytes_moved(LOWERED, Spill)
     size = f"{plan.ifmap.size * plan.hardware.vector_memory.element_bytes / 1e6:,.4g} MB"
     if times < 1.01:
         return f"{size} in HBM, written and read once"

@@ -8,7 +8,6 @@ images share their pointers, and padding is a pointer of its own kind.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -49,7 +48,8 @@ from tpusim.machines.tpu.program.addresses import (
     walked,
 )
 from tpusim.machines.tpu.program.program import Buffer, Constant, ExplainedProgram, Explanation, Program, StepCounts
-from tpusim.machines.tpu.program.steps import Step, Stream
+from tpusim.machines.tpu.program.rows import Rows
+from tpusim.machines.tpu.program.steps import Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
@@ -105,7 +105,7 @@ class Pointed:
         for key in dict.fromkeys(self.keys):
             walks = (walked(walk) for walk in key[1])
             self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
-        self.streams = [index for index, step in enumerate(program.steps) if isinstance(step, Stream)]
+        self.streams = np.flatnonzero(program.rows.are(Stream)).tolist()
         self.brought = _brought(program)
         self.firsts = dict(zip(self.tables, accumulate(map(np.size, self.tables.values()), initial=0), strict=False))
         self.tensor = Tensor(NAME, (1, sum(map(np.size, self.tables.values()))), number_bytes=self.bytes)
@@ -122,7 +122,7 @@ class Pointed:
             program,
             tensors=(*program.tensors, self.tensor),
             buffers=(*program.buffers, Buffer(NAME, program.words, self.words, 1)),
-            steps=self._steps(),
+            steps=self._rows(),
             constants=(*program.constants, Constant(NAME, numbers.astype(np.int32).tobytes())),
         )
 
@@ -130,7 +130,7 @@ class Pointed:
         """A load of a table as a fill, and the step before which it stands: the first that brings what only the pass
         that needs it or later ones wait for, or the preload of the pass before; once what was there has been read.
         """
-        ahead = self.without.streams[max(0, load.first - 1)].preload
+        ahead = int(self.without.rows.table["preload"][self.streams[max(0, load.first - 1)]])
         freed = (self.streams[load.before.last],) if load.before else ()
         place = max(min(ahead, self.brought[load.first]), *(index + 1 for index in freed), 0)
         first, size = self.firsts[load.key], self.tables[load.key].size
@@ -139,40 +139,40 @@ class Pointed:
         moved = whole_bursts(size * self.bytes, self.hardware.hbm.burst_bytes)
         return place, load, Fill(freed, self.tensor, (part,), moved)
 
-    def _steps(self) -> tuple[Step, ...]:
-        """The steps with fills in their places, and passes that wait for theirs and read through pointers."""
-        before: defaultdict[int, list[tuple[Tenancy, Fill]]] = defaultdict(list)
-        for place, load, fill in self.fills:
-            before[place].append((load, fill))
-        steps: list[Step] = []
-        at: dict[int, int] = {}
-        filled: dict[Tenancy, int] = {}
-        uses = iter(self.uses)
+    def _rows(self) -> Rows:
+        """The rows with fills in their places, and passes that wait for theirs and read through pointers."""
+        rows, count = self.without.rows, len(self.without.rows)
+        number = {load: count + at for at, (_, load, _) in enumerate(self.fills)}
+        waits = [(each, number[load]) for each, load in zip(self.streams, self.uses, strict=True)]
+        waits += [(number[load], each) for _, load, fill in self.fills for each in fill.after]
+        known: dict[tuple[int, Feed, int], Stream] = {}
+        passes: dict[int, Stream] = {}
+        for at, load in zip(self.streams, self.uses, strict=True):
+            step, recipe = rows[at], rows.recipes[mine := int(rows.table["recipe"][at])]
+            assert isinstance(step, Stream)
+            assert isinstance(recipe, Stream)
+            key = mine, step.reads, load.base
+            if key not in known:
+                known[key] = replace(recipe, reads=self._feed(step.reads, load.base))
+            passes[at] = known[key]
+        # A fill stands before its step; several keep their order.
+        places = [*range(count), *(place - 0.5 for place, *_ in self.fills)]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        fills = Rows.of([replace(fill, after=()) for *_, fill in self.fills])
+        pairs = np.array(waits, np.int64).T
+        return Rows.together([rows.exchanged(passes), fills]).arranged(order, (pairs[0], pairs[1]))
 
-        @cache
-        def feed(reads: Feed, slot: int) -> Feed:
-            """What passes that read so read through pointers of a table in a slot."""
-            repeat, _ = key = self.known[reads]
-            pixels, together = self.tables[key].shape
-            table = PointerTable(self.bases[slot], pixels, together, self.per_word, repeat)
-            stored = np.count_nonzero(self.tables[key] % 2 == 0, axis=0).tolist()
-            groups = []
-            for which, group in enumerate(reads.groups):
-                base = group.pattern.base if isinstance(group.pattern, Counters) else 0
-                groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
-            return Feed(tuple(groups))
-
-        for index, step in enumerate(self.without.steps):
-            for load, fill in before[index]:
-                filled[load] = len(steps)
-                steps.append(fill.renumbered(at))
-            at[index] = len(steps)
-            step = step.renumbered(at)
-            if isinstance(step, Stream):
-                load = next(uses)
-                step = replace(step, after=(*step.after, filled[load]), reads=feed(step.reads, load.base))
-            steps.append(step)
-        return tuple(steps)
+    def _feed(self, reads: Feed, slot: int) -> Feed:
+        """What passes that read so read through pointers of a table in a slot."""
+        repeat, _ = key = self.known[reads]
+        pixels, together = self.tables[key].shape
+        table = PointerTable(self.bases[slot], pixels, together, self.per_word, repeat)
+        stored = np.count_nonzero(self.tables[key] % 2 == 0, axis=0).tolist()
+        groups = []
+        for which, group in enumerate(reads.groups):
+            base = group.pattern.base if isinstance(group.pattern, Counters) else 0
+            groups.append(group._replace(pattern=Pointers(table, which, base, stored[which])))
+        return Feed(tuple(groups))
 
 
 def places(tables: Sequence[int], base: int, hardware: Hardware) -> tuple[list[int], int]:
@@ -206,14 +206,13 @@ def _brought(program: Program) -> list[int]:
     """For each pass, the first step that brings what no pass before it, but it or one after it waits for; biases
     apart, which come long before they are waited for.
     """
-    seen: set[int] = set()
-    news = []
-    for stream in program.streams:
-        waits = {*stream.after, *program.steps[stream.preload].after} - seen
+    rows, news, seen = program.rows, list[int](), set[int]()
+    brings = np.array([isinstance(each, Inbound) and each.tensor.name != BIAS for each in rows.recipes])
+    brings = brings[rows.table["recipe"]]
+    for at in np.flatnonzero(rows.are(Stream)).tolist():
+        waits = {*rows.after(at), *rows.after(rows.table["preload"][at])} - seen
         seen |= waits
-        fills = ((each, program.steps[each]) for each in waits)
-        own = (at for at, each in fills if isinstance(each, Inbound) and each.tensor.name != BIAS)
-        news.append(min(own, default=len(program.steps)))
+        news.append(min((each for each in waits if brings[each]), default=len(rows)))
     return [*accumulate(reversed(news), min)][::-1]
 
 

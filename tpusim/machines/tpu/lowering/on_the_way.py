@@ -10,7 +10,7 @@ adds. At the end the sums go to HBM and come back element by element, so that th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
@@ -26,6 +26,7 @@ from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Doing, Fill, 
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
+    Alike,
     Area,
     Compute,
     Key,
@@ -164,7 +165,7 @@ class WorkedUnits(Units):
         cuts = {each.name: each.cut for each in self.core.areas}
         # A need comes up often; in the order of units, so that the same layer always gets the same words.
         known = {need: None for unit in self.core.units() for need in unit.needs}
-        due = [*known]
+        due, seen = [*known], set[tuple[str, Hashable]]()
         while due:
             area, key = due.pop()
             cut = cuts.get(area)
@@ -172,16 +173,29 @@ class WorkedUnits(Units):
                 # What a piece needs may be made of the ifmap itself.
                 due += [each for each in piece.needs if each not in known]
                 known |= dict.fromkeys(piece.needs)
+                if kind := _of_channels(piece.alike, way.axis):
+                    if (area, kind.key) in seen:
+                        continue
+                    seen.add((area, kind.key))
                 for each in piece.brings(0, *[0] * len(piece.needs)):
                     for part in each.parts if isinstance(each, Moves) and each.tensor.name == way.tensor.name else ():
                         found[self._place(part, way.axis)] = None
         return found
 
     @cached_property
+    def _first_of_kinds(self) -> list[Unit]:
+        """The first of the units that leave results of the same channels in the same way."""
+        found: dict[Hashable, Unit] = {}
+        for unit in self._leaving:
+            kind = _of_channels(self.core.left_alike(unit), CHANNEL)
+            found.setdefault(kind.key if kind else unit.needs[unit.leaves], unit)
+        return [*found.values()]
+
+    @cached_property
     def _going(self) -> dict[MetNumbers, int]:
         """The places of channels in results, each with its number."""
         found: dict[MetNumbers, int] = {}
-        for unit in self._leaving:
+        for unit in self._first_of_kinds:
             for part in self.core.spill(unit, 0).parts:
                 if part.feed is not None:
                     raise UnsuitableError(f"its results do not go word by word{_NOT_SO}")
@@ -225,7 +239,7 @@ class WorkedUnits(Units):
         # A spill that comes at once ends the gap of its unit.
         gaps = with_the_spill(max(1, self.core.policy.lag))
         if maps := len(self._maps):
-            words, brings = maps * results.words, in_one(self._bring_maps, maps)
+            words, brings = maps * results.words, in_one(self._bring_maps, maps, self._map_alike)
             areas.append(Area(MAPS, OFMAP, words, results.count, results.lanes, brings, late=True, gaps=gaps))
         for name, way in self._ways.items():
             if count := _numbered(way):
@@ -296,7 +310,8 @@ class WorkedUnits(Units):
                     yield each
 
         steps, chained = piece.steps * len(way.ops), len(way.ops) > 1
-        return piece._replace(brings=brings, needs=needs, steps=steps, chained=chained)
+        alike = _of_channels(piece.alike, way.axis) if numbered else piece.alike
+        return piece._replace(brings=brings, needs=needs, steps=steps, chained=chained, alike=alike)
 
     def _made(self, way: _Way, moves: Moves, first: int) -> Iterator[Moves]:
         """Transfers that bring a part of a tensor; numbers stand from word `first` on."""
@@ -340,6 +355,11 @@ class WorkedUnits(Units):
     def _known(self) -> dict[SlotNeed, Unit]:
         return {unit.needs[unit.leaves]: unit for unit in self._leaving}
 
+    def alike(self, unit: Unit) -> Hashable:
+        if unit.about == TOTALS or unit.makes == TALLIED or not unit.needs:
+            return None
+        return self.core.alike(self._core(unit))
+
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterable[Act]:
         if unit.about == TOTALS:
             return self._added(*bases)
@@ -357,6 +377,16 @@ class WorkedUnits(Units):
         if unit.about == TOTALS:
             return self._moved_out(base)
         return self.core.spill(self._core(unit), base)
+
+    def left_alike(self, unit: Unit) -> Alike | None:
+        if unit.makes == TALLIED or unit.about == TOTALS:
+            return None
+        found, begins = _of_channels(self.core.left_alike(self._core(unit)), CHANNEL), unit.needs[unit.leaves]
+        # The first results of their channels begin the sums, to which others are added.
+        return found and Alike((found.key, begins if begins in self._beginning else None), found.origin)
+
+    def _map_alike(self, key: Key) -> Alike | None:
+        return self.core.left_alike(self._known[SlotNeed(self._results.name, key)])
 
     def _bring_maps(self, key: Key, base: int) -> Iterator[Moves]:
         """Moves of the second maps of the ops behind, for one result."""
@@ -389,10 +419,15 @@ class WorkedUnits(Units):
     def _first(self) -> dict[MetNumbers, tuple[SlotNeed, int]]:
         """The first result, and its part, that is added to the sums of a place."""
         found: dict[MetNumbers, tuple[SlotNeed, int]] = {}
-        for unit in self._leaving if self._tallies else ():
+        for unit in self._first_of_kinds if self._tallies else ():
             for number, part in enumerate(self.core.spill(unit, 0).parts):
                 found.setdefault(self._place(part), (unit.needs[unit.leaves], number))
         return found
+
+    @cached_property
+    def _beginning(self) -> set[SlotNeed]:
+        """Results with which sums begin."""
+        return {need for need, _ in self._first.values()}
 
     @cached_property
     def _portions(self) -> list[range]:
@@ -463,6 +498,11 @@ class WorkedUnits(Units):
 def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
     """Return a piece whose moves depend on no key."""
     return [piece]
+
+
+def _of_channels(alike: Alike | None, axis: int) -> Alike | None:
+    """What moves are that are alike and begin with the same channels along an axis, if their tensor has it."""
+    return Alike((alike.key, alike.origin[axis]), alike.origin) if alike and axis < len(alike.origin) else None
 
 
 def _numbered(way: _Way) -> int:

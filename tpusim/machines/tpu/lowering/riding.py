@@ -9,7 +9,7 @@ tensor is not added to these, as no words are kept for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
+    Alike,
     Area,
     Bias,
     Compute,
@@ -140,7 +141,8 @@ class RidingUnits(Units):
                 left = self.core.spill(self._leaving[key], base)
                 return [left._replace(tensor=replace(left.tensor, name=OTHER))]
 
-            areas[results.name] = replace(results, cut=in_one(other), late=True, gaps=gaps)
+            cut = in_one(other, alike=lambda key: self.core.left_alike(self._leaving[key]))
+            areas[results.name] = replace(results, cut=cut, late=True, gaps=gaps)
         if self.layer.bias:
             lanes = max(map(len, self._words))
             areas[BIAS] = Area(BIAS, BIAS, len(self._words), 1, lanes, in_one(self._biases), late=True, gaps=gaps)
@@ -162,6 +164,13 @@ class RidingUnits(Units):
             return None
         added = sum(unit.leaves >= 0 for unit in self.core.units()) if self.layer.adds else 0
         return found._replace(transfers=found.transfers + added + self.layer.bias)
+
+    def alike(self, unit: Unit) -> Hashable:
+        """Units that leave results are alike where the words of their biases are the same."""
+        if unit.leaves < 0:
+            return self.core.alike(unit)
+        found = self.core.alike(self._leaving[unit.needs[unit.leaves].key]) if self._by_passes else None
+        return found and (found, self._words[self.core.channels(unit)] if self.layer.bias else 0)
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
         if unit.leaves < 0:
@@ -202,6 +211,9 @@ class RidingUnits(Units):
 
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.core.spill(unit, base)
+
+    def left_alike(self, unit: Unit) -> Alike | None:
+        return self.core.left_alike(unit)
 
     # ---- fused operands
 

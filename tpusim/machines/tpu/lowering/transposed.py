@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, ROW, Block, Patch, as_coordinates, portions
 from tpusim.machines.tpu.cut.geometry import NOWHERE, ConvShape, MapAxis, alone, shape_with
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, ColumnFold, K, Plan
 from tpusim.machines.tpu.cut.reduction import Cut, LanePlace, ReductionPass, Tap, TapGroups, stacked
@@ -34,7 +34,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.machines.tpu.search.search import Ranked
-from tpusim.memory.layout import Box
+from tpusim.memory.layout import Box, shifted
 from tpusim.network.ops.array_op import ArrayOp, Scatter
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search", "block.tap_cols"})
@@ -285,6 +285,12 @@ class PhasePlan(Plan):
         every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
         return (len(every) - every.count(NOWHERE)) * len(at.channels)
 
+    def weights_alike(self, at: ColumnFold, group: int, numbers: range) -> None:
+        """Nothing, as each phase has rows of its own."""
+
+    def outputs_alike(self, at: ColumnFold, group: int, block: Block) -> None:
+        """Nothing, as each phase has outputs of its own."""
+
     @cached_property
     def _ks_of(self) -> Callable[[int, Phase], Coordinates]:
         """Filter index k of each array row of a pass, for the columns of a phase; the same for all blocks."""
@@ -372,6 +378,9 @@ class InsertedPlan(Plan):
         )
         cell = self.shape.cell
         return Counters(base, (*counters, *inside), window and range(window.start * cell, window.stop * cell))
+
+    def outputs_alike(self, at: ColumnFold, group: int, block: Block) -> None:
+        """Nothing, as a cell has several outputs."""
 
     def outputs(self, at: ColumnFold, group: int, block: Block, base: int) -> tuple[Part, list[Box]]:
         """All outputs of the cells, which are neighbours in the ofmap."""

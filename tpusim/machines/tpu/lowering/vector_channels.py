@@ -14,7 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions, shifted
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions
 from tpusim.machines.tpu.cut.tiling import delay_of, fitting
 from tpusim.machines.tpu.cut.traffic import Traffic, Turn
 from tpusim.machines.tpu.description import Hardware
@@ -23,7 +23,7 @@ from tpusim.machines.tpu.lowering.vector import IGNORED, IMAGES_IN_LANES, feed, 
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule import units as scheduled
-from tpusim.memory.layout import Box
+from tpusim.memory.layout import Box, shifted
 from tpusim.network.ops.channels import ChannelSum
 from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking

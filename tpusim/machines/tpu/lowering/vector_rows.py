@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, halves, padded, portions, shifted, word_groups
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, halves, padded, portions, word_groups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, too_small
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import beat_of
@@ -41,7 +41,7 @@ from tpusim.machines.tpu.schedule.units import (
     when_needed,
     with_the_one_ahead,
 )
-from tpusim.memory.layout import Box
+from tpusim.memory.layout import Box, shifted
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.rows import RowOp, Stage
 from tpusim.result.records import Blocking

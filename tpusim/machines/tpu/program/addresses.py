@@ -233,15 +233,29 @@ def in_slot(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlotPlaces:
-    """Places of slots, the first of which begins at word `firsts[at]`: what addresses relative to them become."""
+    """Places of slots, the first of which begins at word `firsts[at]`: what addresses relative to them become.
+
+    `origin`, where it is given, is the element of a tensor to which a transfer's elements are relative.
+    """
 
     firsts: Sequence[int]
     at: int = 0
+    origin: tuple[int, ...] = ()
 
     def __call__(self, address: int) -> int:
         """The word of an address; one that is relative to no slot stays as it is."""
         number = address + _NEAR >> _SLOT_BITS
         return address if number < 1 else self.firsts[self.at + number - 1] + address - in_slot(number - 1)
+
+
+def places_of(addresses: Addresses, slots: Addresses, at: Addresses) -> Addresses:
+    """Words of addresses, each relative to one of the slots from its place `at` in `slots` on, or to none."""
+    numbers = addresses + _NEAR >> _SLOT_BITS
+    relative = numbers > 0
+    found = addresses.copy()
+    numbers = numbers[relative]
+    found[relative] += slots[at[relative] + numbers - 1] - (numbers << _SLOT_BITS)
+    return found
 
 
 class Counter(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+import numpy as np
+
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Picked, Pointers
@@ -28,7 +30,7 @@ from tpusim.machines.tpu.program.transfers import (
 
 
 def check_program(program: Program, hardware: Hardware) -> None:
-    """Check every step.
+    """Check every recipe once, and every row by its columns.
 
     Raises:
         CheckFailed: when a step names lanes, rows, columns or words that the machine does not have, or contradicts
@@ -40,28 +42,65 @@ def check_program(program: Program, hardware: Hardware) -> None:
         raise CheckFailed(f"the Program takes {program.bank_words} words of banks; there are {hardware.bank_words}")
     if program.word_cycles < 0:
         raise CheckFailed(f"the Program makes words ready in {program.word_cycles} cycles")
+    rows = program.rows
     widest = program.widest_word(hardware.vector_memory.word_elements)
-    picked = {step.picks.per_word for step in program.vectors if step.picks}
+    picked = {step.picks.per_word for step, _ in rows.done(Vector) if step.picks}
     # The vector unit has one reader of pointers, with one size of pointer.
     if len(picked) > 1:
         raise CheckFailed("steps pick elements by pointers of several sizes")
     for per_word in (*picked, *(table.per_word for table in program.tables)):
         if per_word > widest:
             raise CheckFailed(f"a step reads {per_word} pointers a word; no word holds more than {widest} numbers")
-    if lost := {step.bus for step in program.steps if isinstance(step, Transfer)} - hardware.pipes.keys():
+    if lost := {step.bus for step, _ in rows.done(Transfer)} - hardware.pipes.keys():
         raise CheckFailed(f"transfers need a bus of {' and '.join(sorted(lost))}; there is {', '.join(hardware.pipes)}")
     limits = {"row": hardware.array.rows, "column": hardware.array.cols, "lane": hardware.lanes}
-    for index, step in enumerate(program.steps):
+    done, firsts = np.unique(rows.table["recipe"], return_index=True)
+    for number, at in zip(done.tolist(), firsts.tolist(), strict=True):
+        step = rows.recipes[number]
         for what, first, stop in _named(step):
             if first < 0 or stop > limits[what]:
                 raise CheckFailed(
-                    f"step {index} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
+                    f"step {at} ({step.label}) names {what}s [{first}, {stop}); the machine has {limits[what]}"
                 )
-        for wrong in _contradictions(index, program, hardware):
-            raise CheckFailed(f"step {index} ({step.label}) {wrong}")
+        for wrong in _contradictions(step, hardware):
+            raise CheckFailed(f"step {at} ({step.label}) {wrong}")
+    for at, wrong in _contradictory(program, hardware):
+        raise CheckFailed(f"step {at} ({rows[at].label}) {wrong}")
     # Checks of the Program as a whole come last, as they assume sound steps.
     for wrong in _crowded(program, hardware):
         raise CheckFailed(wrong)
+
+
+def _contradictory(program: Program, hardware: Hardware) -> Iterator[tuple[int, str]]:
+    """Problems of rows, each with its number, as the end of a sentence."""
+    rows, table, queues = program.rows, program.rows.table, hardware.array.queues
+    recipes, arrays, loads, streams = table["recipe"], table["array"], rows.are(Preload), rows.are(Stream)
+    sizes = np.array(
+        [(each.rows, each.cols) if isinstance(each, Preload | Stream) else (0, 0) for each in rows.recipes]
+    )
+    sizes = sizes.reshape(-1, 2)[recipes]
+    pointed = np.array([isinstance(each, Stream) and each.reads.table is not None for each in rows.recipes])[recipes]
+    late = np.flatnonzero(table["delay"] < 0)
+    yield from ((at, f"begins {-table['delay'][at]} cycles before it can") for at in late.tolist())
+    for at in np.flatnonzero(loads & ((arrays < 0) | (arrays >= queues))).tolist():
+        yield at, f"is for array {arrays[at]}; the machine has {queues} with weights of their own"
+    for at in np.flatnonzero(streams).tolist():
+        loaded = int(table["preload"][at])
+        if not 0 <= loaded < len(rows) or not loads[loaded] or (sizes[loaded] != sizes[at]).any():
+            yield at, "uses {} x {} weights that step {} does not load".format(*sizes[at].tolist(), loaded)
+        elif arrays[loaded] and pointed[at]:
+            yield at, f"reads pointers for array {arrays[loaded]}; they are read for the first array alone"
+    fills = np.array([each.word_fill for each in program.all_paces])[list(program.numbers_of_paces)]
+    vectors = np.flatnonzero(rows.are(Vector))
+    _, firsts = np.unique(recipes[vectors].astype(np.int64) << 32 | fills[vectors], return_index=True)
+    for at in vectors[firsts].tolist():
+        step = rows.recipes[recipes[at]]
+        assert isinstance(step, Vector)
+        yield from ((at, wrong) for wrong in _unworkable(step, int(fills[at]), hardware))
+    reading = [isinstance(each, Inbound | Prefetch) and each.tensor.name in program.makers for each in rows.recipes]
+    for at in np.flatnonzero(np.array(reading)[recipes]).tolist():
+        if isinstance(made := rows[at], Transfer) and not program.sources(made):
+            yield at, f"reads a {made.tensor.name} that it does not wait for"
 
 
 def _named(step: Step) -> Iterator[tuple[str, int, int]]:
@@ -84,17 +123,11 @@ def _named(step: Step) -> Iterator[tuple[str, int, int]]:
                     yield "lane", first, first + part.lanes
 
 
-def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterator[str]:
-    """Problems of one step, each as the end of a sentence."""
-    step = program.steps[index]
+def _contradictions(step: Step, hardware: Hardware) -> Iterator[str]:
+    """Problems of a recipe, each as the end of a sentence."""
     word_elements, element = hardware.vector_memory.word_elements, hardware.vector_memory.element_bytes
     match step:
         case Stream():
-            preload = program.steps[step.preload]
-            if not isinstance(preload, Preload) or (preload.rows, preload.cols) != (step.rows, step.cols):
-                yield f"uses {step.rows} x {step.cols} weights that step {step.preload} does not load"
-            elif preload.array and step.reads.table:
-                yield f"reads pointers for array {preload.array}; they are read for the first array alone"
             yield from _misfits(step.reads, step.words)
             if any(group.first_lane >= step.rows for group in step.reads.groups):
                 yield f"feeds rows beyond its {step.rows}"
@@ -112,12 +145,6 @@ def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterato
         case Preload():
             if step.words != -(-step.rows // word_elements):
                 yield f"reads {step.words} words for {step.rows} weights"
-            if step.delay < 0:
-                yield f"begins {-step.delay} cycles before it can"
-            if not 0 <= step.array < (queues := hardware.array.queues):
-                yield f"is for array {step.array}; the machine has {queues} with weights of their own"
-        case Vector():
-            yield from _unworkable(step, program.fill_of(index), hardware)
         case Keep():
             if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
                 yield "keeps words that do not follow one another, or copies"
@@ -129,12 +156,6 @@ def _contradictions(index: int, program: Program, hardware: Hardware) -> Iterato
             most = hardware.word_bytes // (step.tensor.number_bytes or element)
             if any(not 0 < part.per_word <= most for part in step.parts):
                 yield f"puts more elements into a word than its {most}"
-            if (
-                isinstance(step, Inbound | Prefetch)
-                and step.tensor.name in program.makers
-                and not program.sources(step)
-            ):
-                yield f"reads a {step.tensor.name} that it does not wait for"
             if isinstance(step, Prefetch) and (step.bus, step.to.place.bus) != (HBM.bus, SCRATCH.bus):
                 yield "brings nothing from HBM to the scratch memory"
             for part in step.parts:
@@ -162,14 +183,14 @@ def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
         if place.bus and any(program.tensor(source).place != place for source in each.sources):
             yield f"{each.tensor} does not lie where {' and '.join(each.sources)} is"
     steps: dict[str, list[int]] = {}
-    prefetched = set[str]()
-    for index, step in enumerate(program.steps):
+    prefetched = {step.to.name for step, _ in program.rows.done(Prefetch) if step.to.place.base is not None}
+    for number, step in enumerate(program.rows.recipes):
         for tensor in {step.tensor, step.written} if isinstance(step, Transfer) else ():
             if tensor and tensor.place.base is not None:
-                steps.setdefault(home.get(tensor.name, tensor.name), []).append(index)
-                prefetched |= {tensor.name} if isinstance(step, Prefetch) else set()
+                used = np.flatnonzero(program.rows.table["recipe"] == number).tolist()
+                steps.setdefault(home.get(tensor.name, tensor.name), []).extend(used)
     # A tensor lives from the first step that uses it to the last.
-    lives = [(program.tensor(name), range(used[0], used[-1] + 1)) for name, used in steps.items()]
+    lives = [(program.tensor(name), range(min(used), max(used) + 1)) for name, used in steps.items()]
     for at, (tensor, life) in enumerate(lives):
         area = tensor.extent(hardware.element_bytes)
         if area.stop > capacity:
@@ -195,8 +216,8 @@ def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str
     elif not OPERATIONS[step.operation].fits(step.counts):
         operands, scalars, coefficients = step.counts
         yield f"is to {step.operation} {operands} operands by {scalars} scalars and {coefficients} coefficients"
-    if step.words < 1 or step.delay < 0:
-        yield f"makes {step.words} words, {step.delay} cycles after it can"
+    if step.words < 1:
+        yield f"makes {step.words} words"
     if step.scalars.words != -(-step.scalars.numbers // word_elements):
         yield f"reads {step.scalars.words} words for {step.scalars.numbers} scalars"
     if step.scalars.words > most:

@@ -30,7 +30,7 @@ from tpusim.machines.tpu.definition import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
-from tpusim.machines.tpu.program.rows import Rows
+from tpusim.machines.tpu.program.rows import Kind, Rows
 from tpusim.machines.tpu.program.steps import Step, Stream, Use, Vector
 from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
@@ -173,7 +173,7 @@ class Program:
     @cached_property
     def streams(self) -> tuple[Stream, ...]:
         """Streams, in the order in which the array takes them."""
-        return tuple(step for step in self.steps if isinstance(step, Stream))
+        return self._made_of(Stream)
 
     @cached_property
     def passes(self) -> int:
@@ -189,7 +189,11 @@ class Program:
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
         """Vector steps, in order."""
-        return tuple(step for step in self.steps if isinstance(step, Vector))
+        return self._made_of(Vector)
+
+    def _made_of(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        steps = (self.rows[at] for at in np.flatnonzero(self.rows.are(kind)).tolist())
+        return tuple([step for step in steps if isinstance(step, kind)])
 
     @cached_property
     def works(self) -> bool:
@@ -236,6 +240,11 @@ class Program:
     def numbers_of_paces(self) -> Sequence[int]:
         """Number of each step's pace among those of `frames`: a preload has that of its passes."""
         return self._paced[1]
+
+    @property
+    def all_paces(self) -> tuple[Pace, ...]:
+        """The different paces, in the order of `frames`."""
+        return self._paced[0]
 
     def number_of_pace(self, index: int) -> int:
         """Number of the pace of a step among those of `frames`: a preload has that of its passes."""
@@ -322,12 +331,12 @@ class Program:
         """Steps that write the tensor of a fill or a prefetch, and that it waits for: all of the tensor must be there
         first.
         """
-        made = self.makers.get(step.tensor.name, ())
+        made, rows = self.makers.get(step.tensor.name, ()), self.rows
         # A spill reads nothing that other steps have brought to HBM.
         if not made or isinstance(step, Spill):
             return []
-        writers = ((at, each) for at in step.after if isinstance(each := self.steps[at], Transfer))
-        return [at for at, each in writers if each.written and each.written.name in made]
+        writers = ((at, rows.recipes[rows.table["recipe"][at]]) for at in step.after)
+        return [at for at, each in writers if isinstance(each, Transfer) and each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
         """The Program with given operands for every layer, in place of what earlier layers have made."""
@@ -342,15 +351,25 @@ class Program:
         readers = [each.tensor for each in self.handed if each.sources == (name,) and not each.same]
         return [each for each in readers if self.tensor(each).place == LANES]
 
+    def bytes_moved(self, tensor: str = "", kind: type[Transfer] = Transfer) -> int:
+        """Bytes that transfers of a kind move over a bus, of a tensor or of all."""
+        moves = self.rows.done(kind)
+        return sum(step.hbm_bytes * count for step, count in moves if tensor in ("", step.tensor.name))
+
     def lying(self, names: Collection[str], place: Place) -> Program:
         """The Program with the tensors of these names at a place."""
         tensors = {each.name: replace(each, place=place) if each.name in names else each for each in self.tensors}
-        steps = (
+        recipes = [
             replace(each, tensor=tensors[each.tensor.name])
             if isinstance(each, Transfer) and each.tensor.name in names else each
-            for each in self.steps
-        )  # fmt: skip
-        return replace(self, tensors=tuple(tensors.values()), steps=tuple(steps)) if names else self
+            for each in self.rows.recipes
+        ]  # fmt: skip
+        return replace(self, tensors=tuple(tensors.values()), steps=self.rows.having(recipes)) if names else self
+
+    def moved(self, words: int) -> Program:
+        """The Program so many words further on in all lanes; its rows must be movable."""
+        buffers = tuple([replace(each, base=each.base + words) for each in self.buffers])
+        return replace(self, buffers=buffers, steps=self.rows.moved(words))
 
     def tensor(self, name: str) -> Tensor:
         """The tensor of a name."""
@@ -373,17 +392,20 @@ class Program:
     @cached_property
     def use(self) -> Use:
         """Use of the machine by all steps together; padding and lanes without a part make no access."""
-        return _together(self._uses_of_recipes, self.rows.counts)
+        return _together([*zip(self._uses_of_recipes, self.rows.counts.tolist(), strict=True)])
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
         """Use of the machine by each layer's steps, for a Program of several layers."""
-        layers, recipes = np.array(self.layers, np.int64), self.rows.table["recipe"]
-        counts = (
-            np.bincount(recipes[layers == number], minlength=len(self.rows.recipes))
-            for number in range(max(self.layers, default=-1) + 1)
+        layers = np.array(self.layers, np.int64)
+        done, counts = np.unique(layers << 32 | self.rows.table["recipe"], return_counts=True)
+        # Few recipes are done in each layer.
+        firsts = np.searchsorted(done >> 32, np.arange(layers.max(initial=-1) + 2))
+        of = self._uses_of_recipes
+        every = [*zip((done & 0xFFFFFFFF).tolist(), counts.tolist(), strict=True)]
+        return tuple(
+            _together([(of[recipe], count) for recipe, count in every[first:end]]) for first, end in pairwise(firsts)
         )
-        return tuple(_together(self._uses_of_recipes, each) for each in counts)
 
     @cached_property
     def _uses_of_recipes(self) -> list[Use]:
@@ -397,11 +419,10 @@ class Program:
         return tuple(last.values())
 
 
-def _together(uses: Sequence[Use], counts: NDArray[np.int64]) -> Use:
-    """Use by recipes that are done so often each. Python's numbers have no end, which bytes of a giant layer need."""
-    done = counts.nonzero()[0].tolist()
-    columns = zip(*(uses[each] for each in done), strict=True)
-    return Use(*(sum(map(mul, each, counts[done].tolist())) for each in columns)) if done else Use()
+def _together(uses: Sequence[tuple[Use, int]]) -> Use:
+    """Uses that come so often each. Python's numbers have no end, which bytes of a giant layer need."""
+    counts = [count for _, count in uses]
+    return Use(*(sum(map(mul, each, counts)) for each in zip(*(use for use, _ in uses), strict=True)))
 
 
 @dataclass(frozen=True)

@@ -8,25 +8,46 @@ waits and addresses is made of its row only when somebody asks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from itertools import accumulate, chain, repeat
+from types import UnionType
+from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.tpu.program.addresses import SlotPlaces
+from tpusim.machines.tpu.program.addresses import SlotPlaces, places_of
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.transfers import Transfer
 
 ROW = np.dtype(
-    [("recipe", "i4"), ("array", "i4"), ("preload", "i4"), ("delay", "i4"), ("slots", "i4"), ("waits", "i4")]
-)
+    [
+        ("recipe", "i4"), ("array", "i4"), ("preload", "i4"), ("delay", "i4"), ("slots", "i4"), ("origin", "i4"),
+        ("waits", "i4"),
+    ]
+)  # fmt: skip
 """A row: number of its recipe; array with weights of its own, -1 for steps of other units; row of the preload of a
-pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot, and in `Rows.waits` of its first
-wait.
+pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot, -1 where addresses are relative
+to none; place in `Rows.origins` of the
+element to which those of a transfer are relative, -1 where they are not; place in `Rows.waits` of its first wait.
 """
 Kind = TypeVar("Kind", bound=Step)
+Numbers: TypeAlias = NDArray[np.int64]
+
+
+class WordRanges(NamedTuple):
+    """Ranges of words that rows use: of each the number of the row, its first word, and the word after its last."""
+
+    rows: Numbers
+    starts: Numbers
+    stops: Numbers
+
+    def once(self, words: int) -> tuple[Numbers, Numbers, Numbers]:
+        """The different ranges in a memory of so many words: their starts, their stops, and which one each is."""
+        stops = np.minimum(self.stops, words)
+        every, which = np.unique(self.starts << 32 | stops, return_inverse=True)
+        return every >> 32, every & 0xFFFFFFFF, which
 
 
 class Rows(Sequence[Step]):
@@ -37,12 +58,18 @@ class Rows(Sequence[Step]):
         recipes: what steps do, without waits, relative to their slots.
         slots: first words of areas, those of a row side by side.
         waits: rows that are waited for, those of a row side by side; `ends` has the end of each row's.
+        origins: elements of tensors, a number for each axis.
     """
 
     def __init__(
-        self, table: NDArray[Any], recipes: Sequence[Step], slots: Sequence[int], waits: NDArray[np.int32]
+        self,
+        table: NDArray[Any],
+        recipes: Sequence[Step],
+        slots: Sequence[int],
+        waits: NDArray[np.int32],
+        origins: Sequence[int] = (),
     ) -> None:
-        self.table, self.recipes, self.slots, self.waits = table, recipes, slots, waits
+        self.table, self.recipes, self.slots, self.waits, self.origins = table, recipes, slots, waits, origins
         self.ends = np.append(table["waits"][1:], len(waits)).astype(np.int32)
         self._made: list[Step | None] = [None] * len(table)
 
@@ -67,6 +94,77 @@ class Rows(Sequence[Step]):
         found = writer.rows()
         found._made[:] = steps
         return found
+
+    @classmethod
+    def together(cls, several: Sequence[Rows]) -> Rows:
+        """Rows one part after another; a recipe that several parts share is one."""
+        recipes: dict[int, tuple[int, Step]] = {}
+        tables, slots, origins, waits = list[NDArray[Any]](), list[int](), list[int](), list[NDArray[np.int32]]()
+        first = waited = 0
+        for each in several:
+            table = each.table.copy()
+            mine = [recipes.setdefault(id(recipe), (len(recipes), recipe))[0] for recipe in each.recipes]
+            table["recipe"] = np.array(mine, np.int32)[table["recipe"]]
+            for name, by in (("preload", first), ("slots", len(slots)), ("origin", len(origins))):
+                table[name][table[name] >= 0] += by
+            table["waits"] += waited
+            tables.append(table)
+            waits.append(each.waits + np.int32(first))
+            slots += each.slots
+            origins += each.origins
+            first, waited = first + len(table), waited + len(each.waits)
+        found = [recipe for _, recipe in recipes.values()]
+        return cls(np.concatenate(tables), found, slots, np.concatenate(waits), origins)
+
+    @property
+    def movable(self) -> bool:
+        """Whether all addresses are relative to slots, which can be elsewhere."""
+        return bool((self.table["slots"] >= 0).all())
+
+    def moved(self, words: int) -> Rows:
+        """The rows with their slots so many words further on."""
+        return self.placed([each + words for each in self.slots])
+
+    def placed(self, slots: Sequence[int]) -> Rows:
+        """The rows with their slots elsewhere."""
+        return Rows(self.table, self.recipes, slots, self.waits, self.origins)
+
+    def having(self, recipes: Sequence[Step]) -> Rows:
+        """The rows with other recipes in the place of theirs."""
+        return Rows(self.table, recipes, self.slots, self.waits, self.origins)
+
+    def exchanged(self, recipes: Mapping[int, Step]) -> Rows:
+        """The rows with recipes of their own for some of them, by number; a recipe that several have is one."""
+        known, more = dict[int, int](), [*self.recipes]
+        table = self.table.copy()
+        for at, recipe in recipes.items():
+            number = table["recipe"][at] = known.setdefault(id(recipe), len(more))
+            more += [recipe] if number == len(more) else []
+        left, table["recipe"] = np.unique(table["recipe"], return_inverse=True)
+        return Rows(table, [more[each] for each in left.tolist()], self.slots, self.waits, self.origins)
+
+    def after(self, at: int) -> list[int]:
+        """The rows that a row waits for."""
+        found: list[int] = self.waits[self.table["waits"][at] : self.ends[at]].tolist()
+        return found
+
+    def arranged(self, order: Iterable[int], more: tuple[Numbers, Numbers] | None = None) -> Rows:
+        """The rows in another order, of rows whose numbers are those from before. Each of the first numbers of `more`
+        waits for the second beside it, too.
+        """
+        order = np.fromiter(order, np.int64, len(self))
+        place = np.argsort(order).astype(np.int32)
+        whose: Numbers = np.repeat(np.arange(len(self)), self.ends - self.table["waits"])
+        waits: NDArray[Any] = self.waits
+        if more:
+            whose, waits = np.concatenate([whose, more[0]]), np.concatenate([waits, more[1]])
+        whose = place[whose].astype(np.int64)
+        waits = place[waits]
+        table = self.table[order]
+        table["waits"] = np.append(0, np.bincount(whose, minlength=len(order)).cumsum()[:-1])
+        streams = table["preload"] >= 0
+        table["preload"][streams] = place[table["preload"][streams]]
+        return Rows(table, self.recipes, self.slots, waits[np.lexsort((waits, whose))], self.origins)
 
     def __len__(self) -> int:
         return len(self._made)
@@ -108,17 +206,28 @@ class Rows(Sequence[Step]):
 
     def _step(self, at: int) -> Step:
         """The step of a row."""
-        number, array, preload, delay, slots, waits = self.table[at].tolist()
-        step: Step = self.recipes[number].at(SlotPlaces(self.slots, slots))
-        after = tuple(self.waits[waits : self.ends[at]].tolist())
-        match step:
-            case Preload():
-                return replace(step, after=after, delay=delay, array=array)
-            case Stream():
-                return replace(step, after=after, preload=preload)
-            case Vector():
-                return replace(step, after=after, delay=delay)
-        return replace(step, after=after)
+        number, array, preload, delay, slots, origin, _ = self.table[at].tolist()
+        after = tuple(self.after(at))
+        if origin >= 0 and isinstance(recipe := self.recipes[number], Transfer):
+            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
+            return recipe.at(SlotPlaces(self.slots, slots, element)).behind(after)
+        # Few slots take turns, so most rows do in the same words what rows before have done.
+        words = tuple(self.slots[slots : self._ends[slots]]) if slots >= 0 else ()
+        found = self._located.get((number, words))
+        if found is None:
+            found = self._located[number, words] = self.recipes[number].at(SlotPlaces(words))
+        return found.behind(after, array, preload, delay)
+
+    @cached_property
+    def _ends(self) -> dict[int, int]:
+        """Where the slots of rows end, by where they begin."""
+        firsts = np.unique(self.table["slots"]).tolist()
+        return dict(zip(firsts, [*firsts[1:], len(self.slots)], strict=True))
+
+    @cached_property
+    def _located(self) -> dict[tuple[int, tuple[int, ...]], Step]:
+        """Recipes where their slots are, by number and slots."""
+        return {}
 
     def waited(self, recipe: int) -> list[int]:
         """Recipes of the steps that steps of a recipe wait for."""
@@ -127,6 +236,32 @@ class Rows(Sequence[Step]):
         for at in np.flatnonzero(recipes == recipe).tolist():
             found |= {*recipes[self.waits[self.table["waits"][at] : self.ends[at]]].tolist()}
         return sorted(found)
+
+    def words(self, used: Callable[[Step], Iterable[range]]) -> WordRanges:
+        """The ranges of words that a recipe tells, where its slots are."""
+        of = [[(each.start, each.stop) for each in used(recipe) if each] for recipe in self.recipes]
+        counts = np.array([*map(len, of), 0])
+        ranges, firsts = np.array([*chain.from_iterable(of)], np.int64).reshape(-1, 2), counts.cumsum() - counts
+        mine = self.table["recipe"]
+        rows = np.repeat(np.arange(len(self)), counts[mine])
+        # Ranges of a row lie side by side, those of its recipe as well.
+        at = np.arange(len(rows)) + np.repeat(firsts[mine] - (counts[mine].cumsum() - counts[mine]), counts[mine])
+        starts, stops = ranges[at].T
+        moved = places_of(starts, np.array(self.slots, np.int64), self.table["slots"][rows]) - starts
+        return WordRanges(rows, starts + moved, stops + moved)
+
+    def elements(self, rows: Numbers, axes: int) -> Numbers:
+        """The elements to which those of transfers are relative, [row, axis]."""
+        first = self.table["origin"][rows]
+        found = np.zeros((len(rows), axes), np.int64)
+        if (first >= 0).any():
+            found[first >= 0] = np.array(self.origins)[first[first >= 0, None] + np.arange(axes)]
+        return found
+
+    def are(self, kind: type[Step] | UnionType) -> NDArray[np.bool_]:
+        """A mask of the rows whose recipe is of a kind."""
+        found: NDArray[np.bool_] = np.array([isinstance(each, kind) for each in self.recipes])[self.table["recipe"]]
+        return found
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -144,7 +279,8 @@ class RowWriter:
     """Rows while a Program is written, row by row; recipes that are equal become one."""
 
     def __init__(self) -> None:
-        self._rows, self._waits, self._slots = list[tuple[int, ...]](), list[int](), list[int]()
+        self._rows, self._waits = list[tuple[int, ...]](), list[int]()
+        self._slots, self._origins = list[int](), list[int]()
         self._recipes: list[Step] = []
         self._known: dict[Hashable, int] = {}
 
@@ -170,15 +306,57 @@ class RowWriter:
             found = self._known[key] = self.alone(kind((), *fields))
         return found
 
+    def origin(self, element: Iterable[int]) -> int:
+        """The place of an element, a number for each axis of its tensor."""
+        at = len(self._origins)
+        self._origins += element
+        return at
+
     def write(
-        self, recipe: int, after: Sequence[int], slots: int = 0, array: int = -1, preload: int = -1, delay: int = 0
+        self,
+        recipe: int,
+        after: Sequence[int],
+        slots: int = -1,
+        array: int = -1,
+        preload: int = -1,
+        delay: int = 0,
+        origin: int = -1,
     ) -> int:
         """Add a row, and return its number."""
-        self._rows.append((recipe, array, preload, delay, slots, len(self._waits)))
+        self._rows.append((recipe, array, preload, delay, slots, origin, len(self._waits)))
         self._waits += after
         return len(self._rows) - 1
+
+    def write_pass(
+        self,
+        load: int,
+        to_load: Sequence[int],
+        stream: int,
+        to_stream: Sequence[int],
+        slots: int,
+        array: int,
+        delay: int,
+    ) -> int:
+        """Add the rows of a pass, its preload and its stream, and return the number of the first."""
+        at, waits = len(self._rows), self._waits
+        # A Program may have millions of passes.
+        self._rows.append((load, array, -1, delay, slots, -1, len(waits)))
+        waits += to_load
+        self._rows.append((stream, array, at, 0, slots, -1, len(waits)))
+        waits += to_stream
+        return at
+
+    def write_passes(self, recipes: Sequence[int], after: Sequence[Sequence[int]], slots: int, array: int) -> int:
+        """Add the rows of passes, of each its preload and its stream, and return the number of the last preload."""
+        at, count = len(self._rows), len(recipes)
+        preloads = [-1] * count
+        preloads[1::2] = range(at, at + count, 2)
+        places = accumulate(map(len, after), initial=len(self._waits))
+        self._rows += zip(recipes, repeat(array), preloads, repeat(0), repeat(slots), repeat(-1), places)
+        self._waits += chain.from_iterable(after)
+        return at + count - 2
 
     def rows(self) -> Rows:
         """The rows as a table."""
         table = np.array(self._rows, np.int32).reshape(-1, len(ROW.fields or ())).view(ROW).ravel()
-        return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32))
+        return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32), self._origins)

@@ -98,6 +98,13 @@ class Step:
         """The step where its slots are."""
         return self
 
+    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Self:
+        """The step behind others: on an array, with the weights of a preload, or late, as far as that means something
+        to it.
+        """
+        # Kinds below are made without `replace`, which takes five times as long, as there may be millions.
+        return replace(self, after=after)
+
     def of_layer(self, layer: str) -> Self:
         """The step in a Program of several layers, where tensors are named after their layers."""
         return self
@@ -140,6 +147,9 @@ class Preload(Step):
 
     def at(self, slots: SlotPlaces) -> Self:
         return replace(self, base=slots(self.base), bias=None if self.bias is None else slots(self.bias))
+
+    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Preload:
+        return Preload(after, self.base, self.words, self.rows, self.cols, delay, self.bias, array)
 
     @property
     def bias_words(self) -> int:
@@ -197,6 +207,12 @@ class Stream(Step):
 
     def at(self, slots: SlotPlaces) -> Self:
         return replace(self, reads=self.reads.at(slots), result_base=slots(self.result_base))
+
+    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Stream:
+        return Stream(
+            after, preload, self.reads, self.result_base, self.words, self.rows, self.cols, self.accumulate,
+            self.finish, self.fill,
+        )  # fmt: skip
 
     @property
     def finishing(self) -> tuple[int, int]:
@@ -288,6 +304,12 @@ class Vector(Step):
         return replace(
             self, operands=operands, writes=self.writes.at(slots), scalars=scalars._replace(base=slots(scalars.base))
         )
+
+    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Vector:
+        return Vector(
+            after, self.operation, self.operands, self.writes, self.words, self.scalars, self.coefficients,
+            self.widened, self.packed, delay,
+        )  # fmt: skip
 
     @property
     def counts(self) -> Arity:

@@ -4,7 +4,7 @@ scratch memory; and tensors that stay on chip.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil, prod
@@ -17,7 +17,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, SlotPlaces
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.steps import Step, Use, step_of_a_program
-from tpusim.memory.layout import Bytes, Region
+from tpusim.memory.layout import Box, Bytes, Region, shifted
 
 Coordinates: TypeAlias = range | tuple[int, ...]
 
@@ -146,6 +146,14 @@ class Along(NamedTuple):
         """The counter of one of its counts alone."""
         return self._replace(coordinates=self.coordinates[count : count + 1])
 
+    def moved(self, by: int) -> Along:
+        """The counter with coordinates that are larger by so many."""
+        return Along(self.axis, _moved(self.coordinates, by))
+
+
+def _moved(coordinates: Coordinates, by: int) -> Coordinates:
+    return shifted(coordinates, by) if isinstance(coordinates, range) else tuple([each + by for each in coordinates])
+
 
 class Part(NamedTuple):
     """Elements of a tensor, and where they stand in the vector memories.
@@ -241,6 +249,23 @@ class BankPart(NamedTuple):
 
 Elements: TypeAlias = Part | BankPart
 """Elements of a tensor that are moved, given by `lane` and `items`."""
+
+
+def _from(part: Elements, origin: Sequence[int]) -> Elements:
+    """A part whose elements were relative to an origin: the first counter of each axis begins there."""
+    left, counters = dict(enumerate(origin)), list[Along]()
+    for each in (*part.lane, *part.items):
+        by = left.pop(each.axis, 0)
+        counters.append(each.moved(by) if by else each)
+    assert not any(left.values()), "the part has no counter along an axis of its origin"
+    lanes = len(part.lane)
+    return part._replace(lane=tuple(counters[:lanes]), items=tuple(counters[lanes:]))
+
+
+def _region_from(region: Region, origin: Sequence[int]) -> Region:
+    """A rectangle whose elements were relative to an origin."""
+    moved = map(shifted, region, origin)
+    return Box(*moved) if isinstance(region, Box) else tuple(moved)
 
 
 # ---- work on the way
@@ -369,7 +394,11 @@ class TensorStep(Step):
         return f"{self.tensor.role} {self.verb}"
 
     def at(self, slots: SlotPlaces) -> Self:
-        return replace(self, parts=tuple([each.at(slots) for each in self.parts]))
+        return replace(self, **self._where(slots))
+
+    def _where(self, slots: SlotPlaces) -> dict[str, Any]:
+        """Fields that say where the parts are, where the slots are."""
+        return {"parts": tuple([each.at(slots) for each in self.parts])}
 
     def of_layer(self, layer: str) -> Self:
         return replace(self, tensor=self.tensor.of_layer(layer))
@@ -421,6 +450,20 @@ class Transfer(TensorStep):
     def facts(self) -> Mapping[str, int | str]:
         return {"words": self.words, "bytes": self.hbm_bytes}
 
+    def _where(self, slots: SlotPlaces) -> dict[str, Any]:
+        return self._from([each.at(slots) for each in self.parts], slots.origin)
+
+    def elements_from(self, origin: Sequence[int]) -> Self:
+        """The transfer of elements that were relative to an element of the tensor, its origin."""
+        return replace(self, **self._from(self.parts, origin))
+
+    def _from(self, parts: Sequence[Elements], origin: Sequence[int]) -> dict[str, Any]:
+        """Fields that say which elements are moved, where those of parts and regions were relative to an origin."""
+        if not origin:
+            return {"parts": tuple(parts)}
+        regions = self.regions and tuple([_region_from(each, origin) for each in self.regions])
+        return {"parts": tuple([_from(each, origin) for each in parts]), "regions": regions}
+
     @property
     def bus(self) -> str:
         """The bus that the transfer takes."""
@@ -452,9 +495,8 @@ class LaneTransfer(InLanes, Transfer):
             lane_words += own * part.lanes * len(part.first_lanes) if part.feed is None else part.feed.accesses
         self._moves(words, lane_words)
 
-    def at(self, slots: SlotPlaces) -> Self:
-        found = TensorStep.at(self, slots)
-        return replace(found, work=self.work.at(slots)) if self.work else found
+    def _where(self, slots: SlotPlaces) -> dict[str, Any]:
+        return {**Transfer._where(self, slots), "work": self.work and self.work.at(slots)}
 
     @property
     def accesses(self) -> list[Access]:

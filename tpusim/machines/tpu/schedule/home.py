@@ -27,13 +27,15 @@ from tpusim.machines.tpu.program.addresses import (
     Feed,
     Picked,
     Pointers,
+    in_slot,
     walked,
 )
 from tpusim.machines.tpu.program.moves import ends_of, regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
+from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import LANES, Keep, Part, Spill
-from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link, scheduled
+from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
@@ -236,36 +238,45 @@ class Stays:
 
 @dataclass(frozen=True)
 class Settled:
-    """A layer with tensors at home; areas in `empty` then hold nothing, and a lane needs `words` more words."""
+    """A layer with tensors at home; areas in `empty` then hold nothing, and a lane needs `words` more words.
+
+    `rows` are its steps, where the outcome does not go to HBM. Their addresses are relative to areas, in the order of
+    `link`, and then to homes, so the steps are the same wherever these are.
+    """
 
     units: Units
     stays: Stays
+    rows: Rows
     empty: frozenset[str]
     words: int
+
+    @cached_property
+    def _spilled(self) -> Rows:
+        """The steps, where the outcome goes to HBM, too."""
+        rows, *_ = _rows(self.units, self.stays, spilled=True)
+        return rows
 
     def at(self, own: int, homes: Mapping[str, int], spilled: bool = False) -> Program:
         """The Program with its own words from `own` on, and homes that begin at `homes`; `spilled` sends the outcome to
         HBM, too.
         """
-        bases = link(self.units, own, self.empty)
-        program = scheduled(_AtHome(self.units, self.stays, homes, bases, spilled), bases)
-        program = program.lying(self.stays.read, LANES)
+        units, bases = self.units, link(self.units, own, self.empty)
+        slots = [*(bases[name] for name in link(units)), *(homes[name] for name in self.stays.homes)]
+        rows = (self._spilled if spilled else self.rows).placed(slots)
         # Keyed by address: an outcome may take the words of an operand, and both are then one buffer.
         kept = {homes[name]: Buffer(name, homes[name], home.words, home.widest)
                 for name, home in self.stays.homes.items()}  # fmt: skip
-        return replace(program, buffers=(*program.buffers, *kept.values()))
+        held = *buffers(units, bases), *kept.values()
+        program = Program(units.tensors, held, rows, units.word_fill, buffers(units, bases, "banks"), **units.more)
+        return program.lying(self.stays.read, LANES)
 
 
 def settled(units: Units, stays: Stays) -> Settled:
     """A layer whose tensors stay. Raises ScatteredError where they cannot."""
-    bases, places = link(units), {name: (at + 1) * APART for at, name in enumerate(stays.homes)}
-    if stays.over:
-        places[OFMAP] = places[stays.over]
-    at_home = _AtHome(units, stays, places, bases, spilled=False)
-    steps = Schedule(at_home, bases).run()
+    rows, at_home, places = _rows(units, stays, spilled=False)
     if stays.over:
         home = range(places[stays.over], places[stays.over] + APART)
-        for step in steps:
+        for step in rows.recipes:
             # A step may overwrite words of that home before another step has read them, so only steps that read in
             # place may use it.
             mine = (each for each in step.operands if _meets(each, home)) if isinstance(step, Vector) else ()
@@ -276,7 +287,19 @@ def settled(units: Units, stays: Stays) -> Settled:
                 raise ScatteredError
     empty = frozenset(at_home.empty)
     left = buffers(units, link(units, empty=empty))
-    return Settled(units, stays, empty, max((each.base + each.words for each in left), default=0))
+    words = max((each.base + each.words for each in left), default=0)
+    return Settled(units, stays, rows, empty, words)
+
+
+def _rows(units: Units, stays: Stays, spilled: bool) -> tuple[Rows, _AtHome, dict[str, int]]:
+    """The steps of a layer at home, its units, and the first words of its homes, as addresses relative to slots."""
+    areas = link(units)
+    bases = {name: in_slot(number) for number, name in enumerate(areas)}
+    places = {name: in_slot(number) for number, name in enumerate(stays.homes, len(areas))}
+    if stays.over:
+        places[OFMAP] = places[stays.over]
+    at_home = _AtHome(units, stays, places, bases, spilled)
+    return Schedule(at_home, bases).run(), at_home, places
 
 
 def _meets(feed: Feed, home: range) -> bool:
@@ -373,7 +396,9 @@ class _AtHome(Units):
     def _cut(self, area: Area, key: Key, gaps: int, grows: bool) -> list[Piece]:
         assert area.cut is not None
         need = SlotNeed(area.name, key)
-        return [each._replace(brings=partial(self._brought, each, need)) for each in area.cut(key, gaps, grows)]
+        return [
+            each._replace(brings=partial(self._brought, each, need), alike=None) for each in area.cut(key, gaps, grows)
+        ]
 
     def _brought(self, piece: Piece, need: SlotNeed, base: int, *others: int) -> Iterator[Moves | Compute]:
         """Parts of a piece that are not at home and must be brought."""

@@ -15,19 +15,18 @@ from math import ceil
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import Handed, Pace, Program
-from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill, Tensor
-from tpusim.machines.tpu.schedule.in_time import Known, in_time
+from tpusim.machines.tpu.program.rows import Numbers, Rows, WordRanges
+from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Prefetch, Spill, Tensor
+from tpusim.machines.tpu.schedule.in_time import in_time
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
-from tpusim.memory.layout import Region
 from tpusim.network.ops.op import OFMAP
 
 
@@ -79,164 +78,217 @@ class WordRoom:
         return first
 
 
-Kind: TypeAlias = tuple[type[Step], int]
-"""Steps that end in order, of one class and, where arrays have weights of their own, of one array: a step that has
-waited for one has waited for all ahead of it.
-"""
 _NONE = -1
+_Pairs: TypeAlias = tuple[Numbers, Numbers]
+"""Numbers of steps, and beside each the number of a step that it waits for."""
 
 
 class Waits:
-    """Steps of layers, joined layer by layer, with the waits between layers; numbers are final once all layers are
-    there.
+    """Layers joined one by one, with the waits between them; steps have the numbers that they have in this order.
+
+    Steps end in order that are of one *kind*: of one class and, where arrays have weights of their own, of one array.
+    A step that has waited for one of a kind has waited for all ahead of it.
     """
 
     def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
         self._hardware, self._handed = hardware, handed
         self._together = change_together(hardware)
-        self._steps: list[Step] = []
+        self._parts: list[Rows] = []
+        self._pairs: list[_Pairs] = []
         self._paces: list[Pace] = []
-        self._arrays: list[int] = []
+        self._places: list[Numbers] = []
+        """By layer, the number of each step's pace."""
         self._free: set[int] = set()
         """Fills that may go ahead of all layers ahead of theirs, where arrays change layers together."""
-        self._waits: dict[int, set[int]] = {}
-        """By step, the steps of earlier layers that it waits for; waits within a layer keep that layer's numbers."""
-        self._layers: list[int] = []
         self._order: list[int] = []
         self._before: JoinedLayer | None = None
-        self._fill = 0
-        self._users: defaultdict[Kind, NDArray[np.int64]]
-        self._users = defaultdict(lambda: np.full(hardware.capacity_words, _NONE))
-        self._waited: defaultdict[tuple[Kind, Kind], int] = defaultdict(lambda: _NONE)
-        self._spills: defaultdict[str, list[tuple[int, Region]]] = defaultdict(list)
+        self._fill = self._steps = 0
+        self._users: dict[int, Numbers] = {}
+        """By kind, the last step that used each word."""
+        self._waited: dict[tuple[int, int], int] = {}
+        self._spills: defaultdict[str, list[tuple[Numbers, _Boxes]]] = defaultdict(list)
 
     def join(self, program: Program) -> None:
         """Add the steps of the next layer."""
-        steps, first = program.steps, len(self._steps)
-        begins = next(at for at, step in enumerate(steps) if not isinstance(step, Fill))
-        kinds = [*zip(map(type, steps), program.arrays, strict=True)]
-        waiting = [
-            self._waiting(step, kind, anew=at < begins)
-            for at, (step, kind) in enumerate(zip(steps, kinds, strict=True))
-        ]
-        changes = bool(program.streams) and program.streams[0].fill != self._fill
-        self._fill = program.streams[-1].fill if program.streams else self._fill
+        rows, first = program.rows, self._steps
+        kinds, fills = self._kinds(rows), rows.are(Fill)
+        written, read = rows.words(lambda each: each.words_written), rows.words(lambda each: each.words_read)
+        begins = int(np.argmin(fills))
+        waits = [*self._makers(rows), *self._users_of(kinds, begins, written, read)]
+        waiting: defaultdict[int, set[int]] = defaultdict(set)
+        for mine, others in waits:
+            for at, number in zip(*(each[mine < begins].tolist() for each in (mine, others)), strict=True):
+                waiting[at].add(number)
+        passes = (rows.recipes[each] for each in rows.table["recipe"][rows.are(Stream)].tolist())
+        own = [each.fill for each in passes if isinstance(each, Stream)] or [self._fill]
+        changes, self._fill = own[0] != self._fill, own[-1]
         if self._before and (self._together or changes or self._hardware.sequencer.between_blocks == "drain"):
-            loads = {kind: at for at, kind in reversed([*enumerate(kinds)]) if kind[0] is Preload}
-            for at in loads.values():
-                waiting[at] |= self._before.ends
+            loads = rows.are(Preload)
+            _, firsts = np.unique(kinds[loads], return_index=True)
+            ends = np.array(self._before.ends, np.int64)
+            waits.append((np.flatnonzero(loads)[firsts].repeat(len(ends)), np.tile(ends, len(firsts))))
         # Only fills that wait for no step of their own layer may go ahead of it.
-        free = {first + at: (step, waiting[at]) for at, step in enumerate(steps[:begins])
-                if isinstance(step, Fill) and not step.after}  # fmt: skip
+        free: dict[int, tuple[Fill, set[int]]] = {}
+        for at in np.flatnonzero(rows.ends[:begins] == rows.table["waits"][:begins]).tolist():
+            step = rows.recipes[rows.table["recipe"][at]]
+            assert isinstance(step, Fill)
+            free[first + at] = step, waiting[at]
         early: set[int] = set()
         if self._together:
-            self._free |= {number for number, (step, _) in free.items() if step.tensor.name not in self._handed}
+            self._free |= {at for at, (step, _) in free.items() if step.tensor.name not in self._handed}
         elif self._before:
             order, early = self._before.with_ahead(free)
             self._order += order
-        self._paces += map(program.pace_of, range(len(steps)))
-        self._arrays += [array for _, array in kinds]
-        self._waits |= dict(enumerate(waiting, first))
-        self._steps += steps
         # Note the users of words, for later layers.
-        for number, step in enumerate(steps, first):
-            for words in step.words_used:
-                self._users[kinds[number - first]][words.start : words.stop] = number
-            if isinstance(step, Spill):
-                self._spills[step.tensor.name].append((number, box_of(step)))
-        self._layers += [max(self._layers, default=-1) + 1] * len(steps)
-        numbers = [number for number in range(first, len(self._steps)) if number not in early]
-        own, arrays = [self._steps[each] for each in numbers], [self._arrays[each] for each in numbers]
-        self._before = JoinedLayer(numbers, own, arrays, program, self._hardware)
+        for ranges in (written, read):
+            self._use(kinds[ranges.rows], first + ranges.rows, ranges)
+        for name, (numbers, boxes) in _boxes(rows, Spill).items():
+            self._spills[name].append((first + numbers, boxes))
+        self._places.append(len(self._paces) + np.array(program.numbers_of_paces))
+        self._paces += program.all_paces
+        pairs = np.unique(np.concatenate([np.zeros(0, np.int64), *(mine << 32 | others for mine, others in waits)]))
+        self._pairs.append((first + (pairs >> 32), pairs & 0xFFFFFFFF))
+        self._parts.append(rows)
+        self._steps += len(rows)
+        left = [number for number in range(first, self._steps) if number not in early]
+        self._before = JoinedLayer(left, first, program, self._hardware)
 
-    def in_order(self) -> tuple[tuple[Step, ...], tuple[int, ...]]:
+    def in_order(self) -> tuple[Rows, tuple[int, ...]]:
         """All steps with their final numbers, and the layer of each."""
-        firsts = [self._layers.index(layer) for layer in range(max(self._layers) + 1)]
+        pairs = tuple(np.concatenate([each[side] for each in self._pairs]) for side in (0, 1))
+        whole = Rows.together(self._parts).arranged(range(self._steps), (pairs[0], pairs[1]))
+        layers = np.repeat(np.arange(len(self._parts)), [*map(len, self._parts)])
         if self._together:
-            order = in_time(self._known(firsts), self._free, self._hardware)
+            paces = np.concatenate(self._places).tolist()
+            order = in_time(whole, [self._paces[each] for each in paces], self._free, self._hardware)
         else:
             # Steps of the last layer are still held back, as a next layer might have moved among them.
             order = [*self._order, *(self._before.with_ahead({})[0] if self._before else [])]
-        place = np.argsort(order).tolist()
-        own = [place[first:] for first in firsts]
-        steps: list[Step] = []
-        for number in order:
-            step, waits = self._steps[number].renumbered(own[self._layers[number]]), self._waits[number]
-            after = sorted((*step.after, *(place[each] for each in waits)))
-            steps.append(replace(step, after=tuple(after)) if waits else step)
-        return tuple(steps), tuple(self._layers[number] for number in order)
-
-    def _known(self, firsts: Sequence[int]) -> list[Known]:
-        """All steps, whose waits have the numbers that the first steps of their layers give them."""
-        found = []
-        for number, step in enumerate(self._steps):
-            first = firsts[self._layers[number]]
-            waits = (*(first + each for each in step.after), *self._waits[number])
-            found.append(Known(step, first, self._paces[number], self._arrays[number], waits))
-        return found
+        return whole.arranged(order), tuple(layers[order].tolist())
 
     # ---- what a step waits for
 
-    def _waiting(self, step: Step, mine: Kind, anew: bool) -> set[int]:
-        """Steps of earlier layers that a step waits for.
+    def _kinds(self, rows: Rows) -> Numbers:
+        """The kind of each row."""
+        classes = np.array([_CLASSES.index(type(each)) for each in rows.recipes], np.int64)
+        kinds: Numbers = classes[rows.table["recipe"]] + len(_CLASSES) * (1 + rows.table["array"].astype(np.int64))
+        return kinds
 
-        A step that may go ahead of others of its layer cannot count on their waits, so with `anew` all users are looked
-        at.
+    def _users_of(self, kinds: Numbers, begins: int, written: WordRanges, read: WordRanges) -> Iterator[_Pairs]:
+        """Steps that used the words of a layer's steps last, as pairs.
+
+        The first steps, up to the one with which the layer `begins`, may go ahead of others of their layer, so they
+        cannot count on the waits of those.
         """
-        found, used = {*self._makers(step)}, [*self._last_users(step.words_written, self._users)]
-        # Nobody waits for a reader in order to read; but a Keep says that the words are now there.
-        keeps = [kind for kind in self._users if kind[0] is Keep]
-        used += [] if isinstance(step, Keep) else self._last_users(step.words_read, keeps)
-        for kind, number in used:
-            if anew or number > self._waited[mine, kind]:
-                found.add(number)
-            self._waited[mine, kind] = max(number, self._waited[mine, kind])
-        return found
+        last = [self._last(len(kinds), ranges) for ranges in (written, read)]
+        none = np.full(len(kinds), _NONE)
+        keeps = kinds % len(_CLASSES) == _KEEP
+        of_kinds = [(mine, np.flatnonzero(kinds == mine)) for mine in np.unique(kinds).tolist()]
+        for kind, users in self._users.items():
+            # Nobody waits for a reader in order to read; but a Keep says that the words are now there.
+            also = np.where(keeps, _NONE, last[1](users)) if kind % len(_CLASSES) == _KEEP else none
+            found = np.stack([last[0](users), also], 1)
+            for mine, rows in of_kinds:
+                numbers, whose = found[rows].ravel(), rows.repeat(2)
+                known = self._waited.get((mine, kind), _NONE)
+                waited = np.maximum.accumulate(np.append(known, numbers))
+                self._waited[mine, kind] = int(waited[-1])
+                new = (numbers > waited[:-1]) | ((whose < begins) & (numbers > _NONE))
+                if new.any():
+                    yield whose[new], numbers[new]
 
-    def _last_users(self, words: Iterable[range], kinds: Iterable[Kind]) -> Iterator[tuple[Kind, int]]:
-        """The last step of each kind that used any of these words."""
-        where = [slice(each.start, each.stop) for each in words if each]
-        for kind in kinds:
-            number = max((int(self._users[kind][each].max(initial=_NONE)) for each in where), default=_NONE)
-            if number != _NONE:
-                yield kind, number
+    def _last(self, count: int, ranges: WordRanges) -> Callable[[Numbers], Numbers]:
+        """A function from the users of all words to the last among those of each row's ranges."""
+        starts, stops, which = ranges.once(self._hardware.capacity_words)
+        every = [*zip(starts.tolist(), stops.tolist(), strict=True)]
 
-    def _makers(self, step: Step) -> Iterator[int]:
-        """Spills of earlier layers that made the data of a fill."""
-        if not isinstance(step, Fill) or not (handed := self._handed.get(step.tensor.name)):
-            return
-        spills, mine = [each for name in handed.sources for each in self._spills[name]], box_of(step)
-        apart = [handed.placed and not all(map(meet, mine, made)) for _, made in spills]
-        # A fill of padding alone waits for all spills, as every reader of a written tensor must wait for its spills.
-        yield from (number for (number, _), other in zip(spills, apart, strict=True) if not other or all(apart))
+        def last(users: Numbers) -> Numbers:
+            found = np.full(count, _NONE)
+            of_words = np.array([users[start:stop].max(initial=_NONE) for start, stop in every], np.int64)
+            np.maximum.at(found, ranges.rows, of_words[which])
+            return found
+
+        return last
+
+    def _use(self, kinds: Numbers, numbers: Numbers, ranges: WordRanges) -> None:
+        """Note that steps of these kinds use these words."""
+        starts, stops, which = ranges.once(self._hardware.capacity_words)
+        # Of the steps of a kind that use the same words the last one counts.
+        _, last = np.unique((kinds << 32 | which)[::-1], return_index=True)
+        for at in np.sort(len(kinds) - 1 - last).tolist():
+            users = self._users.get(kind := int(kinds[at]))
+            if users is None:
+                users = self._users[kind] = np.full(self._hardware.capacity_words, _NONE)
+            words = users[starts[which[at]] : stops[which[at]]]
+            np.maximum(words, numbers[at], out=words)
+
+    def _makers(self, rows: Rows) -> Iterator[_Pairs]:
+        """Spills of earlier layers that made the data of fills, as pairs."""
+        for name, (numbers, mine) in _boxes(rows, Fill).items():
+            if not (handed := self._handed.get(name)):
+                continue
+            spills = [each for source in handed.sources for each in self._spills[source]]
+            if not spills:
+                continue
+            every, made = (np.concatenate([each[side] for each in spills]) for side in (0, 1))
+            meets = np.ones((len(numbers), len(every)), np.bool_)
+            if handed.placed:
+                low, high = (np.minimum, np.maximum)
+                meets = (high(mine[:, None, 0], made[None, :, 0]) < low(mine[:, None, 1], made[None, :, 1])).all(axis=2)
+                # A fill of padding alone waits for all spills, as every reader of a written tensor must wait for its
+                # spills.
+                meets[~meets.any(axis=1)] = True
+            fills, others = np.nonzero(meets)
+            yield numbers[fills], every[others]
+
+
+_CLASSES = Fill, Spill, Prefetch, BankFill, Keep, Preload, Stream, Vector
+_KEEP = _CLASSES.index(Keep)
+_Boxes: TypeAlias = Numbers
+"""Rectangles of tensors, [transfer, first or stop, axis]."""
+
+
+def _boxes(rows: Rows, kind: type[Fill] | type[Spill]) -> dict[str, tuple[Numbers, _Boxes]]:
+    """By tensor, the transfers of a kind, and the smallest rectangle of each that holds all its elements."""
+    found: defaultdict[str, tuple[list[int], list[_Boxes]]] = defaultdict(lambda: ([], []))
+    for number, recipe in enumerate(rows.recipes):
+        if isinstance(recipe, kind):
+            at = np.flatnonzero(rows.table["recipe"] == number)
+            numbers, boxes = found[recipe.tensor.name]
+            numbers += at.tolist()
+            box = np.array([(each.start, each.stop) for each in box_of(recipe)], np.int64).T
+            boxes.append(box + rows.elements(at, box.shape[1])[:, None])
+    return {name: (np.array(numbers), np.concatenate(boxes)) for name, (numbers, boxes) in found.items()}
 
 
 class JoinedLayer:
     """A layer in order, with fills of the next layer among its steps; `numbers` are the numbers of its steps."""
 
-    def __init__(
-        self, numbers: Sequence[int], steps: Sequence[Step], arrays: Sequence[int], program: Program, hardware: Hardware
-    ) -> None:
-        """`arrays` are those of the steps."""
-        self._numbers, self._steps, self._hardware = numbers, steps, hardware
+    def __init__(self, numbers: Sequence[int], first: int, program: Program, hardware: Hardware) -> None:
+        """`first` is the number that the first step of the Program has."""
+        rows = program.rows
+        own = np.array(numbers, np.int64) - first
+        recipes, arrays = rows.table["recipe"][own], rows.table["array"][own].tolist()
+        self._numbers, self._hardware = numbers, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
-        pace = program.frame(hardware).period / hardware.array.together if program.streams else 0.0
-        taken = (
+        pace = program.frame(hardware).period / hardware.array.together if program.passes else 0.0
+        taken = np.array([
             each.words * pace if isinstance(each, Stream)
             else each.words * each.beat(program.word_fill, hardware).a_word if isinstance(each, Vector)
             else 0.0
-            for each in reversed(steps)
-        )  # fmt: skip
+            for each in rows.recipes
+        ])[recipes]  # fmt: skip
         # Cycles of passes and vector steps behind each place, the first one ahead of all steps.
-        self._behind = [*accumulate(taken, initial=0.0)][::-1]
-        self._last_fill = max((at for at, each in enumerate(steps) if isinstance(each, Fill)), default=-1)
+        self._behind = [*accumulate(taken[::-1].tolist(), initial=0.0)][::-1]
+        self._spills = rows.are(Spill)[own]
+        self._last_fill = int(np.flatnonzero(rows.are(Fill)[own])[-1:].max(initial=-1))
         last: dict[int, int] = {}
-        for number, each, array in zip(numbers, steps, arrays, strict=True):
+        vectors = rows.are(Vector)[own].tolist()
+        for at in np.flatnonzero(rows.are(Stream | Vector)[own]).tolist():
             # A vector step ends behind all passes ahead of it.
-            last = {} if isinstance(each, Vector) else last
-            if isinstance(each, Stream | Vector):
-                last[array] = number
-        self.ends = {*last.values()}
+            last = {} if vectors[at] else last
+            last[arrays[at]] = numbers[at]
+        self.ends = sorted(last.values())
         self.last_pass = max(self.ends, default=-1)
 
     def with_ahead(self, early: Mapping[int, tuple[Fill, set[int]]]) -> tuple[list[int], set[int]]:
@@ -264,7 +316,7 @@ class JoinedLayer:
         """The place behind which a fill goes; None where it is better left in its own layer."""
         places = [self._place[each] for each in waits if each in self._place]
         last = self._place[self.last_pass]
-        spills = [at for at in places if isinstance(self._steps[at], Spill)]
+        spills = [at for at in places if self._spills[at]]
         # A fill that waits for a step behind the last pass cannot come ahead of it.
         if max(places, default=-1) >= last:
             return None
@@ -307,6 +359,8 @@ class Joint(NamedTuple):
         """The Program with its words from `first` on."""
         if not first:
             return self.program
+        if self.program.rows.movable:
+            return self.program.moved(first)
         assert self.units is not None
         return self.finish(program_of(self.units, first))
 
@@ -328,7 +382,7 @@ def _misfit(program: Program, ahead: Sequence[Program], hardware: Hardware) -> s
     """The reason why a layer cannot have one frame with the layers ahead of it; empty if it can."""
     if any(each.word_fill != program.word_fill for each in ahead):
         return "words hold another number of elements"
-    streaming = [each for each in (program, *ahead) if each.streams]
+    streaming = [each for each in (program, *ahead) if each.passes]
     if len({each.word_cycles for each in streaming}) > 1:
         return "words take another time to be made ready"
     if streaming:
@@ -371,7 +425,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
             program,
             tensors=tuple(each.of_layer(layer) for each in program.tensors),
             buffers=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.buffers),
-            steps=tuple(each.of_layer(layer) for each in program.steps),
+            steps=program.rows.having([each.of_layer(layer) for each in program.rows.recipes]),
             constants=tuple(replace(each, tensor=f"{layer}.{each.tensor}") for each in program.constants),
             derived=tuple(
                 replace(each, tensor=f"{layer}.{each.tensor}", operand=f"{layer}.{each.operand}")
@@ -387,7 +441,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
         steps=steps,
         word_fill=max(each.word_fill for each in programs),
         constants=tuple(each for program in programs for each in program.constants),
-        word_cycles=max((each.word_cycles for each in programs if each.streams), default=0),
+        word_cycles=max((each.word_cycles for each in programs if each.passes), default=0),
         derived=tuple(each for program in programs for each in program.derived),
         doubles=any(each.doubles for each in programs),
         layers=numbers,

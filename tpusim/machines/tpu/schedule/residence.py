@@ -14,12 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
+
+import numpy as np
 
 from tpusim.machines.lowered import LayerTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Step
+from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Fill, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
 from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
@@ -62,15 +64,12 @@ class Residence:
         program, fills = self.layers[layer].program.lying(read, HBM), list[Fill]()
         for each in self.allocations:
             # The fills stand for the keeps of the layer that made the words, which is not run here.
-            kept = (step.parts for step in self.layers[each.maker].program.steps if isinstance(step, Keep))
+            kept = (step.parts for step in self.layers[each.maker].program.rows if isinstance(step, Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
-        places = range(len(fills), len(fills) + len(program.steps))
-        steps = (
-            (Spill(step.after, step.tensor, step.parts, 0) if isinstance(step, Keep) else step).renumbered(places)
-            for step in program.steps
-        )
-        return replace(program, steps=(*fills, *steps))
+        rows = program.rows
+        left = [Spill((), each.tensor, each.parts, 0) if isinstance(each, Keep) else each for each in rows.recipes]
+        return replace(program, steps=Rows.together([Rows.of(fills), rows.having(left)]))
 
 
 def immovable(program: Program) -> str:
@@ -266,12 +265,7 @@ def in_scratch(layers: Sequence[Joint], hardware: Hardware) -> tuple[Joint, ...]
         (first, tensor), (last, _) = users[0], users[-1]
         size = len(layers[first].program.tensor(tensor).extent(hardware.element_bytes))
         span = range(first, last + 1)
-        moved = sum(
-            step.hbm_bytes
-            for at, name in users
-            for step in layers[at].program.steps
-            if isinstance(step, Transfer) and step.tensor.name == name
-        )
+        moved = sum(layers[at].program.bytes_moved(name) for at, name in users)
         lives.append((moved / (size * len(span)), users, size, span))
     for _, users, size, span in sorted(lives, key=lambda each: -each[0]):
         starts = 0, *sorted(place.stop for place in room.taken(span))
@@ -303,10 +297,6 @@ def _users(layers: Sequence[Joint]) -> Iterator[list[tuple[int, str]]]:
 # ---- operands
 
 
-_Fills: TypeAlias = list[tuple[int, Inbound]]
-"""Fills that bring the same data, with their step numbers."""
-
-
 def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Program:
     """The Program with operands that it fills several times in the scratch memory, as far as there is room.
 
@@ -315,48 +305,55 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     if hardware.scratch_memory is None:
         return program
     taken = (each.extent(hardware.element_bytes).stop for each in program.tensors if each.place.base is not None)
-    first, copies = max(taken, default=0), list[Tensor]()
-    same = defaultdict[object, _Fills](list)
-    for at, step in enumerate(program.steps):
-        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
-            held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
-            same[held].append((at, step))
-    again = defaultdict[str, list[_Fills]](list)
-    for fills in same.values():
-        if len(fills) > 1:
-            again[fills[0][1].tensor.name].append(fills)
-    due: defaultdict[int, list[tuple[Tensor, _Fills]]] = defaultdict(list)
-    transfers = [at for at, step in enumerate(program.steps) if isinstance(step, Transfer)]
+    rows, first, copies = program.rows, max(taken, default=0), list[Tensor]()
+    again = _fills_again(program)
+    due: defaultdict[int, list[tuple[Tensor, list[int]]]] = defaultdict(list)
+    transfers = np.flatnonzero(rows.are(Transfer)).tolist()
     # Bytes of repeated fills, which no longer come from HBM.
-    spared = {name: sum(step.hbm_bytes for fills in each for _, step in fills[1:]) for name, each in again.items()}
+    spared = {name: sum(fill.hbm_bytes * (len(fills) - 1) for fill, fills in each) for name, each in again.items()}
     for name in sorted(again, key=lambda name: -spared[name] / program.tensor(name).size):
         copy = replace(program.tensor(name), name=f"{name} in scratch memory", place=SCRATCH.at(first))
         stop = copy.extent(hardware.element_bytes).stop
         if stop <= hardware.scratch_memory.capacity_bytes:
             copies.append(copy)
             first = stop
-            for fills in again[name]:
-                earliest, _ = fills[0]
-                due[transfers[max(0, bisect_left(transfers, earliest) - ahead)]].append((copy, fills))
-    return replace(program, tensors=(*program.tensors, *copies), steps=_bringing(program, due)) if copies else program
+            for _, fills in again[name]:
+                due[transfers[max(0, bisect_left(transfers, fills[0]) - ahead)]].append((copy, fills))
+    return replace(program, tensors=(*program.tensors, *copies), steps=_bringing(rows, due)) if copies else program
 
 
-def _bringing(program: Program, due: Mapping[int, Sequence[tuple[Tensor, _Fills]]]) -> tuple[Step, ...]:
-    """The steps with prefetches inserted where they are `due`, and with the fills that read the copies."""
-    steps: list[Step] = []
-    places: dict[int, int] = {}
-    near: dict[int, tuple[Tensor, int]] = {}
-    for at, step in enumerate(program.steps):
+def _fills_again(program: Program) -> dict[str, list[tuple[Inbound, list[int]]]]:
+    """By operand, the fills that bring the same data several times: the first, and the numbers of all."""
+    rows, same = program.rows, defaultdict[object, list[int]](list)
+    for at in np.flatnonzero(rows.are(Inbound)).tolist():
+        step = rows[at]
+        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
+            held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
+            same[held].append(at)
+    again = defaultdict[str, list[tuple[Inbound, list[int]]]](list)
+    for fills in same.values():
+        if len(fills) > 1 and isinstance(step := rows[fills[0]], Inbound):
+            again[step.tensor.name].append((step, fills))
+    return again
+
+
+def _bringing(rows: Rows, due: Mapping[int, Sequence[tuple[Tensor, Sequence[int]]]]) -> Rows:
+    """The rows with prefetches where they are `due`, and with the fills that read the copies."""
+    prefetches, order, waits = list[Prefetch](), list[int](), list[tuple[int, int]]()
+    reading: dict[tuple[int, str], Inbound] = {}
+    readers: dict[int, Inbound] = {}
+    for at in range(len(rows)):
         for copy, fills in due.get(at, ()):
-            _, fill = fills[0]
-            # The fills of later steps find here their copy, and the prefetch that they wait for.
-            near |= {number: (copy, len(steps)) for number, _ in fills}
-            steps.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
-        places[at] = len(steps)
-        # Insertions move the numbers of later steps, and waits name steps by number.
-        step = step.renumbered(places)
-        if at in near and isinstance(step, Transfer):
-            copy, brought = near[at]
-            step = replace(step, tensor=copy, after=(*step.after, brought))
-        steps.append(step)
-    return tuple(steps)
+            if not isinstance(fill := rows[fills[0]], Inbound):
+                continue
+            number = len(rows) + len(prefetches)
+            prefetches.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
+            order.append(number)
+            waits += ((each, number) for each in fills)
+            for each in fills:
+                recipe = rows.recipes[key := int(rows.table["recipe"][each])]
+                if isinstance(recipe, Inbound):
+                    readers[each] = reading.setdefault((key, copy.name), replace(recipe, tensor=copy))
+        order.append(at)
+    more = np.array(waits, np.int64).T
+    return Rows.together([rows.exchanged(readers), Rows.of(prefetches)]).arranged(order, (more[0], more[1]))

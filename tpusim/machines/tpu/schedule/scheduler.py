@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -19,7 +19,8 @@ from tpusim.machines.tpu.program.addresses import in_slot
 from tpusim.machines.tpu.program.program import Buffer, Program, StepCounts
 from tpusim.machines.tpu.program.rows import Rows, RowWriter
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.schedule.units import Act, Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
+from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
 """First word of the first slot of each area, by name."""
@@ -192,6 +193,57 @@ def _in_slots(count: int) -> tuple[int, ...]:
     return tuple(map(in_slot, range(count)))
 
 
+class _Steady(NamedTuple):
+    """Passes that end the acts of a unit, share their needs, and go on with the sums of a pass ahead of them.
+
+    Attributes:
+        needs: places of the needs with weights, data and sums.
+        atoms: parts of the weights and of the data that each pass reads.
+        recipes: the preload and the stream of each pass, in turn.
+    """
+
+    needs: tuple[int, int, int]
+    atoms: list[tuple[Sequence[int] | None, Sequence[int] | None]]
+    recipes: list[int]
+
+    @property
+    def passes(self) -> int:
+        """Number of the passes."""
+        return len(self.atoms)
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """The acts of units that are alike, with their recipes; and the steady passes that end them, once they are
+    `known`.
+    """
+
+    acts: list[tuple[Act, _Recipes]]
+    steady: _Steady | None = None
+    known: bool = False
+
+
+def _steady(acts: Sequence[tuple[Act, _Recipes]]) -> _Steady | None:
+    """The steady passes among acts whose recipes are known; None where there are none."""
+    found, every = list[tuple[Pass, tuple[int, ...]]](), set[tuple[int, int, int]]()
+    for act, recipes in reversed(acts):
+        if not isinstance(act, Pass) or act.begins or act.bias or not act.data:
+            break
+        needs = act.weights.need, act.data.need, act.sums
+        if act.sums in needs[:2] or every - {needs}:
+            break
+        every.add(needs)
+        found.append((act, recipes[False]))
+    # The first pass waits for what the unit waits for.
+    if found and not any(isinstance(act, Pass) for act, _ in acts[: -len(found)]):
+        found.pop()
+    return _Steady(
+        next(iter(every)),
+        [(act.weights.atoms, act.data.atoms) for act, _ in reversed(found) if act.data],
+        [recipe for _, both in reversed(found) for recipe in both],
+    ) if found else None  # fmt: skip
+
+
 class Schedule:
     """Writes the steps of units, unit by unit.
 
@@ -215,7 +267,9 @@ class Schedule:
         self._next = 0
         self._ended: deque[int] = deque()
         self._body: Key = None
-        self._known: dict[Hashable, Sequence[tuple[Act, _Recipes]]] = {}
+        self._known: dict[Hashable, _Kind] = {}
+        self._moves: dict[tuple[str, Hashable], list[int]] = {}
+        """Recipes of the transfers that are equal but for their places, by area and key; results have no area."""
         self._computed: dict[int, int] = {}
         """The last step that computed, by array; vector steps count as the first array's."""
         self._fill = 0
@@ -289,9 +343,8 @@ class Schedule:
                 wanted = LAST if area.late else first
                 for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
                     at = behind[gap] if policy.whole or gap != first else tenancy.unit
-                    held = [
-                        rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in piece.needs if need in rings
-                    ]
+                    needs = [each for each in piece.needs if each.area in rings] if piece.needs else ()
+                    held = [rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in needs]
                     queue[at].append(_Entry(wanted, piece.early, tenancy, piece, held))
         # Sorting is stable, so pieces that are wanted at the same time stay in the order of areas.
         for entries in () if policy.by_area else queue.values():
@@ -324,7 +377,7 @@ class Schedule:
         """Bring a piece, by transfers or by vector steps that compute it."""
         *_, tenancy, piece, held = entry
         slots, names = self._slots([tenancy, *held])
-        brought = [*piece.brings(*names)]
+        brought, origin = self._brought(tenancy.area, piece, names)
         if not brought:
             return
         rows, there, delay = self.rows, tenancy.there, 0
@@ -339,15 +392,32 @@ class Schedule:
             # Of a chain the last one counts: words cross the port transfer by transfer, so it need not wait for others.
             for atom in piece.atoms if not number or piece.chained else (-number,):
                 there[atom] = len(rows)
-            if isinstance(each, Moves):
-                # Few transfers move the same elements, so that to look for equal ones would take longer than it saves.
-                rows.write(rows.alone(tenancy.area.fill((), *each[:3], **each.more)), waits, slots)
+            if isinstance(each, int):
+                rows.write(each, waits, slots, origin=origin)
             else:
                 rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay)
                 delay = 0
-        queue = "dma" if isinstance(brought[-1], Moves) else "vector"
+        queue = "dma" if isinstance(brought[-1], int) else "vector"
         for other in held:
             other.used[queue, 0] = len(rows) - 1
+
+    def _brought(self, area: Area, piece: Piece, names: Sequence[int]) -> tuple[Sequence[int | Compute], int]:
+        """What brings a piece: recipes of its transfers, or vector work; and the origin of the elements."""
+        alike, rows = piece.alike, self.rows
+        if alike is None or self.of.moves_words:
+            return [
+                rows.alone(area.fill((), *each[:3], **each.more)) if isinstance(each, Moves) else each
+                for each in piece.brings(*names)
+            ], -1
+        found = self._moves.get(key := (area.name, alike.key))
+        if found is None:
+            away = [-each for each in alike.origin]
+            found = self._moves[key] = [
+                rows.alone(area.fill((), *each[:3], **each.more).elements_from(away))
+                for each in piece.brings(*names)
+                if isinstance(each, Moves)
+            ]
+        return found, rows.origin(alike.origin) if found else -1
 
     def _spill(self, at: int) -> None:
         unit, rows = self.units[at], self.rows
@@ -355,16 +425,24 @@ class Schedule:
         made = (*tenancy.made(None), *(self._computed.values() if self.policy.pipelined else ()))
         mine = self.tenancies[at]
         slots, names = self._slots(mine)
-        moves = self.of.spill(unit, names[unit.leaves])
         for place in unit.beside:
             made = (*made, *mine[place].made(None))
             mine[place].used["dma", 0] = len(rows)
-        moves = self.of.worked(unit, names, moves)
         if unit.tallies >= 0:
             mine[unit.tallies].written = len(rows)
         tenancy.used["dma", 0] = self.left[unit.makes] = len(rows)
-        for each in self.of.leaving(moves):
-            rows.write(rows.alone(each), made, slots)
+        alike = None if self.of.moves_words else self.of.left_alike(unit)
+        found, origin = self._moves.get(("", alike.key)) if alike else None, -1
+        if found is None:
+            steps = self.of.leaving(self.of.worked(unit, names, self.of.spill(unit, names[unit.leaves])))
+            if alike:
+                away = [-each for each in alike.origin]
+                steps = [each.elements_from(away) for each in steps if isinstance(each, Transfer)]
+            found = [*map(rows.alone, steps)]
+        if alike:
+            self._moves["", alike.key], origin = found, rows.origin(alike.origin)
+        for each in found:
+            rows.write(each, made, slots, origin=origin)
 
     def _work(self, at: int, unit: Unit) -> None:
         """Write the acts of a unit; waits of its body and its new tenancies go to the first act."""
@@ -378,10 +456,10 @@ class Schedule:
         serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
         slots, names = self._slots(mine)
-        acts = self._acts(unit, names)
+        kind = self._kind(unit, names)
         array = max(unit.array, 0)
         if policy.arrays > 1 and unit.array < 0:
-            array = next((mine[act.sums].number for act, _ in acts if isinstance(act, Pass)), 0) % policy.arrays
+            array = next((mine[act.sums].number for act, _ in kind.acts if isinstance(act, Pass)), 0) % policy.arrays
         for each in mine:
             if each.area.ready and (begins if policy.pipelined else each.first == gap):
                 wait = each.area.ready(each.key)
@@ -403,38 +481,47 @@ class Schedule:
         if unit.passes and array not in self._started:
             drained = (*drained, *self._held)
             self._started.add(array)
-        for act, recipes in acts:
+        steady = None if serial else kind.steady
+        for act, recipes in kind.acts[: len(kind.acts) - steady.passes] if steady else kind.acts:
             if isinstance(act, Pass):
                 self._pass(act, recipes, mine, slots, array, unit.fill, delay, drained, (*whole, *serial))
                 drained = whole = ()
             else:
                 self._vector(act, recipes, mine, slots, delay)
             delay = 0
+        if steady:
+            self._go_on(steady, mine, slots, array)
 
-    def _acts(self, unit: Unit, names: Sequence[int]) -> Sequence[tuple[Act, _Recipes]]:
+    def _kind(self, unit: Unit, names: Sequence[int]) -> _Kind:
         """The acts of a unit, with the numbers of their recipes: those of the first unit that is like it."""
         key = self.of.alike(unit)
         found = self._known.get(key) if key is not None else None
         if found is None:
-            found = [(act, {}) for act in self.of.acts(unit, names)]
+            found = _Kind([(act, {}) for act in self.of.acts(unit, names)])
             if key is not None:
                 self._known[key] = found
+        elif not found.known:
+            # The acts of the first unit have been written, and their recipes are there.
+            found.steady, found.known = _steady(found.acts), True
         return found
 
     def _pass(
         self, act: Pass, recipes: _Recipes, mine: list[Tenancy], slots: int, array: int, fill: int, delay: int,
         drained: tuple[int, ...], others: tuple[int, ...],
     ) -> None:  # fmt: skip
-        weights, data, sums, begins, bias = act.weights, act.data, act.sums, act.begins, act.bias
+        weights, data, sums, begins, *_, bias = act
         rows, loaded, into = self.rows, mine[weights[0]], mine[sums]
-        at = len(rows)
-        to_load = (*loaded.made(weights[1]), *drained)
+        to_load, waits = loaded.made(weights[1]), others
+        if drained:
+            to_load += drained
         if bias:
-            to_load = (*to_load, *mine[bias.read.need].made(bias.read.atoms))
-        waits = (*into.freed(), *others) if begins else others
+            to_load += mine[bias.read.need].made(bias.read.atoms)
+        if begins:
+            waits = into.freed() + others
         if data:
-            waits = (*mine[data[0]].made(data[1]), *waits)
-            mine[data[0]].used["array", array] = at + 1
+            read = mine[data[0]]
+            waits = read.made(data[1]) + waits
+            read.used["array", array] = len(rows) + 1
         if begins and into.there:
             # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
@@ -446,10 +533,19 @@ class Schedule:
                 Stream, -1, act.reads, act.result, act.words, act.rows, act.cols, not begins, act.finish, fill
             )  # fmt: skip
         load, stream = recipes[begins]
-        rows.write(load, to_load, slots, array, delay=delay)
-        rows.write(stream, waits, slots, array, at)
+        at = rows.write_pass(load, to_load, stream, waits, slots, array, delay)
         loaded.used["weights", array] = at
         into.written = self._computed[array] = at + 1
+
+    def _go_on(self, steady: _Steady, mine: list[Tenancy], slots: int, array: int) -> None:
+        """Write passes that go on with the sums of a pass ahead, each waiting for its own words alone."""
+        loaded, read, into = (mine[need] for need in steady.needs)
+        # Many passes read the same part of the data.
+        made = {atoms: read.made(atoms) for _, atoms in {*steady.atoms}}
+        waits = [*chain.from_iterable((loaded.made(own), made[atoms]) for own, atoms in steady.atoms)]
+        last = self.rows.write_passes(steady.recipes, waits, slots, array)
+        loaded.used["weights", array] = last
+        into.written = self._computed[array] = read.used["array", array] = last + 1
 
     def _vector(self, act: VectorWork, recipes: _Recipes, mine: list[Tenancy], slots: int, delay: int) -> None:
         waits = tuple(step for need, atoms in act.reads for step in mine[need].made(atoms))

@@ -48,6 +48,18 @@ class Moves(NamedTuple):
         return {"regions": self.regions, **({"work": self.work} if self.work else {})}
 
 
+class Alike(NamedTuple):
+    """Moves that are equal but for where their slots are, and for where in the tensor their elements are.
+
+    Attributes:
+        key: what equal moves have in common.
+        origin: an element of the tensor, a number for each axis; relative to it, equal moves move the same elements.
+    """
+
+    key: Hashable
+    origin: Sequence[int]
+
+
 class Compute(NamedTuple):
     """A step of the vector unit without its waits; fields are those of `Vector`."""
 
@@ -80,6 +92,7 @@ class Piece(NamedTuple):
         units).
         steps: most steps that bring the piece.
         chained: whether each of its steps works on what the one before has brought.
+        alike: what the transfers are, if other pieces of the area are brought by equal ones.
     """
 
     early: int
@@ -88,6 +101,7 @@ class Piece(NamedTuple):
     needs: tuple[SlotNeed, ...] = ()
     steps: int = 1
     chained: bool = False
+    alike: Alike | None = None
 
 
 @dataclass(frozen=True)
@@ -289,6 +303,10 @@ class Units(ABC):
     def spill(self, unit: Unit, base: int) -> Moves:
         """Moves of a unit's result, from the slot that begins at word `base`."""
 
+    def left_alike(self, unit: Unit) -> Alike | None:
+        """What the moves of a unit's result are, with the work on their way, if those of other units are equal."""
+        return None
+
     def worked(self, unit: Unit, bases: Sequence[int], moves: Moves) -> Moves:
         """The moves of a unit's result with the work on their way, if there is any."""
         return moves
@@ -303,11 +321,15 @@ class Units(ABC):
 
 
 def in_one(
-    brings: Callable[[Key, int], Iterable[Moves]], steps: int = 1
+    brings: Callable[[Key, int], Iterable[Moves]],
+    steps: int = 1,
+    alike: Callable[[Key], Alike | None] = lambda key: None,
 ) -> Callable[[Key, int, bool], Sequence[Piece]]:
-    """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on."""
+    """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on, and `alike` what
+    they are.
+    """
     # One piece with one atom: whoever needs any of the load waits for all of it.
-    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps)]
+    return lambda key, gaps, grows: [Piece(0, (0,), partial(brings, key), steps=steps, alike=alike(key))]
 
 
 # ---- when a load may be brought: what `Policy.gaps` and `Area.gaps` may be
