@@ -6,7 +6,7 @@ When several layers run as one Program, the accounts are cut where one layer end
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -38,7 +38,6 @@ from tpusim.machines.tpu.observation.timeline import (
     Timing,
     Track,
     accounts,
-    split,
     unit_name,
 )
 from tpusim.machines.tpu.program.program import Program
@@ -54,18 +53,30 @@ Slices: TypeAlias = NDArray[np.int64]
 
 
 def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
-    """Close the accounts of a run, and those of each layer in a run of several."""
-    uses: dict[str, Mapping[str, int]] = {}
-    held = holding(log.queue)
+    """Close the accounts of a run, and those of each layer in a run of several.
+
+    A layer has what units do in its time, whichever layer they serve.
+    """
+    cuts = np.array(cuts_of(log, program, hardware) if program.layers else (0, log.cycles))
+    held, moves, ports = holding(log.queue), log.on_bus(HBM.bus), program.ports(hardware)
+    uses = dict[str, list[Counter[str]]]()
     for array in arrays_of(log, hardware):
-        uses[array.name("systolic_array")] = _use(array.waits(held)) + array.streaming_use()
-        uses[array.name("preload")] = array.preload_use(held)
-        uses[array.name("vector_unit")] = array.vector_unit_use()
-    uses |= {name: _use(bus(log.on_bus(name))) for name in log.buses}
-    units = accounts(uses, log.owned, log.cycles, program.ports(hardware))
-    moved, use = bus_use(log, log.on_bus(HBM.bus), program), program.use
-    whole = Timing(log.cycles, units, moved, use.port_reads, use.port_writes, log.hbm)
-    return replace(whole, layers=shares(log, program, hardware, whole)) if program.layers else whole
+        uses[array.name("systolic_array")] = array.systolic_array_use(held, cuts)
+        uses[array.name("preload")] = array.preload_use(held, cuts)
+        uses[array.name("vector_unit")] = array.vector_unit_use(cuts)
+    uses |= {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
+    units = accounts({unit: _sum(each) for unit, each in uses.items()}, log.owned, log.cycles, ports)
+    use = program.use
+    whole = Timing(log.cycles, units, bus_use(log, moves, program), use.port_reads, use.port_writes, log.hbm)
+    if not program.layers:
+        return whole
+    layers, found = np.array(program.layers)[moves["step"]], list[Timing]()
+    owned = _sums(*(_owned(owners, cuts) for owners in log.owners.values()))
+    for number, (use, cycles) in enumerate(zip(program.uses, np.diff(cuts).tolist(), strict=True)):
+        units = accounts({unit: each[number] for unit, each in uses.items()}, owned[number], cycles, ports)
+        moved = bus_use(log, moves[layers == number], program)
+        found.append(Timing(cycles, units, moved, use.port_reads, use.port_writes))
+    return replace(whole, layers=tuple(found))
 
 
 def first_fill(log: Log) -> Counter[str]:
@@ -96,28 +107,6 @@ def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
         over = array.passes["start"] - 1 + array.frames * array.frame["period"] + array.lost
         np.maximum.at(ends, layers[array.passes["step"]], over)
     return [0, *np.maximum.accumulate(ends)[:-1].tolist(), log.cycles]
-
-
-def shares(log: Log, program: Program, hardware: Hardware, whole: Timing) -> tuple[Timing, ...]:
-    """Timing of each layer in a run of several: what units do in its time, whichever layer they serve; `whole` is the
-    timing of all.
-    """
-    cuts, layers = np.array(cuts_of(log, program, hardware)), np.array(program.layers)
-    held, moves = holding(log.queue), log.on_bus(HBM.bus)
-    shared = {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
-    shared |= {port: _owned(owners, cuts.tolist()) for port, owners in log.owners.items()}
-    for array in arrays_of(log, hardware):
-        shared[array.name("systolic_array")] = _sums(_cut(array.waits(held), cuts), array.streaming_shares(cuts))
-        shared[array.name("preload")] = _cut(array.preloading(held), cuts)
-        shared[array.name("vector_unit")] = array.vector_unit_shares(cuts)
-    found = []
-    for number, (use, cycles) in enumerate(zip(program.uses, np.diff(cuts).tolist(), strict=True)):
-        units = {
-            unit: split(shared[unit][number], cycles, tuple(account)[:-1]) for unit, account in whole.units.items()
-        }
-        moved = bus_use(log, moves[layers[moves["step"]] == number], program)
-        found.append(Timing(cycles, units, moved, use.port_reads, use.port_writes))
-    return tuple(found)
 
 
 # ---- slices
@@ -186,6 +175,8 @@ def _use(slices: Slices) -> Counter[str]:
 
 def _cut(slices: Slices, cuts: Cycles) -> list[Counter[str]]:
     """Cycles between each cut and the next, by state."""
+    if len(cuts) == 2:
+        return [_use(slices)]
     found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
     slices = slices[:, slices[2] > 0]
     slices = slices[:, np.argsort(slices[1])]
@@ -208,14 +199,23 @@ def _between_cuts(uses: Mapping[str, Cycles], cut: Cycles, cuts: Cycles) -> list
     return [Counter({state: int(count[at]) for state, count in counts.items()}) for at in range(1, len(cuts))]
 
 
-def _sums(*shares: Sequence[Counter[str]]) -> list[Counter[str]]:
+def _sums(*shares: Iterable[Counter[str]]) -> list[Counter[str]]:
     """Sums of counts, layer by layer."""
-    return [sum(each, Counter[str]()) for each in zip(*shares, strict=True)]
+    return [_sum(each) for each in zip(*shares, strict=True)]
 
 
-def _owned(owners: Owners, cuts: Sequence[int]) -> list[Counter[str]]:
+def _sum(counts: Iterable[Counter[str]]) -> Counter[str]:
+    found = Counter[str]()
+    for each in counts:
+        found.update(each)
+    return found
+
+
+def _owned(owners: Owners, cuts: Cycles) -> list[Counter[str]]:
     """Cycles that each client owns between each cut and the next."""
-    counts = (np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts))
+    counts = (
+        np.bincount(owners[first:stop], minlength=len(CLIENTS)).tolist() for first, stop in pairwise(cuts.tolist())
+    )
     return [Counter(dict(zip(CLIENTS[1:], each[1:], strict=True))) for each in counts]
 
 
@@ -303,71 +303,56 @@ class ArrayLog:
             _between(VECTOR_WORK, works, "issued", "done"),
         )
 
-    @property
-    def _streaming(self) -> dict[str, Cycles]:
-        """Cycles of the array in the frames of each pass, by state."""
+    def systolic_array_use(self, held: Track, cuts: Cycles) -> list[Counter[str]]:
+        """Cycles of the array between each cut and the next: it waits, or frames of its passes go on."""
         uses = {STATES[state]: self.frames * self.frame[of] for state, of in _IN_FRAMES.items()}
-        return {**uses, STATES[BANK_CONFLICT]: self.lost}
+        uses |= {STATES[BANK_CONFLICT]: self.lost}
+        return _sums(_cut(self.waits(held), cuts), self._in_frames(cuts, -1, self.frames, uses, self._busy))
 
-    def streaming_use(self) -> Counter[str]:
-        """Cycles of the array in the frames of its passes."""
-        return Counter({state: int(cycles.sum()) for state, cycles in self._streaming.items()})
+    def vector_unit_use(self, cuts: Cycles) -> list[Counter[str]]:
+        """Busy cycles of the vector unit between each cut and the next, with words of passes and in steps of its own.
 
-    def streaming_shares(self, cuts: Cycles) -> list[Counter[str]]:
-        """What `streaming_use` has between each cut and the next."""
-        return self._shares(cuts, -1, self.frames, self._streaming, self._busy)
-
-    def vector_unit_use(self) -> Counter[str]:
-        """Busy cycles of the vector unit, with partial sums and in steps of its own."""
-        adding = sum(int((self._added(does) * self.frame[of]).sum()) for does, (_, of) in _ADDING.items())
-        return Counter(busy=adding + int(self._alone.sum()))
-
-    def vector_unit_shares(self, cuts: Cycles) -> list[Counter[str]]:
-        """What `vector_unit_use` has between each cut and the next. No layer ends within a vector step."""
-        found = _sums(*(
-            self._shares(
-                cuts, self.frame[delay], self._added(does), {STATES[BUSY]: self._added(does) * self.frame[of]},
-                partial(self._adding, does),
-            )
-            for does, (delay, of) in _ADDING.items()
-        ))  # fmt: skip
-        return _sums(
-            found, _between_cuts({STATES[BUSY]: self._alone}, cuts.searchsorted(self.works["start"], "right"), cuts)
-        )
+        No layer ends within a vector step.
+        """
+        columns = self.log.columns
+        alone = {STATES[BUSY]: columns.works["busy"][columns.rows["recipe"][self.works["step"]]]}
+        found = [_between_cuts(alone, cuts.searchsorted(self.works["start"], "right"), cuts)]
+        for does, (delay, of) in _ADDING.items():
+            counts = self._added(does)
+            busy = {STATES[BUSY]: counts * self.frame[of]}
+            found.append(self._in_frames(cuts, self.frame[delay], counts, busy, partial(self._adding, does)))
+        return _sums(*found)
 
     def _added(self, does: str) -> Cycles:
         """The frames of each pass in which the vector unit does that."""
         added: Cycles = self.frames * self.recipes[does]
         return added
 
-    @property
-    def _alone(self) -> Cycles:
-        """Busy cycles of the vector unit in each of its steps."""
-        columns = self.log.columns
-        alone: Cycles = columns.works["busy"][columns.rows["recipe"][self.works["step"]]]
-        return alone
-
-    def _shares(
+    def _in_frames(
         self, cuts: Cycles, delay: Cycles | int, counts: Cycles, uses: Mapping[str, Cycles],
         slices: Callable[[NDArray[np.bool_]], Slices],
     ) -> list[Counter[str]]:  # fmt: skip
         """Cycles between each cut and the next: what each pass `uses` in `counts` frames, the first of which begins
         `delay` cycles after its ifmap slot. Of passes over which there is a cut, `slices` are made.
         """
+        if len(cuts) == 2:
+            return [Counter({state: int(cycles.sum()) for state, cycles in uses.items()})]
         begins = self.passes["start"] + delay
         first = cuts.searchsorted(begins, "right")
         over = cuts.searchsorted(begins + counts * self.frame["period"] + self.lost) > first
         whole = {state: np.where(over, 0, cycles) for state, cycles in uses.items()}
         return _sums(_cut(slices(over), cuts), _between_cuts(whole, first, cuts))
 
-    def preload_use(self, held: Track) -> Counter[str]:
-        """Cycles of the weight path."""
+    def preload_use(self, held: Track, cuts: Cycles) -> list[Counter[str]]:
+        """Cycles of the weight path between each cut and the next."""
+        if len(cuts) > 2:
+            return _cut(self.preloading(held), cuts)
         columns, loads, use = self.log.columns, self.loads, _use(self._ahead_of_preloads(held))
         biases = columns.loads["bias"][columns.rows["recipe"][loads["step"]]]
         busy = len(loads) * self.hardware.preload_cycles + BIAS_CYCLES * int(biases.sum())
         use["busy"] += busy
         use["port_stall"] += int((loads["last"] - loads["start"]).sum()) - busy
-        return use
+        return [use]
 
     def _ahead_of_preloads(self, held: Track) -> Slices:
         """Slices of the weight path until the port is asked for weights."""
