@@ -168,7 +168,7 @@ def frozen(name: str, told: Told) -> str:
     whole = {
         each.name: [repr([(d.tensor, d.operand) for d in program.derived]) if each.name == "derived"
                     else told(getattr(program, each.name))]
-        for each in fields(program) if each.name not in ("steps", "paces")
+        for each in fields(program) if each.name not in ("rows", "paces")
     }  # fmt: skip
     digests = (f"{field} {digest(' '.join(texts))}" for field, texts in {**whole, **found}.items())
     return f"{name}: {len(program.rows)} steps\n  {', '.join(digests)}\n  {told.trail}\n"

@@ -120,7 +120,7 @@ def without_pointers(program: Program) -> Program:
         program,
         tensors=program.tensors[:-1],
         buffers=program.buffers[:-1],
-        steps=tuple(steps),
+        rows=tuple(steps),
         constants=(),
     )
 

@@ -335,7 +335,7 @@ def test_what_nothing_has_brought_cannot_be_filled() -> None:
     with pytest.raises(CheckFailed, match="reads a near filter that it does not wait for"):
         check_program(hasty, SMALL_ONE)
     far = {each.name: replace(each, place=SCRATCH.at(0)) for each in ONE_PASS.tensors}
-    fills = (replace(each, tensor=far["ifmap"]) if isinstance(each, Fill) else each for each in ONE_PASS.steps)
+    fills = (replace(each, tensor=far["ifmap"]) if isinstance(each, Fill) else each for each in ONE_PASS.rows)
     with pytest.raises(CheckFailed, match="reads a ifmap that it does not wait for"):
         check_program(replace(with_steps(ONE_PASS, fills), tensors=tuple(far.values())), SMALL_ONE)
 

@@ -377,7 +377,7 @@ WRONG = {
     "1 operands by 1 scalars and 1 coefficients": {"coefficients": (1.0,)},
     "to combine 1 operands by 1 scalars": {"operation": "combine"},
     "makes 0 words": {"words": 0, "operands": (Feed(()),), "writes": Feed(())},
-    "-4 cycles after": {"delay": -4},
+    "begins 4 cycles before it can": {"delay": -4},
     "reads 1 words for 3 scalars": {"scalars": Scalars(0, 1, 3), "operands": (at(0), at(0), at(0))},
     "room for 2": {"scalars": Scalars(0, 3, 5), "operands": (at(0),) * 5},
     "words of lanes": {"operands": (BankFeed(at(0).groups),)},

@@ -18,20 +18,20 @@ TWO = machine(ROWS, COLS, word_elements=8, array_count=2, array_weights="own", b
 def ends(program: Program, hardware: Hardware) -> list[float]:
     """When each step is over, as somebody finds who waits for this step alone."""
     found = list[float]()
-    for number in range(len(program.steps)):
-        whole = replace(program, steps=(*program.steps, replace(program.steps[0], after=(number,))))
+    for number in range(len(program.rows)):
+        whole = replace(program, rows=(*program.rows, replace(program.rows[0], after=(number,))))
         estimate = Estimate(whole.rows, [whole.pace] * len(whole.rows), hardware)
-        for each in range(len(program.steps)):
+        for each in range(len(program.rows)):
             estimate.take(each)
-        found.append(estimate.ready(len(program.steps)))
+        found.append(estimate.ready(len(program.rows)))
     return found
 
 
 def late(program: Program, number: int, delay: int) -> Program:
     """A Program one of whose preloads begins late."""
-    at = [place for place, step in enumerate(program.steps) if isinstance(step, Preload)][number]
-    steps = [replace(step, delay=delay) if place == at else step for place, step in enumerate(program.steps)]  # type: ignore[call-arg]
-    return replace(program, steps=tuple(steps))
+    at = [place for place, step in enumerate(program.rows) if isinstance(step, Preload)][number]
+    steps = [replace(step, delay=delay) if place == at else step for place, step in enumerate(program.rows)]  # type: ignore[call-arg]
+    return replace(program, rows=tuple(steps))
 
 
 def test_each_step_ends_behind_what_it_waits_for_and_its_unit() -> None:
@@ -52,7 +52,7 @@ def test_each_step_ends_behind_what_it_waits_for_and_its_unit() -> None:
     for at, loaded in enumerate(preloads[2:4]):
         assert streams[2 + at] == max(begun + streaming, loaded) + streaming + drained
     # The spill takes the bus, of 8 B a cycle, when all is written: more words than that.
-    words = program.steps[-1].words  # type: ignore[attr-defined]
+    words = program.rows[-1].words  # type: ignore[attr-defined]
     assert rest[-1] == max(streams) + max(8, words) + 9 + skew
 
 

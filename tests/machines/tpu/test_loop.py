@@ -132,7 +132,7 @@ def test_fills_of_banks_take_the_time_of_all_their_words() -> None:
     other = replace(fill)
     object.__setattr__(other, "lane_words", 100 * fill.lane_words)
     steps = fill, *(other if each is fill else each for each in ready.program.rows)
-    columns = columns_of(replace(ready.program, steps=steps), ready.running)
+    columns = columns_of(replace(ready.program, rows=steps), ready.running)
     first, second = (columns.moves[columns.rows["recipe"][steps.index(each)]] for each in (fill, other))
     assert [first["busy"], second["busy"]] == [each.conversion_cycles(ready.running) for each in (fill, other)]
 
