@@ -295,13 +295,13 @@ class Plan:
         shape, images = self.shape, self.images(filled.groups)
         rows, cols = shape.row.coordinates(filled.rows), shape.col.coordinates(filled.cols)
         origin = group * shape.channels, rows.start, cols.start, images.start
-        high, wide = self._beyond[number]
+        high, wide = self._reach[number]
         reach = shape.channels, rows.stop - rows.start + high, cols.stop - cols.start + wide, len(images)
         sizes = patch.words, patch.words_before(filled), len(rows), len(cols), len(filled.groups), len(images)
         return Alike((number, places, *sizes, *_edges(self.ifmap, origin, reach)), origin)
 
     @cached_property
-    def _beyond(self) -> list[tuple[int, int]]:
+    def _reach(self) -> list[tuple[int, int]]:
         """Rows and columns by which the boxes of each chunk may reach beyond the points of tap 0 in strip 0."""
         row, col, (down, across) = self.shape.row, self.shape.col, self.shape.ifmap_apart
         return [
