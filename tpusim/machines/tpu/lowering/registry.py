@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -64,6 +64,11 @@ def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
     return min(cycles, key=cycles.__getitem__, default=USUAL)
 
 
+_MOST_PLANNED = 64
+_planned: dict[Hashable, Sequence[Draft]] = {}
+"""Drafts of layers that have been planned and not lowered yet: whoever lowers one need not search it again."""
+
+
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:
     """Drafts of a layer by the lowering of that name: one, or several that a simulation should choose from.
 
@@ -73,6 +78,12 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
         CapacityError: when nothing fits the memories, or the lowering is not one for such a machine; names the layer.
             So do the drafts.
     """
+    # Handed over, as what the first to lower them works out should last no longer than its Program.
+    planned = _planned.pop((layer, batch, hardware, lowering), None)
+    return _drafts_of(layer, batch, hardware, lowering) if planned is None else planned
+
+
+def _drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:
     # Imported here, because help pages need none of it.
     from tpusim.machines.tpu.cut.traffic import laid_out
     from tpusim.machines.tpu.lowering.on_the_way import beyond, no_room, on_the_way, slowed, worked
@@ -132,7 +143,11 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Explain
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> tuple[StepCounts, int]:
     """Numbers of steps of the longest of `drafts_of`, and the number of drafts. Raises as `drafts_of`."""
     drafts = drafts_of(layer, batch, hardware, lowering)
-    return max(drafts, key=lambda draft: draft.blocks).planned, len(drafts)
+    planned = max(drafts, key=lambda draft: draft.blocks).planned
+    while len(_planned) >= _MOST_PLANNED:
+        del _planned[next(iter(_planned))]
+    _planned[layer, batch, hardware, lowering] = drafts
+    return planned, len(drafts)
 
 
 def least_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> float:
