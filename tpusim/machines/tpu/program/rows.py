@@ -358,5 +358,7 @@ class RowWriter:
 
     def rows(self) -> Rows:
         """The rows as a table."""
-        table = np.array(self._rows, np.int32).reshape(-1, len(ROW.fields or ())).view(ROW).ravel()
+        # Twice as fast as an array of the list of rows, of which there may be millions.
+        numbers = np.fromiter(chain.from_iterable(self._rows), np.int32, len(ROW.names or ()) * len(self._rows))
+        table = numbers.view(ROW)
         return Rows(table, tuple(self._recipes), self._slots, np.array(self._waits, np.int32), self._origins)

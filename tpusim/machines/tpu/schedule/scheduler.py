@@ -199,11 +199,13 @@ class _Steady(NamedTuple):
     Attributes:
         needs: places of the needs with weights, data and sums.
         atoms: parts of the weights and of the data that each pass reads.
+        data: the parts of the data, each once: many passes read the same.
         recipes: the preload and the stream of each pass, in turn.
     """
 
     needs: tuple[int, int, int]
     atoms: list[tuple[Sequence[int] | None, Sequence[int] | None]]
+    data: set[Sequence[int] | None]
     recipes: list[int]
 
     @property
@@ -240,6 +242,7 @@ def _steady(acts: Sequence[tuple[Act, _Recipes]]) -> _Steady | None:
     return _Steady(
         next(iter(every)),
         [(act.weights.atoms, act.data.atoms) for act, _ in reversed(found) if act.data],
+        {act.data.atoms for act, _ in found if act.data},
         [recipe for _, both in reversed(found) for recipe in both],
     ) if found else None  # fmt: skip
 
@@ -540,8 +543,7 @@ class Schedule:
     def _go_on(self, steady: _Steady, mine: list[Tenancy], slots: int, array: int) -> None:
         """Write passes that go on with the sums of a pass ahead, each waiting for its own words alone."""
         loaded, read, into = (mine[need] for need in steady.needs)
-        # Many passes read the same part of the data.
-        made = {atoms: read.made(atoms) for _, atoms in {*steady.atoms}}
+        made = {atoms: read.made(atoms) for atoms in steady.data}
         waits = [*chain.from_iterable((loaded.made(own), made[atoms]) for own, atoms in steady.atoms)]
         last = self.rows.write_passes(steady.recipes, waits, slots, array)
         loaded.used["weights", array] = last
