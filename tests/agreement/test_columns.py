@@ -102,4 +102,5 @@ def test_the_sound_program_passes() -> None:
 def test_one_wrong_number_is_found(mutants: Callable[[np.random.Generator], Iterator[Program]]) -> None:
     wrong = [*islice(mutants(np.random.default_rng(5)), MUTANTS)]
     missed = [at for at, program in enumerate(wrong) if not found(program)]
-    assert len(wrong) == MUTANTS and not missed
+    assert len(wrong) == MUTANTS
+    assert not missed

@@ -252,14 +252,16 @@ Elements: TypeAlias = Part | BankPart
 
 
 def _from(part: Elements, origin: Sequence[int]) -> Elements:
-    """A part whose elements were relative to an origin: the first counter of each axis begins there."""
+    """A part whose elements were relative to an origin: one counter of each axis begins there, of the items if they
+    have one.
+    """
     left, counters = dict(enumerate(origin)), list[Along]()
-    for each in (*part.lane, *part.items):
+    for each in (*part.items, *part.lane):
         by = left.pop(each.axis, 0)
         counters.append(each.moved(by) if by else each)
     assert not any(left.values()), "the part has no counter along an axis of its origin"
-    lanes = len(part.lane)
-    return part._replace(lane=tuple(counters[:lanes]), items=tuple(counters[lanes:]))
+    items = len(part.items)
+    return part._replace(lane=tuple(counters[items:]), items=tuple(counters[:items]))
 
 
 def _region_from(region: Region, origin: Sequence[int]) -> Region:
