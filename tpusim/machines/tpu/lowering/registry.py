@@ -65,8 +65,8 @@ def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
 
 
 _MOST_PLANNED = 64
-_planned: dict[Hashable, Sequence[Draft]] = {}
-"""Drafts of layers that have been planned and not lowered yet: whoever lowers one need not search it again."""
+_planned: dict[Hashable, tuple[Lowering, Sequence[Draft]]] = {}
+"""Lowering and drafts of layers that are planned and not lowered yet: whoever lowers one need not search it again."""
 
 
 def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:
@@ -79,8 +79,8 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
             So do the drafts.
     """
     # Handed over, as what the first to lower them works out should last no longer than its Program.
-    planned = _planned.pop((layer, batch, hardware, lowering), None)
-    return _drafts_of(layer, batch, hardware, lowering) if planned is None else planned
+    by, drafts = _planned.pop((layer, batch, hardware, lowering), (None, ()))
+    return drafts if by is LOWERINGS[lowering] else _drafts_of(layer, batch, hardware, lowering)
 
 
 def _drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:
@@ -146,7 +146,7 @@ def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> tupl
     planned = max(drafts, key=lambda draft: draft.blocks).planned
     while len(_planned) >= _MOST_PLANNED:
         del _planned[next(iter(_planned))]
-    _planned[layer, batch, hardware, lowering] = drafts
+    _planned[layer, batch, hardware, lowering] = LOWERINGS[lowering], drafts
     return planned, len(drafts)
 
 
