@@ -95,7 +95,9 @@ def tree(tmp_path: Path) -> Path:
     """The checkout again, without what is built in it."""
     left_out = shutil.ignore_patterns("__pycache__", ".*", "results", "site", "golden", "truth", "gallery", "*.ipynb")
     for name in ("tpusim", "configs", "workloads", "docs", "tests", "scripts"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=left_out)
+        # Scripts are named like folders that are built.
+        ignored = shutil.ignore_patterns("__pycache__") if name == "scripts" else left_out
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
