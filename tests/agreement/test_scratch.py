@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +39,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.observation.timeline import CAUSES
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Step
+from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import HBM, LANES, SCRATCH, Fill, Inbound, Place, Prefetch, Tensor, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
 from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched, residence
@@ -66,6 +66,12 @@ def scratch_memories(draw: st.DrawFn, hardware: Hardware) -> Hardware:
     return with_scratch(hardware, draw(among(1, 7, 64, 1000, 5000)), draw(among(1, 2, 5, 40)))
 
 
+def renumbered(step: Step, places: Mapping[int, int]) -> Step:
+    """The step where steps have other numbers."""
+    found = replace(step, after=tuple(sorted(places[each] for each in step.after)))
+    return replace(found, preload=places[found.preload]) if isinstance(found, Stream) else found
+
+
 def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahead: int) -> Program:
     """The same Program with some of its tensors in the scratch memory: what is there before the first step is brought
     fill by fill, each by a prefetch that goes ahead of it and of `ahead` other steps.
@@ -89,7 +95,7 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
     old = {number: at for at, number in places.items()}
     found = []
     for number, each in enumerate(steps):
-        step = each[1] if isinstance(each, tuple) else each.renumbered(places)
+        step = each[1] if isinstance(each, tuple) else renumbered(each, places)
         if isinstance(each, Step) and isinstance(step, Transfer):
             more = (brought[old[number]],) if old[number] in brought else ()
             step = replace(step, tensor=there.get(step.tensor.name, step.tensor), after=(*step.after, *more))

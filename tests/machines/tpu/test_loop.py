@@ -216,7 +216,7 @@ def test_the_least_that_is_left_is_that_of_all_steps_behind(
     for first, end in pairwise(columns.orders.tolist()):
         for place in range(first, end):
             steps = [program.rows[step] for step in columns.order[place:end].tolist()]
-            numbers = [program.number_of_pace(step) for step in columns.order[place:end].tolist()]
+            numbers = [program.numbers_of_paces[step] for step in columns.order[place:end].tolist()]
             frames = [program.frames(running)[number] for number in numbers]
             left = (frame.frames(step.words) * frame.period for step, frame in zip(steps, frames, strict=True)
                     if isinstance(step, Stream))  # fmt: skip

@@ -72,6 +72,25 @@ def assert_said_once(units: Units) -> None:
     assert len(rows.recipes) <= len(alone.recipes)
 
 
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@given(
+    layer=small_layers(),
+    hardware=machines(8),
+    lowering=st.sampled_from([each for each in LOWERINGS.values() if each.unit == "array" and not each.whole_rows]),
+    words=st.integers(1, 9),
+)
+def test_a_program_that_is_moved_is_the_one_that_is_scheduled_there(
+    layer: Conv2d | Gemm, hardware: Hardware, lowering: Lowering, words: int
+) -> None:
+    try:
+        units = lowering.drafts(layer, 2, hardware)[0].units
+    except (CapacityError, UnsuitableError):
+        return
+    moved, there = program_of(units).moved(words), program_of(units, words)
+    if not moved.banked:
+        assert ([*moved.rows], moved.buffers) == ([*there.rows], there.buffers)
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_steps_of_a_network_are_the_same_whether_or_not_they_are_said_once(batch: int) -> None:
     """Here patches begin in the padding, on its last row, and behind it; in one strip and in several."""

@@ -164,7 +164,7 @@ class IssueUnit:
 
     def preload(self, index: int, step: Preload, waited: Inputs) -> None:
         """Read the words of weights, one every W cycles, then that of the biases, each in the first free cycle."""
-        hardware, turns = self.board.hardware, self.turns[self.board.program.number_of_pace(index)]
+        hardware, turns = self.board.hardware, self.turns[self.board.program.numbers_of_paces[index]]
         ready = max(self.issued if hardware.array.weight_buffers > 1 else self.ended, self.free)
         start = max(ready, waited.data, waited.others) + step.delay
         reads = [self.claim(turns, start)]
@@ -190,7 +190,7 @@ class IssueUnit:
 
     def stream(self, index: int, step: Stream, waited: Inputs) -> None:
         """Issue a pass, in the first frame that begins behind all that it waits for; waits count in this order."""
-        number = self.board.program.number_of_pace(index)
+        number = self.board.program.numbers_of_paces[index]
         frame, anew, self.pace = self.board.frames[number], number != self.pace, number
         (data, by, _), last = self.weights[step.preload]
         data, by = max((waited.data, waited.by), (data, by))

@@ -64,14 +64,14 @@ def check_program(program: Program, hardware: Hardware) -> None:
                 )
         for wrong in _contradictions(step, hardware):
             raise CheckFailed(f"step {at} ({step.label}) {wrong}")
-    for at, wrong in _contradictory(program, hardware):
+    for at, wrong in _wrong_rows(program, hardware):
         raise CheckFailed(f"step {at} ({rows[at].label}) {wrong}")
     # Checks of the Program as a whole come last, as they assume sound steps.
     for wrong in _crowded(program, hardware):
         raise CheckFailed(wrong)
 
 
-def _contradictory(program: Program, hardware: Hardware) -> Iterator[tuple[int, str]]:
+def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str]]:
     """Problems of rows, each with its number, as the end of a sentence."""
     rows, table, queues = program.rows, program.rows.table, hardware.array.queues
     recipes, arrays, loads, streams = table["recipe"], table["array"], rows.are(Preload), rows.are(Stream)

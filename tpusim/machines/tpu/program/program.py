@@ -245,10 +245,6 @@ class Program:
         """The different paces, in the order of `frames`."""
         return self._paced[0]
 
-    def number_of_pace(self, index: int) -> int:
-        """Number of the pace of a step among those of `frames`: a preload has that of its passes."""
-        return self._paced[1][index]
-
     def pace_of(self, index: int) -> Pace:
         """Pace of a step."""
         return self._paced[0][self._paced[1][index]]

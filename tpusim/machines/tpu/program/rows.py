@@ -27,10 +27,15 @@ ROW = np.dtype(
         ("waits", "i4"),
     ]
 )  # fmt: skip
-"""A row: number of its recipe; array with weights of its own, -1 for steps of other units; row of the preload of a
-pass, else -1; cycles by which it begins late; place in `Rows.slots` of its first slot, -1 where addresses are relative
-to none; place in `Rows.origins` of the
-element to which those of a transfer are relative, -1 where they are not; place in `Rows.waits` of its first wait.
+"""A row:
+
+* `recipe`: number of its recipe.
+* `array`: array with weights of its own; -1 for steps of other units.
+* `preload`: row of the preload of a pass; -1 for other steps.
+* `delay`: cycles by which it begins late.
+* `slots`: place in `Rows.slots` of its first slot; -1 where no address is relative to one.
+* `origin`: place in `Rows.origins` of the element to which the elements of a transfer are relative; -1 for none.
+* `waits`: place in `Rows.waits` of its first wait.
 """
 Kind = TypeVar("Kind", bound=Step)
 Numbers: TypeAlias = NDArray[np.int64]
@@ -192,10 +197,8 @@ class Rows(Sequence[Step]):
             ", ".join([each.label, *(f"{fact} {name}" for name, fact in each.facts.items())]) for each in self.recipes
         ]
         lines = []
-        for at, (recipe, first, end) in enumerate(
-            zip(mine, self.table["waits"].tolist(), self.ends.tolist(), strict=True)
-        ):
-            waits = ", ".join(numbers[each] for each in sorted({*self.waits[first:end].tolist()}))
+        for at, recipe in enumerate(mine):
+            waits = ", ".join(numbers[each] for each in sorted({*self.after(at)}))
             lines.append(f"{at:6} {numbers[at]:12} {said[recipe]:60} {f'behind {waits}' if waits else ''}".rstrip())
         return "\n".join(lines)
 
@@ -234,7 +237,7 @@ class Rows(Sequence[Step]):
         found = set[int]()
         recipes = self.table["recipe"]
         for at in np.flatnonzero(recipes == recipe).tolist():
-            found |= {*recipes[self.waits[self.table["waits"][at] : self.ends[at]]].tolist()}
+            found |= {*recipes[self.after(at)].tolist()}
         return sorted(found)
 
     def words(self, used: Callable[[Step], Iterable[range]]) -> WordRanges:
@@ -250,8 +253,8 @@ class Rows(Sequence[Step]):
         moved = places_of(starts, np.array(self.slots, np.int64), self.table["slots"][rows]) - starts
         return WordRanges(rows, starts + moved, stops + moved)
 
-    def elements(self, rows: Numbers, axes: int) -> Numbers:
-        """The elements to which those of transfers are relative, [row, axis]."""
+    def origins_of(self, rows: Numbers, axes: int) -> Numbers:
+        """The origins of some rows, [row, axis]; zeros where a row has none."""
         first = self.table["origin"][rows]
         found = np.zeros((len(rows), axes), np.int64)
         if (first >= 0).any():

@@ -5,7 +5,7 @@ A step answers what others need to know about it; only interpreters look at its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
@@ -108,10 +108,6 @@ class Step:
     def of_layer(self, layer: str) -> Self:
         """The step in a Program of several layers, where tensors are named after their layers."""
         return self
-
-    def renumbered(self, places: Mapping[int, int] | Sequence[int]) -> Self:
-        """The step with new numbers for the steps that it waits for: `places` maps old ones to new ones."""
-        return replace(self, after=tuple(sorted(places[each] for each in self.after)))
 
 
 @step_of_a_program
@@ -249,9 +245,6 @@ class Stream(Step):
     @property
     def adds_on(self) -> bool:
         return self.accumulate
-
-    def renumbered(self, places: Mapping[int, int] | Sequence[int]) -> Self:
-        return replace(Step.renumbered(self, places), preload=places[self.preload])
 
     @property
     def words_written(self) -> Iterator[range]:

@@ -139,7 +139,7 @@ def _issues(
                 }  # fmt: skip
                 issue(
                     data, (step.preload,), (*others, *worked), words=step.words, lanes=step.cols,
-                    frame=program.number_of_pace(index), elements=program.fill_of(index),
+                    frame=program.numbers_of_paces[index], elements=program.fill_of(index),
                     generator=number[step.reads], buffer=buffer[step.preload], base=step.result_base,
                     accumulate=step.accumulate, finishes=bool(step.finish), **pointers,
                 )  # fmt: skip
@@ -197,7 +197,7 @@ def preloads_of(program: Program, hardware: Hardware, waits: WaitTable) -> Prelo
             if isinstance(step, Preload) and step.array == queue:
                 wait, past_wait = waits.add(step.after)
                 fill, past_fill = waits.add(other for other in step.after if waits.starves[other])
-                place, period = places[program.number_of_pace(index)]
+                place, period = places[program.numbers_of_paces[index]]
                 rows.append({
                     "step": index, "base": step.base, "rows": step.rows, "cols": step.cols, "delay": step.delay,
                     "bias": NOWHERE if step.bias is None else step.bias, "wait": wait, "past_wait": past_wait,

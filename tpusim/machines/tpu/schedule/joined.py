@@ -257,7 +257,7 @@ def _boxes(rows: Rows, kind: type[Fill] | type[Spill]) -> dict[str, tuple[Number
             numbers, boxes = found[recipe.tensor.name]
             numbers += at.tolist()
             box = np.array([(each.start, each.stop) for each in box_of(recipe)], np.int64).T
-            boxes.append(box + rows.elements(at, box.shape[1])[:, None])
+            boxes.append(box + rows.origins_of(at, box.shape[1])[:, None])
     return {name: (np.array(numbers), np.concatenate(boxes)) for name, (numbers, boxes) in found.items()}
 
 

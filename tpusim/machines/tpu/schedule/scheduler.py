@@ -577,11 +577,6 @@ def planned(units: Units) -> StepCounts:
 
 def program_of(units: Units, first: int = 0) -> Program:
     """The Program of a layer by itself, with its words from `first` on."""
-    return scheduled(units, link(units, first))
-
-
-def scheduled(units: Units, bases: Bases) -> Program:
-    """The Program of a layer whose areas have places."""
-    steps = Schedule(units, bases).run()
+    bases = link(units, first)
     held, banked = buffers(units, bases), buffers(units, bases, "banks")
-    return Program(units.tensors, held, steps, units.word_fill, banked, **units.more)
+    return Program(units.tensors, held, Schedule(units, bases).run(), units.word_fill, banked, **units.more)
