@@ -184,7 +184,7 @@ class WorkedUnits(Units):
 
     @cached_property
     def _first_of_kinds(self) -> list[Unit]:
-        """The first of the units that leave results of the same channels in the same way."""
+        """The first unit of each kind; a kind leaves equal channels in one way."""
         found: dict[Hashable, Unit] = {}
         for unit in self._leaving:
             kind = _of_channels(self.core.left_alike(unit), CHANNEL)
@@ -501,7 +501,7 @@ def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
 
 
 def _of_channels(alike: Alike | None, axis: int) -> Alike | None:
-    """What moves are that are alike and begin with the same channels along an axis, if their tensor has it."""
+    """The kind of moves that begin with equal channels along an axis; None where their tensor has no such axis."""
     return Alike((alike.key, alike.origin[axis]), alike.origin) if alike and axis < len(alike.origin) else None
 
 

@@ -460,7 +460,7 @@ class Transfer(TensorStep):
         return replace(self, **self._from(self.parts, origin))
 
     def _from(self, parts: Sequence[Elements], origin: Sequence[int]) -> dict[str, Any]:
-        """Fields that say which elements are moved, where those of parts and regions were relative to an origin."""
+        """Parts and regions as fields, once their elements are no longer relative to an origin."""
         if not origin:
             return {"parts": tuple(parts)}
         regions = self.regions and tuple([_region_from(each, origin) for each in self.regions])

@@ -198,7 +198,7 @@ class Waits:
                     yield whose[new], numbers[new]
 
     def _last(self, count: int, ranges: WordRanges) -> Callable[[Numbers], Numbers]:
-        """A function from the users of all words to the last among those of each row's ranges."""
+        """A function that finds, given the last user of every word, the last user of each row's words."""
         starts, stops, which = ranges.once(self._hardware.capacity_words)
         every = [*zip(starts.tolist(), stops.tolist(), strict=True)]
 

@@ -304,7 +304,7 @@ class Units(ABC):
         """Moves of a unit's result, from the slot that begins at word `base`."""
 
     def left_alike(self, unit: Unit) -> Alike | None:
-        """What the moves of a unit's result are, with the work on their way, if those of other units are equal."""
+        """The kind of the moves of a unit's result, and of the work on their way; None where each is its own."""
         return None
 
     def worked(self, unit: Unit, bases: Sequence[int], moves: Moves) -> Moves:
