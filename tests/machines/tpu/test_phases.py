@@ -14,8 +14,9 @@ from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
+from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.program.transfers import Transfer
-from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
+from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.workload import Workload
 
 SMALL = machine(8, 8, word_elements=4)
@@ -117,6 +118,32 @@ def test_windows_of_taps_end_with_the_filter() -> None:
     layer = transposed(3, 3, 2, 3, 1, 1)
     for name in OF_CELLS:
         assert simulate(Workload("net", 2, (layer,)), machine_with, lowering=name, engine="both").correct
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [((1, 32), (1, 8), 0), ((1, 29), (1, 8), (0, 3)), ((5, 9), (2, 3), 1), (7, 4, 0)]
+)
+def test_weights_of_phases_side_by_side_come_in_the_words_of_one(kernel: Any, stride: Any, padding: Any) -> None:
+    """Lanes are as many as columns, so a fill of a pass has the words of its rows, whatever number of phases it has."""
+    layer = transposed(12, 6, 1, kernel, stride, padding)
+    program, told = lowered(layer, 4, SMALL, "stride_phases")
+    assert "side by side" in told.aspects["phases"]
+    preloads = program.rows.done(Preload)
+    assert sum(fill.words for fill in fills(program, "filter")) <= 1.6 * sum(
+        -(-each.rows // 4) * count for each, count in preloads
+    )
+    assert check_layer(layer, 4, program, SMALL, seed=2).mismatched == 0
+    assert simulate(Workload("net", 4, (layer,)), SMALL, lowering="stride_phases", engine="both").correct
+
+
+def test_a_long_kernel_takes_as_long_as_its_product() -> None:
+    """An overlap-add: 1,025 channels, 100 frames of 1,024 samples, 256 apart; it took 16 times as long."""
+    hardware, layer = load_hardware("tpu_v2"), ConvTranspose2d("t", 1025, 1, 100, 1, (1, 1024), (1, 256))
+    cycles = [
+        simulate(Workload("net", 1, (each,)), hardware, check=False).total.cycles
+        for each in (layer, Gemm("product", m=100, n=1024, k=1025))
+    ]
+    assert cycles[0] <= 1.25 * cycles[1]
 
 
 # ---- which lowering

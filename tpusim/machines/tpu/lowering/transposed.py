@@ -14,10 +14,11 @@ multiplied with all outputs of a cell, although it reaches only one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import groupby, product
 from math import prod
 from typing import NamedTuple
 
@@ -90,7 +91,14 @@ class CellAxis(MapAxis):
 
     def taps_of(self, phase: int) -> list[int]:
         """Taps whose products belong to a phase."""
-        return [tap for tap in range(self.kernel) if self.stands[tap][1] == phase]
+        return self._taps_by_phase.get(phase, [])
+
+    @cached_property
+    def _taps_by_phase(self) -> dict[int, list[int]]:
+        found = defaultdict[int, list[int]](list)
+        for tap, (_, phase) in enumerate(self.stands):
+            found[phase].append(tap)
+        return found
 
 
 def cells_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
@@ -261,6 +269,13 @@ def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[t
     return ranked_cuts(cutting, shape, hardware)
 
 
+class _Indices(NamedTuple):
+    """Indices of weights in the filter: the first that is there, and how far each lies from it."""
+
+    first: int
+    steps: Coordinates
+
+
 class PhasePlan(Plan):
     """A plan of cells; each outcome has the weights and the outputs of its phases."""
 
@@ -271,31 +286,42 @@ class PhasePlan(Plan):
         return len(at.channels) * len(self.cut.outcomes[at.outcome].phases)
 
     def weights(self, at: ColumnFold, group: int, number: int, base: int) -> tuple[Part, ...]:
-        """Weights of each phase, in lanes of its own."""
-        lane = (Along(OUT_CHANNEL, shifted(at.channels, group * self.shape.out_channels)),)
+        """Weights of each phase, in lanes of its own; of neighbours whose weights stand equally far apart, together."""
+        channels = shifted(at.channels, group * self.shape.out_channels)
         word = self.hardware.vector_memory.word_elements
-        return tuple(
-            Part(base, (place * len(at.channels),), lane, (Along(K, self._ks_of(number, phase)),), word)
-            for place, phase in enumerate(self.cut.outcomes[at.outcome].phases)
-        )
+        phases, parts, place = self.cut.outcomes[at.outcome].phases, list[Part](), 0
+        for steps, alike in groupby(phases, key=lambda phase: self._ks_of(number, phase).steps):
+            firsts = [self._ks_of(number, phase).first for phase in alike]
+            lane = [Along(OUT_CHANNEL, (*channels,) * len(firsts) if len(firsts) > 1 else channels)]
+            if any(firsts):
+                lane.append(Along(K, as_coordinates([first for first in firsts for _ in channels])))
+            parts.append(Part(base, (place,), tuple(lane), (Along(K, steps),), word))
+            place += len(firsts) * len(channels)
+        return tuple(parts)
 
     def weights_brought(self, at: ColumnFold, group: int, numbers: range) -> int:
         """Number of weights of existing taps."""
         phases = self.cut.outcomes[at.outcome].phases
-        every = [k for number in numbers for phase in phases for k in self._ks_of(number, phase)]
-        return (len(every) - every.count(NOWHERE)) * len(at.channels)
+        every = (self._ks_of(number, phase).steps for number in numbers for phase in phases)
+        return sum(len(steps) - steps.count(self._beyond) for steps in every) * len(at.channels)
 
     @cached_property
-    def _ks_of(self) -> Callable[[int, Phase], Coordinates]:
+    def _beyond(self) -> int:
+        """A step that leads out of the filter from any weight."""
+        return NOWHERE - prod(self.shape.tensors.filter[1:])
+
+    @cached_property
+    def _ks_of(self) -> Callable[[int, Phase], _Indices]:
         """Filter index k of each array row of a pass, for the columns of a phase; the same for all blocks."""
 
         @cache
-        def found(number: int, phase: Phase) -> Coordinates:
+        def found(number: int, phase: Phase) -> _Indices:
             ks: list[int] = []
             for run in self.passes[number].runs:
                 tap = self.cut.tap_of(run.tap, phase)
                 ks += self.shape.ks(tap, run.channels) if tap else [NOWHERE] * len(run.channels)
-            return as_coordinates(ks)
+            first = next((k for k in ks if k != NOWHERE), 0)
+            return _Indices(first, as_coordinates([self._beyond if k == NOWHERE else k - first for k in ks]))
 
         return found
 
@@ -352,7 +378,9 @@ def by_zeros(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     shape = cells_of(layer, batch, hardware)
     row, col = cell_axes(shape)
-    ranked = _in_strips(by_taps, replace(shape, cell=row.spread * col.spread), hardware)
+    # No compiler is known to stream zeros, so no machine's strips are those of one.
+    strips = hardware.having("mapping", strips="balanced")
+    ranked = _in_strips(by_taps, replace(shape, cell=row.spread * col.spread), strips)
     rows, cols = counted(row.spread - 1, "row"), counted(col.spread - 1, "column")
     zeros = f"{rows} and {cols} of zeros between the elements of the ifmap: streamed, not stored"
     plans = ((InsertedPlan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in ranked)
