@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
 from tpusim.machines.tpu.cut.dense import Dense, DenseTaps, Transposed
-from tpusim.machines.tpu.cut.geometry import DENSE, ConvShape, in_other_strips, packed, shape_of
+from tpusim.machines.tpu.cut.geometry import DENSE, AnyShape, ConvShape, in_other_strips, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, preparing
@@ -330,11 +330,11 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
 
 
 def ranked_shapes(
-    ranks: Callable[[ConvShape, Hardware], Sequence[Ranked]],
-    shape: ConvShape,
+    ranks: Callable[[AnyShape, Hardware], Sequence[Ranked]],
+    shape: AnyShape,
     hardware: Hardware,
     tile: tuple[int, int] = (1, 1),
-) -> list[tuple[ConvShape, Ranked]]:
+) -> list[tuple[AnyShape, Ranked]]:
     """The shape in different strips, each with a tiling, from which a simulation should choose.
 
     `ranks` gives the tilings of a shape on a machine; `tile` is the (rows, columns) of outputs that are computed
@@ -368,7 +368,7 @@ def ranked_shapes(
             if search == "simulate" or rank.estimate() < every[0][1].estimate():
                 firsts.append((other, rank))
     # A plan that is found twice is timed once.
-    found: dict[tuple[ConvShape, Tiling[int]], Ranked] = {}
+    found: dict[tuple[AnyShape, Tiling[int]], Ranked] = {}
     guessed = sorted(every, key=lambda way: way[1].expected)
     estimated = sorted(every, key=lambda way: way[1].estimate())
     for each, rank in (*firsts, *chain(*zip(guessed, estimated, strict=True))):
