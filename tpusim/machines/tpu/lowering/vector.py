@@ -308,7 +308,9 @@ class VectorUnits(Units):
         """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel, with padding behind the last
         channel.
         """
-        stored = self.turn.of(tensor.shape)[CHANNEL] * prod(tensor.padded or tensor.shape) // tensor.size
+        all_channels, rows, cols, images = tensor.shape
+        in_lanes = self.turn.of((all_channels, rows, cols, images))[CHANNEL]
+        stored = in_lanes * prod(tensor.padded or tensor.shape) // tensor.size
         channels = max(channels, -(-stored // len(self.portions)))
         # Images of a channel lie side by side, in each strip; where a block has all of them, so do its channels; and
         # where it has all of these, so do its pixels.
