@@ -167,7 +167,7 @@ class InStrips:
         return self.row.strips * self.col.strips
 
     def cut_into(self, rows: int, cols: int) -> Self:
-        """Return the shape with its maps in so many strips by rows and by columns."""
+        """The maps cut into a number of strips by rows, and one by columns."""
         maps: Any = self
         found: Self = replace(maps, row=replace(self.row, strips=rows), col=replace(self.col, strips=cols))
         return found
