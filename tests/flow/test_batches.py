@@ -166,19 +166,6 @@ def test_an_estimate_that_holds_is_all_that_auto_asks() -> None:
     assert "search" not in ready.explanation.aspects
 
 
-def test_the_script_holds_more_machine_against_less() -> None:
-    """Each of six kinds of more, and one image more, which should take no less."""
-    script = runpy.run_path(str(ROOT / "scripts" / "more_machine"))
-    machines = dict(script["richer"]("tpu_v2", {}))
-    assert machines["twice the capacity"].capacity_words == 2 * machines[""].capacity_words
-    assert machines["half the latency"].hbm.latency_ps == machines[""].hbm.latency_ps // 2
-    assert machines["twice the bandwidth"].hbm.bandwidth_bytes_per_s == 2 * machines[""].hbm.bandwidth_bytes_per_s
-    found = [*script["measured"](Conv2d("conv", 8, 6, 6, 8, (3, 3)), 2, "channel_first", machines)]
-    assert [case.more for case in found] == [*[*machines][1:], script["BATCH"]]
-    assert {case.poorer for case in found[:-1]} == {found[-1].richer}
-    assert all(case.regret == case.richer / case.poorer <= 1.05 for case in found)
-
-
 def test_a_plan_of_a_poorer_machine_is_one_of_the_richer() -> None:
     """Two arrays took 1.99 times what one takes: their words fill the port's frames, and weights wait for a slot."""
     layer = Conv2d("conv", 407, 25, 42, 6, (3, 3), (4, 4), (1, 1), (2, 2))

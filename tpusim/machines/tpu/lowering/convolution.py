@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, chain
 from math import ceil
@@ -97,6 +97,15 @@ class Convolution(Units):
         self._offsets = [*accumulate(plan.pass_words, initial=0)]
         first = plan.blocks[0].rectangles[0]
         self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
+
+    @cached_property
+    def follows(self) -> Hashable:
+        """Shape, tiling and cut on the machine, whatever its clock; None for units that add to those of a plan."""
+        plan = self.plan
+        if type(self) is not Convolution:
+            return None
+        own = tuple((each.name, getattr(plan.cut, each.name)) for each in fields(plan.cut) if each.name != "hardware")
+        return type(plan), plan.source, plan.shape, plan.tiling, plan.hardware.untimed, type(plan.cut), own
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
