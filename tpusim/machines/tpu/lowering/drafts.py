@@ -87,7 +87,7 @@ class Draft:
             return planned(self.units)
 
 
-MOST_KEPT, MOST_ROWS = 64, 20_000
+MOST_KEPT, MOST_ROWS = 64, 5_000
 """Most Programs that a process keeps for machines that differ in time alone, and most steps of each."""
 
 _kept: dict[Hashable, Program] = {}
