@@ -26,6 +26,7 @@ from tpusim.flow.lowerings import AUTO, candidates, known, prepared
 from tpusim.flow.need import AskedJob, need_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.family import PASS_BYTES
+from tpusim.machines.tpu.lowering import drafts
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.lowering.vector_ops import VECTOR_OPS
 from tpusim.machines.tpu.program.program import ExplainedProgram, StepCounts
@@ -311,6 +312,8 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
     """
     layer, hardware = Gemm("many_passes", m=64, n=512, k=1024), load_hardware("tpu_v2", {"array.size": 16})
     monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
+    # The other would take the Program of the first.
+    monkeypatch.setattr(drafts, "MOST_ROWS", 0)
     estimate = need_of(AskedJob(Job(layer, 1, AUTO), hardware, check=False)).total
     tracemalloc.start()
     ready = prepared(layer, 1, hardware, AUTO)

@@ -159,7 +159,7 @@ class Stored:
         needed: its axes in the order in which a transfer needs them, the last moving fastest. A run is never cut, but
             runs come in this order.
         element_bytes: bytes of one element; of half a byte, rows along the innermost axis take whole bytes.
-        burst: bytes of a burst; steps along the innermost axis that are shorter than a burst are read through.
+        burst: bytes of a burst; runs between which no whole burst lies are one, as its bursts hold what is between.
     """
 
     base: int
@@ -201,7 +201,7 @@ class Stored:
             if not count:
                 return None
             base += part.start * strides[axis]
-            if apart == size or (apart < self.burst and axis == self.order[-1]):
+            if apart <= whole_bursts(size, self.burst):
                 size += (count - 1) * apart
             elif count > 1:
                 levels[axis] = count, floor(apart)

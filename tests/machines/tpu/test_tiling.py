@@ -58,9 +58,11 @@ def test_images_are_spread_over_as_few_words_as_hold_them(images: int, word: int
     assert fill - images / groups < 1
 
 
-@pytest.mark.parametrize(("groups", "waste"), [(1, 64 / 8), (3, 64 / 24), (4, 128 / 96)])
+@pytest.mark.parametrize(("groups", "waste"), [(1, 32 / 8), (3, 32 / 24), (4, 128 / 96)])
 def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
-    """Eight images in words of two, four bytes each: some of a channel's, or of all three channels."""
+    """Eight images in words of two, four bytes each: some of a channel's, whose bursts hold all eight; or of all three
+    channels.
+    """
     loads = []
     for burst in (64, 4):
         hardware = machine(4, 4, word_elements=2, burst_bytes=burst)

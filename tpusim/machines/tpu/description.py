@@ -254,6 +254,11 @@ class Hardware(FileModel):
         return self.model_copy(update={section: getattr(self, section).model_copy(update=changes)})
 
     @property
+    def untimed(self) -> Hardware:
+        """The machine with no clock, latency or bandwidth of its own: what a Program of a given tiling follows from."""
+        return _untimed(self)
+
+    @property
     def wide(self) -> Hardware:
         """The machine as its vector unit works on words of sums, which are as wide as its ALUs: nothing is converted or
         rounded.
@@ -339,6 +344,13 @@ def _wide(machine: Hardware) -> Hardware:
     """See Hardware.wide; kept, because every step of the vector unit asks for it several times."""
     wide = machine.having("vector_unit", widen=Fraction(0), narrow=Fraction(0), rounding=0)
     return wide.having("vector_memory", element_bytes=max(machine.element_bytes, SUM_BYTES))
+
+
+@lru_cache(maxsize=64)
+def _untimed(machine: Hardware) -> Hardware:
+    """See Hardware.untimed; kept, because every layer asks for it."""
+    clocked = machine.model_copy(update={"clock_hz": 1})
+    return clocked.having("hbm", bandwidth_bytes_per_s=1, latency_ps=0)
 
 
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardware:

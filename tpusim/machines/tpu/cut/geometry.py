@@ -14,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from math import gcd, prod
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,11 +173,19 @@ class InStrips:
     images: int
     row: MapAxis
     col: MapAxis
+    beside: int = 1
+    """Strips of columns that fill words beside several images, under `mapping.strips: one_image`."""
 
     @property
     def strips(self) -> int:
         """Number of strips of the map, rows times columns, whose outputs share words."""
         return self.row.strips * self.col.strips
+
+    def cut_into(self, rows: int, cols: int) -> Self:
+        """The maps cut into a number of strips by rows, and one by columns."""
+        maps: Any = self
+        found: Self = replace(maps, row=replace(self.row, strips=rows), col=replace(self.col, strips=cols))
+        return found
 
     @property
     def word_images(self) -> int:
@@ -294,7 +303,6 @@ class ConvShape(InStrips):
     packed: Packed | None = None
     """How the filter lies in HBM, if narrower than the machine's elements."""
     beside: int = 1
-    """Strips of columns that fill words where the map has several images, too."""
 
     @property
     def filter(self) -> Tensor:
@@ -418,9 +426,13 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     return min(_cuts(rows, cols, word_elements // images), key=cost)
 
 
+AnyShape = TypeVar("AnyShape", bound=InStrips)
+"""A shape that may be cut into strips."""
+
+
 def in_other_strips(
-    shape: ConvShape, hardware: Hardware, tile: tuple[int, int] = (1, 1)
-) -> Iterator[tuple[ConvShape, float]]:
+    shape: AnyShape, hardware: Hardware, tile: tuple[int, int] = (1, 1)
+) -> Iterator[tuple[AnyShape, float]]:
     """Shapes in other strips that are best in words or in cycles, with their cycles of the array over this shape's.
 
     No other cut has both fewer words (port accesses) and fewer cycles, or as many in fewer strips. More strips leave
@@ -431,8 +443,10 @@ def in_other_strips(
     own = shape.row.strips, shape.col.strips
     if hardware.mapping.strips == "one_image":
         if shape.beside > 1 and own == (1, 1):
-            yield replace(shape, col=replace(shape.col, strips=shape.beside)), -(-cols // shape.beside) / cols
-        return
+            yield shape.cut_into(1, shape.beside), -(-cols // shape.beside) / cols
+        # Images that fill words are as they come; of some that do not, nothing is read off a compiler.
+        if shape.images <= elements or shape.images % elements == 0:
+            return
 
     def cost(r: int, c: int, together: tuple[int, int]) -> tuple[int, int]:
         groups, share = word_groups(shape.images, elements // (r * c))
@@ -451,7 +465,7 @@ def in_other_strips(
                 found[r, c] = min(share, found.get((r, c), share))
     found.pop(own, None)
     for (r, c), share in found.items():
-        yield replace(shape, row=replace(shape.row, strips=r), col=replace(shape.col, strips=c)), share
+        yield shape.cut_into(r, c), share
 
 
 def _cuts(rows: int, cols: int, room: int) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, chain
 from math import ceil
@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
 from tpusim.machines.tpu.cut.dense import Dense, DenseTaps, Transposed
-from tpusim.machines.tpu.cut.geometry import DENSE, ConvShape, in_other_strips, packed, shape_of
+from tpusim.machines.tpu.cut.geometry import DENSE, AnyShape, ConvShape, in_other_strips, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, preparing
@@ -92,6 +92,15 @@ class Convolution(Units):
         self._offsets = [*accumulate(plan.pass_words, initial=0)]
         first = plan.blocks[0].rectangles[0]
         self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
+
+    @cached_property
+    def follows(self) -> Hashable:
+        """Shape, tiling and cut on the machine, whatever its clock; None for units that add to those of a plan."""
+        plan = self.plan
+        if type(self) is not Convolution:
+            return None
+        own = tuple((each.name, getattr(plan.cut, each.name)) for each in fields(plan.cut) if each.name != "hardware")
+        return type(plan), plan.source, plan.shape, plan.tiling, plan.hardware.untimed, type(plan.cut), own
 
     @cached_property
     def more(self) -> Mapping[str, Any]:
@@ -336,11 +345,11 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
 
 
 def ranked_shapes(
-    ranks: Callable[[ConvShape, Hardware], Sequence[Ranked]],
-    shape: ConvShape,
+    ranks: Callable[[AnyShape, Hardware], Sequence[Ranked]],
+    shape: AnyShape,
     hardware: Hardware,
     tile: tuple[int, int] = (1, 1),
-) -> list[tuple[ConvShape, Ranked]]:
+) -> list[tuple[AnyShape, Ranked]]:
     """The shape in different strips, each with a tiling, from which a simulation should choose.
 
     `ranks` gives the tilings of a shape on a machine; `tile` is the (rows, columns) of outputs that are computed
@@ -374,7 +383,7 @@ def ranked_shapes(
             if search == "simulate" or rank.estimate() < every[0][1].estimate():
                 firsts.append((other, rank))
     # A plan that is found twice is timed once.
-    found: dict[tuple[ConvShape, Tiling[int]], Ranked] = {}
+    found: dict[tuple[AnyShape, Tiling[int]], Ranked] = {}
     guessed = sorted(every, key=lambda way: way[1].expected)
     estimated = sorted(every, key=lambda way: way[1].estimate())
     for each, rank in (*firsts, *chain(*zip(guessed, estimated, strict=True))):

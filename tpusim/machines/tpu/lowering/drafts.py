@@ -5,7 +5,7 @@ Then the explanation of a lowering, in words and figures, for a `Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -64,7 +64,7 @@ class Draft:
     def lower(self) -> ExplainedProgram:
         """The Program, and its explanation."""
         with self.around():
-            return self.finish(program_of(self.units))
+            return self.finish(_written(self.units))
 
     def telling(self, aspect: str, words: str, first: bool = False) -> Draft:
         """The draft with one more aspect explained, behind all others or `first`."""
@@ -85,6 +85,27 @@ class Draft:
         """Numbers of steps of the Program; vector steps count as transfers."""
         with self.around():
             return planned(self.units)
+
+
+MOST_KEPT, MOST_ROWS = 64, 5_000
+"""Most Programs that a process keeps for machines that differ in time alone, and most steps of each."""
+
+_kept: dict[Hashable, Program] = {}
+"""Programs by what they follow from, the oldest first."""
+
+
+def _written(units: Units) -> Program:
+    """The Program of the units, or the equal one of others that were scheduled before."""
+    if units.follows is None:
+        return program_of(units)
+    if (program := _kept.pop(units.follows, None)) is None:
+        program = program_of(units)
+        if len(program.rows) > MOST_ROWS:
+            return program
+        while len(_kept) >= MOST_KEPT:
+            del _kept[next(iter(_kept))]
+    _kept[units.follows] = program
+    return program
 
 
 class LeftTo(NamedTuple):

@@ -180,9 +180,9 @@ def _cost(shape: ConvShape, hardware: Hardware, window: RollingWindow) -> tuple[
     for taps in tap_chunks(shape, window.taps):
         words += len(row.stored(range(row.extent), span(taps, 0))) * _wide(col, taps, window.cols)
     elements = words * groups * fill * shape.groups * shape.channels
-    # A run of images that is not all of them is rounded up to whole bursts.
-    run = window.groups * (fill // shape.strips) * memory.element_bytes
-    waste = 1 if window.groups == groups else whole_bursts(run, hardware.hbm.burst_bytes) / run
+    # A run of images that is not all of them is rounded up to whole bursts, which may hold all of them.
+    run, every = window.groups * (fill // shape.strips) * memory.element_bytes, shape.images * memory.element_bytes
+    waste = 1 if window.groups == groups else min(every, whole_bursts(run, hardware.hbm.burst_bytes)) / run
     moved = elements * memory.element_bytes * waste / float(hardware.hbm_bytes_per_cycle)
     units = sum(1 for _ in window_units(shape, hardware, window))
     cycles = moved + units * hardware.latency_cycles * (3 - window.ahead)

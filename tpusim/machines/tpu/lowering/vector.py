@@ -298,17 +298,27 @@ class VectorUnits(Units):
         """Bytes of a block and portion: of each map, and of the results."""
         lanes, words = len(self.portions[0]), self.map_words(tiling.rows, tiling.cols, tiling.groups)
         shares = (-(-lanes // each.share[CHANNEL]) for each in self.maps)
-        brought = [self._bytes(each, tiling.groups, some) for each, some in zip(words, shares, strict=True)]
-        return brought, self._bytes(tiling.psum_words, tiling.groups, lanes)
+        brought = [
+            self._bytes(each.tensor, count, tiling.groups, some)
+            for each, count, some in zip(self.maps, words, shares, strict=True)
+        ]
+        return brought, self._bytes(self.ofmap, tiling.psum_words, tiling.groups, lanes)
 
-    def _bytes(self, words: int, groups: int, channels: int) -> int:
-        """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel."""
+    def _bytes(self, tensor: Tensor, words: int, groups: int, channels: int) -> int:
+        """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel, with padding behind the last
+        channel.
+        """
+        all_channels, rows, cols, images = tensor.shape
+        in_lanes = self.turn.of((all_channels, rows, cols, images))[CHANNEL]
+        stored = in_lanes * prod(tensor.padded or tensor.shape) // tensor.size
+        channels = max(channels, -(-stored // len(self.portions)))
         # Images of a channel lie side by side, in each strip; where a block has all of them, so do its channels; and
         # where it has all of these, so do its pixels.
         strips, pixels = self.outputs.strips, words // groups
         run, runs = groups * (self.word_fill // strips) * self.hardware.vector_memory.element_bytes, pixels * strips
         if groups < self.groups:
-            return runs * channels * whole_bursts(run, self.hardware.hbm.burst_bytes)
+            between = self.outputs.images * self.hardware.vector_memory.element_bytes
+            return runs * channels * min(between, whole_bursts(run, self.hardware.hbm.burst_bytes))
         if len(self.portions) > 1:
             return runs * whole_bursts(run * channels, self.hardware.hbm.burst_bytes)
         return runs * run * channels

@@ -20,6 +20,7 @@ from tpusim.machines.tpu.cut.tiling import Tiling, delay_of
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pool_gradient
+from tpusim.machines.tpu.lowering.convolution import ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.vector import (
     IGNORED,
@@ -37,7 +38,7 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Compute, Moves
-from tpusim.machines.tpu.search.search import TOLERANCE
+from tpusim.machines.tpu.search.search import TOLERANCE, Ranked
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
 from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
@@ -53,8 +54,19 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     if isinstance(layer, Pool2dGradient):
         return pool_gradient.ways(layer, batch, hardware)
+
     units = partial(units_of, layer, batch, hardware)
-    return [draft_of(units, rank, _explained) for rank in units().ranked]
+
+    def ranks(outputs: Maps, on: Hardware) -> Sequence[Ranked]:
+        return units_of(layer, batch, on, outputs).ranked
+
+    # Layers that overlap find the outcomes of others on chip only in words of the same strips.
+    if not (own := units()).any_strips or hardware.sequencer.between_layers != "drain":
+        return [draft_of(partial(units, own.outputs), rank, _explained) for rank in own.ranked]
+    # Compilers cut maps of one image alone for windows; without these any pixels may share a word.
+    free = hardware if layer.spatial else hardware.having("mapping", strips="balanced")
+    ranked = ranked_shapes(ranks, own.outputs, free)
+    return [draft_of(partial(units, outputs), rank, _explained) for outputs, rank in ranked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +88,12 @@ class _PointByPoint(VectorUnits):
     """
 
     close = TOLERANCE
+    outputs: Maps
 
-    def __init__(self, layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] | None = None) -> None:
+    def __init__(
+        self, layer: VectorOp, batch: int, hardware: Hardware, outputs: Maps | None = None,
+        tiling: Tiling[int] | None = None,
+    ) -> None:  # fmt: skip
         self.layer, self.batch, self.hardware = layer, batch, hardware
         self.turn = turn = self._turned()
         self.moved = TurnedMap(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
@@ -105,7 +121,7 @@ class _PointByPoint(VectorUnits):
         most = prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels
         arities = [(name, Arity(count, self.numbers, 0)) for name, count in self._joined(most)]
         self.chain = tuple((each.operands, pace_of(name, each, last, unit, self.widened)) for name, each in arities)
-        super().__init__(self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
+        super().__init__(outputs or self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:
         """The layout of its maps: which axes are in lanes, rows, columns and words.
@@ -129,16 +145,22 @@ class _PointByPoint(VectorUnits):
             turns += [IMAGES_IN_LANES] * OPERATIONS[self.layer.operation].fits(takes)
         return least_padded(turns, shapes[OFMAP], self.hardware)
 
+    @cached_property
+    def any_strips(self) -> bool:
+        """Whether strips may share words: maps lie as they come, all are cut alike, and no window reaches beyond."""
+        turned = self.turn not in (Turn(), IMAGES_IN_LANES) or self.moved
+        apart = any(each.share[ROW] > 1 or each.share[COL] > 1 for each in self.maps)
+        return not (turned or apart or any(axis.ends != (0, 0) for axis in self.layer.axes))
+
     def _outputs(self) -> Maps:
-        """The outputs, cut into strips if no window reaches beyond the map and all maps are cut alike."""
+        """The outputs, cut into the strips that fill words best where any may."""
         _, high, wide, images = self.shapes[OFMAP]
         # Only maps that lie as they come can be cut by rows and columns.
         row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
         if self.turn not in (Turn(), IMAGES_IN_LANES) or self.moved:
             one = MapAxis(high, 1, 1, (0, 0), 1)
             return Maps(images, row if self.layer.along_channels else one, replace(one, size=wide))
-        apart = any(each.share[ROW] > 1 or each.share[COL] > 1 for each in self.maps)
-        if apart or any(each.padding != (0, 0) for each in (row, col)):
+        if not self.any_strips:
             return Maps(images, row, col)
         return Maps(images, *in_strips(row, col, images, self.hardware))
 
@@ -167,8 +189,10 @@ class _PointByPoint(VectorUnits):
     # ---- about how long
 
     def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
-        """Bytes of a block and portion; of a move those of the first block, as its runs depend on both maps."""
-        if not self.moved:
+        """Bytes of a block and portion; where axes are turned, or elements moved, those of the first block, as its runs
+        depend on both maps.
+        """
+        if self.turn == Turn() and not self.moved:
             return super().bytes_of(tiling)
         first = self._first(tiling)
         return [each.bytes for each in self.brought(first, 0)], self.left(first, 0).bytes
@@ -312,9 +336,11 @@ class _Choices(_PointByPoint):
                     yield made("maximum", (*before[1:], *walks), largest, at.words)
 
 
-def _units(layer: VectorOp, batch: int, hardware: Hardware, tiling: Tiling[int] | None = None) -> _PointByPoint:
+def _units(
+    layer: VectorOp, batch: int, hardware: Hardware, outputs: Maps | None = None, tiling: Tiling[int] | None = None
+) -> _PointByPoint:
     kind = _Choices if isinstance(layer, Pool2dChoice) else _PointByPoint
-    return kind(layer, batch, hardware, tiling)
+    return kind(layer, batch, hardware, outputs, tiling)
 
 
 units_of = lru_cache(maxsize=1 << 10)(_units)

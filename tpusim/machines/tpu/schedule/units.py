@@ -279,6 +279,11 @@ class Units(ABC):
         return {}
 
     @property
+    def follows(self) -> Hashable:
+        """A key of all that the Program follows from; None where nobody knows."""
+        return None
+
+    @property
     @abstractmethod
     def areas(self) -> tuple[Area, ...]:
         """Areas, in the order of their places."""

@@ -407,13 +407,15 @@ class Candidates:
         )
 
     def waste(self, groups: Counts, channels: float) -> NDArray[np.float64]:
-        """Bytes moved over bytes wanted: each run of images, or of all images of some channels, is moved in whole
-        bursts.
+        """Bytes moved over bytes wanted: each run of all images of some channels is moved in whole bursts, and so is
+        each run of some images, but where bursts hold the images between them.
         """
-        share = self.word_fill // self.shape.strips
+        share, size = self.word_fill // self.shape.strips, self.hardware.vector_memory.element_bytes
         run = np.where(groups == self.groups, channels * self.shape.images, groups * share)
-        run_bytes, burst = run * self.hardware.vector_memory.element_bytes, self.hardware.hbm.burst_bytes
-        return np.asarray(-(-run_bytes // burst) * burst / run_bytes, dtype=np.float64)
+        run_bytes, burst = run * size, self.hardware.hbm.burst_bytes
+        whole = -(-run_bytes // burst) * burst
+        moved = np.where(groups == self.groups, whole, np.minimum(whole, self.shape.images * size))
+        return np.asarray(moved / run_bytes, dtype=np.float64)
 
     @property
     def stored_channels(self) -> float:

@@ -500,8 +500,8 @@ class Bound:
         if self.hardware.hbm.layout != Layouts() or self.hardware.hbm.dram:
             return self.shape.images
         images, run, size = self.shape.images, tilings.groups * self.of.word_fill, self.hardware.vector_memory
-        burst = self.hardware.hbm.burst_bytes
-        full, left = (-(-each * size.element_bytes // burst) * burst for each in (run, images % run))
+        burst, most = self.hardware.hbm.burst_bytes, images * size.element_bytes
+        full, left = (np.minimum(-(-each * size.element_bytes // burst) * burst, most) for each in (run, images % run))
         apart = (images // run * full + left) / size.element_bytes
         return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
 

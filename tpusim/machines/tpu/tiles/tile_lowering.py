@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import Block, halves, portions
+from tpusim.machines.tpu.cut.blocks import Block, halves, padded, portions
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, in_other_strips, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
@@ -131,13 +131,16 @@ class TilePlan(Plan):
         words, results = tiling.ifmap_words, tiling.rows * tiling.cols * tiling.groups
         # A run of images that is not all of them is rounded up to whole bursts.
         run = tiling.groups * (fill // shape.strips) * hardware.vector_memory.element_bytes
-        waste = 1 if tiling.groups == filtering.word_groups[0] else whole_bursts(run, hardware.hbm.burst_bytes) / run
+        waste = 1.0
+        if tiling.groups < filtering.word_groups[0]:
+            every = shape.images * hardware.vector_memory.element_bytes
+            waste = min(every, whole_bursts(run, hardware.hbm.burst_bytes)) / run
         filled = Demand(
-            bus=words * fill * shape.channels * element * waste,
+            bus=words * fill * padded(shape.channels, hardware.hbm.channel_multiple) * element * waste,
             converted=words * len(filtering.row_folds) * float(unit.unpack_cycles),
         )
         spilled = Demand(
-            bus=results * fill * shape.out_channels * element * waste,
+            bus=results * fill * padded(shape.out_channels, hardware.hbm.channel_multiple) * element * waste,
             converted=results * len(filtering.col_folds) * float(unit.pack_cycles),
         )
         weights = len(filtering.by.products) * shape.channels * shape.out_channels * element

@@ -1,0 +1,76 @@
+"""scripts/laws: a larger size, a larger batch and more machine cost no more than they may."""
+
+from __future__ import annotations
+
+import runpy
+
+import pytest
+
+from tests import ROOT
+from tpusim import load_hardware
+from tpusim.machines.tpu.lowering.registry import LOWERINGS
+from tpusim.network.ops import OPS
+from tpusim.network.ops.op import OFMAP
+
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "laws"))
+AUTO = SCRIPT["AUTO"]
+QUICK = "tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v5e"
+FAMILIES = (
+    ("conv2d", "conv1d", "gemm"), ("conv_transpose2d", "conv2d_input_gradient", "conv2d_filter_gradient"),
+    ("pool2d", "pool2d_gradient", "pool2d_choice"), ("scale_shift", "add", "transpose"),
+    ("softmax", "layer_norm", "channel_sum"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ops", FAMILIES, ids=lambda ops: ops[0])
+def test_laws_hold_for_some_of_each_kind(ops: tuple[str, ...]) -> None:
+    """By every lowering but those that time all others, on few machines."""
+    for op in ops:
+        pairs = [*SCRIPT["measured"](op, 2, 11, QUICK, tuple(LOWERINGS), most=200)]
+        assert len(pairs) == 2
+        assert [pair for pair in pairs if pair.broken] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("op", OPS)
+def test_few_pairs_of_any_op_break_a_law_and_none_by_far(op: str) -> None:
+    """Those that do are named in docs/timing.md."""
+    pairs = [*SCRIPT["measured"](op, 12, 12)]
+    assert all(pair.times <= 2 for pair in pairs)
+    assert sum(pair.broken for pair in pairs) <= 1
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_any_op_is_drawn_with_the_sizes_that_it_has(op: str) -> None:
+    """And may be made of other sizes."""
+    chance = SCRIPT["random"].Random(op)
+    for _ in range(3):
+        drawn = SCRIPT["DRAWS"].get(op, SCRIPT["_plain"])(op, chance)
+        layer, larger = (
+            drawn.made({name: size + more for name, size in drawn.sizes.items()}) for more in (0, SCRIPT["APART"])
+        )
+        assert layer.op == larger.op == op
+        assert layer.shapes(2)[OFMAP] != larger.shapes(2)[OFMAP]
+
+
+def test_a_pair_is_the_same_whatever_else_is_drawn() -> None:
+    one, two = ([*SCRIPT["measured"]("relu", count, 5, ("tiny_4x4",))] for count in (1, 2))
+    assert two[:1] == one
+
+
+def test_richer_machines_have_more() -> None:
+    base, machines = load_hardware("tpu_v2"), SCRIPT["richer"]("tpu_v2")
+    assert machines["twice the capacity"].capacity_words == 2 * base.capacity_words
+    assert machines["half the latency"].hbm.latency_ps == base.hbm.latency_ps // 2
+    assert machines["twice the bandwidth"].hbm.bandwidth_bytes_per_s == 2 * base.hbm.bandwidth_bytes_per_s
+    assert machines["eight times the arrays"].array.count == 8
+    assert "separate ports" in machines
+    assert "twice the ports of banks" in SCRIPT["richer"]("tpu_v2_banked")
+
+
+def test_what_breaks_a_law_is_counted_and_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    own = "softmax", SCRIPT["SIZE"], "tpu_v2", "vector_rows", "8x1021", 1, "channels 1021"
+    SCRIPT["report"]([SCRIPT["Pair"](*own, cycles, 100) for cycles in (100, 260)])
+    told = capsys.readouterr().out
+    assert "1 of 2 (50.00%) break their law" in told
+    assert "2.600 size (channels 1021): 260 for 100; tpu_v2, vector_rows, batch 1: softmax 8x1021" in told
