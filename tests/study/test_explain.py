@@ -178,8 +178,8 @@ def test_what_another_plan_gives_is_told_apart() -> None:
 
 def test_no_gain_is_below_that_of_the_same_plan() -> None:
     """Where HBM answers at once, the search chooses other blocks, which take longer than the present ones would."""
-    machine_ = machine(4, 8, capacity_words=200, bytes_per_cycle=16, latency_cycles=20)
-    setup = Setup(conv(5, 6, 8, 2, 2, 1), 3, machine_)
+    machine_ = machine(8, 8, capacity_words=150, bytes_per_cycle=16, latency_cycles=20)
+    setup = Setup(conv(7, 5, 16, 2, 2, 1), 3, machine_)
     found = find_bottleneck(setup, lambda done, name: None)
     shown = explain.explained(found, Workload("one", 3, (setup.layer,)), None, (), ())
     latency = next(each for each in shown.data["gains"] if each["with"] == "HBM latency of one cycle")

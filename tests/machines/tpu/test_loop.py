@@ -34,6 +34,7 @@ from tpusim.machines.tpu.event.columns import Columns, columns_of
 from tpusim.machines.tpu.event.log import Overdue
 from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import LoopRun, LoopState, bounds_of
+from tpusim.machines.tpu.lowering import drafts
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
@@ -253,8 +254,10 @@ def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: di
     assert 0 < (runs[-1].tables.done >= 0).sum() < len(program.rows) / 2
 
 
-def test_a_program_whose_run_was_given_up_is_gone_at_once() -> None:
-    """Without the garbage collector, which rests while Programs are made and timed."""
+def test_a_program_whose_run_was_given_up_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector, which rests while Programs are made and timed; if it is too long to be kept."""
+    monkeypatch.setattr(drafts, "_kept", {})
+    monkeypatch.setattr(drafts, "MOST_ROWS", 0)
     layer, hardware = Conv2d("conv", 128, 14, 14, 128, 3, padding=1), load_hardware("tpu_v2")
     program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
     held = ref(program)

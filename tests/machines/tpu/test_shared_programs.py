@@ -31,7 +31,7 @@ def at(hardware: Hardware, clock: int, bandwidth: int, latency: int) -> Hardware
 
 def told(program: Program) -> tuple[Any, ...]:
     """All that a Program says."""
-    return program.tensors, program.buffers, program.banked, program.word_fill, tuple(program.steps)
+    return program.tensors, program.buffers, program.banked, program.word_fill, tuple(program.rows)
 
 
 @settings(max_examples=cases(0.1), deadline=None)
