@@ -180,7 +180,8 @@ def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: s
         if isinstance(step, Fill | Spill) and step.tensor.name != "filter":
             least, most = in_bursts(step, burst)
             # Of an ifmap whose columns are taken in steps, the last of a row never shares a burst with the next row.
-            assert least <= step.hbm_bytes and (step.hbm_bytes <= most or step.tensor.name == "ifmap")
+            assert least <= step.hbm_bytes
+            assert step.hbm_bytes <= most or step.tensor.name == "ifmap"
     matrix, filters = layer.outputs(batch) // layer.out_channels * lowered_rows(layer), weights(program)
     if LOWERED in program.written and burst == 4:
         moved = program.use.hbm_read_bytes + program.use.hbm_write_bytes
