@@ -308,7 +308,8 @@ def draft_of(
 ) -> Draft:
     """The draft of a plan, explained in the usual way unless `explained` is given; `rank` is that of its tiling."""
     told = partial(explained, plan, layer)
-    return Draft(partial(Convolution, plan), lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)
+    units, tiling = partial(Convolution, plan), rank.tiling
+    return Draft(units, lambda each: (each, told()), tiling.blocks, rank.least, rank.estimate, rank.of_any)
 
 
 def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> Plan:
@@ -382,6 +383,9 @@ def ranked_shapes(
             (other, rank), *_ = ranked_shapes(ranks, shape, poorer.having("mapping", search="estimate"), tile)
             if search == "simulate" or rank.estimate() < every[0][1].estimate():
                 firsts.append((other, rank))
+    if search == "auto":
+        of_any = partial(_of_any, ranks, shape, hardware, tile)
+        firsts[0] = firsts[0][0], firsts[0][1]._replace(of_any=of_any)
     # A plan that is found twice is timed once.
     found: dict[tuple[AnyShape, Tiling[int]], Ranked] = {}
     guessed = sorted(every, key=lambda way: way[1].expected)
@@ -389,6 +393,24 @@ def ranked_shapes(
     for each, rank in (*firsts, *chain(*zip(guessed, estimated, strict=True))):
         found.setdefault((each, rank.tiling), rank)
     return [(each, rank) for (each, _), rank in found.items()]
+
+
+def _of_any(
+    ranks: Callable[[AnyShape, Hardware], Sequence[Ranked]],
+    shape: AnyShape,
+    hardware: Hardware,
+    tile: tuple[int, int],
+) -> float:
+    """Least cycles of whichever tiling of a shape, in whichever strips; 0 if the choice of a poorer machine, which may
+    be a little faster at any time, is to be timed, too.
+    """
+    if next(hardware.poorer(), None):
+        return 0.0
+    ways = [ranks(shape, hardware)]
+    for other, _ in in_other_strips(shape, hardware, tile):
+        with suppress(CapacityError):
+            ways.append(ranks(other, hardware))
+    return min(ranked[0].of_any() for ranked in ways)
 
 
 # ---- lowerings that are a way to cut

@@ -41,6 +41,7 @@ class Draft:
         blocks: number of blocks; the more blocks, the more steps.
         least: cycles that every run of this draft takes at least; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects, for convolutions and vector steps.
+        of_any: gives cycles that every run of any draft of the layer takes at least; 0 where nobody knows.
         around: gives a context for these calls, which may add the layer's name to errors.
         arrangement: how the arrays are used; None: as the machine has them.
         standing: gives the standing of its tiling among all that fit, whatever block is given; None where a lowering
@@ -52,6 +53,7 @@ class Draft:
     blocks: int = 1
     least: float = 0.0
     estimate: Callable[[], float] = float
+    of_any: Callable[[], float] = float
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     arrangement: Arrangement | None = None
     standing: Callable[[], Standing | None] = lambda: None
@@ -210,6 +212,8 @@ class Lowering:
             # Arrangements that tie by their estimates keep their order.
             least = min(drafts[0].estimate() for drafts in found) * (1 + self.close)
             found.sort(key=lambda drafts: max(drafts[0].estimate(), least))
+            firsts = [drafts[0] for drafts in found]
+            found[0] = [replace(firsts[0], of_any=lambda: min(each.of_any() for each in firsts)), *found[0][1:]]
         if hardware.mapping.search != "simulate" or not found[0][0].estimate():
             return found[0]
         return [*(drafts[0] for drafts in found), *(draft for drafts in found for draft in drafts[1:])]

@@ -314,6 +314,7 @@ class _Winner(NamedTuple):
         timed: number of drafts that were timed, the slower ones not to their ends.
         first, fastest: cycles of the first draft, and of the fastest.
         searched: whether the drafts were those that a simulation chooses from.
+        least: cycles that no draft can beat, if these have spared the search; 0 if not.
     """
 
     place: int
@@ -321,6 +322,7 @@ class _Winner(NamedTuple):
     first: int
     fastest: int
     searched: bool = False
+    least: float = 0.0
 
 
 _known: dict[Hashable, _Winner] = {}
@@ -337,34 +339,40 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         CapacityError: when nothing fits the machine; names the layer.
         CheckFailed, DeadlockError: when a draft fails in another way as it is timed.
     """
-    searched = False
-    searching, searches = hardware.having("mapping", search="simulate"), hardware.mapping.search == "auto"
+    searching = hardware.having("mapping", search="simulate")
     asked = layer.shape_key, batch, hardware, lowering
     if known := _known.get(asked):
         drafts = drafts_of(layer, batch, searching if known.searched else hardware, lowering)
         best = _ready(drafts[known.place], hardware, lowering)
-        return _told(best, drafts, known) if len(drafts) > 1 else best
+        return _told(best, drafts, known)
     drafts = drafts_of(layer, batch, hardware, lowering)
-    # Estimates of the vector unit's work include the first fill and the last spill.
-    if searches and layer.core.unit == "array":
-        planned = drafts[0].planned
-        if planned.passes + planned.transfers <= SHORT:
-            drafts, searches, searched = drafts_of(layer, batch, searching, lowering), False, True
     best, found = _fastest(drafts, hardware, lowering)
-    # Estimates leave out the latency of the first word and the skew of the last.
-    beyond = found.fastest - hardware.latency_cycles - hardware.lanes
-    misled = abs(beyond - (estimate := drafts[0].estimate())) > TRUSTED * estimate
-    if searches and len(best.program.rows) <= MOST_DOUBTED and misled:
-        others = drafts_of(layer, batch, searching, lowering)
-        if len(others) > len(drafts):
+    if hardware.mapping.search == "auto" and _doubted(layer, drafts[0], best, found):
+        if found.fastest <= (least := drafts[0].of_any()) * (1 + CLOSE):
+            found = found._replace(least=least)
+        elif len(others := drafts_of(layer, batch, searching, lowering)) > len(drafts):
             # Freed first: two Programs may not fit in memory beside the new ones.
             del best
-            drafts, searched = others, True
+            drafts = others
             best, found = _fastest(drafts, hardware, lowering)
+            found = found._replace(searched=True)
     if len(_known) >= MOST_KNOWN:
         _known.clear()
-    _known[asked] = found._replace(searched=searched)
-    return _told(best, drafts, found) if len(drafts) > 1 else best
+    _known[asked] = found
+    return _told(best, drafts, found)
+
+
+def _doubted(layer: Op, draft: Draft, best: Prepared, found: _Winner) -> bool:
+    """Whether another block than the estimate's choice may well be the fastest: the Program is short, or the estimate
+    is off.
+    """
+    # Estimates leave out the latency of the first word and the skew of the last.
+    beyond = found.fastest - best.hardware.latency_cycles - best.hardware.lanes
+    misled = abs(beyond - (estimate := draft.estimate())) > TRUSTED * estimate
+    if misled and len(best.program.rows) <= MOST_DOUBTED:
+        return True
+    # Estimates of the vector unit's work include the first fill and the last spill.
+    return layer.core.unit == "array" and draft.planned.passes + draft.planned.transfers <= SHORT
 
 
 def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, _Winner]:
@@ -421,15 +429,18 @@ def _in_scratch(ready: Prepared) -> Prepared:
 
 def _told(best: Prepared, drafts: Sequence[Draft], found: _Winner) -> Prepared:
     """The layer with sentences about the search; the first draft is the estimate's choice."""
+    if len(drafts) == 1 and not found.least:
+        return best
     first, fastest, estimate = found.first, found.fastest, drafts[0].estimate()
-    least = min((each.least for each in drafts if each.least), default=0.0)
+    least = found.least or min((each.least for each in drafts if each.least), default=0.0)
+    by, which = ("a bound", "") if found.least else ("simulation", " that was ranked")
     own = "it is this one" if first == fastest else f"this one takes {fastest:,} ({fastest / first - 1:+.1%})"
     words = (
-        f"by simulation, {counted(found.timed, 'block')} timed: the estimate's choice, expected to take "
+        f"by {by}, {counted(found.timed, 'block')} timed: the estimate's choice, expected to take "
         f"{round(estimate):,} cycles, takes {first:,} ({first / estimate - 1:+.1%}); {own}"
     )
     if least:
-        words += f"; no other that was ranked can take fewer than {round(least):,} ({least / fastest - 1:+.1%})"
+        words += f"; no other{which} can take fewer than {round(least):,} ({least / fastest - 1:+.1%})"
     numbers = {
         "timed": found.timed,
         "estimated_cycles": round(estimate),

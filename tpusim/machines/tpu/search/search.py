@@ -64,8 +64,9 @@ _SECTION = "section_passes", "section_words"
 class Ranked(NamedTuple):
     """A tiling with the `least` cycles that it can take and its `estimate`.
 
-    `floor` gives the least cycles of every tiling whose array takes some share of this one's cycles. Among several, the
-    tiling that is `expected` to take the fewest cycles comes first.
+    `floor` gives the least cycles of every tiling whose array takes some share of this one's cycles; `of_any` those of
+    whichever tiling of the layer, 0 where nobody knows. Among several, the tiling that is `expected` to take the fewest
+    cycles comes first.
     """
 
     tiling: Tiling[int]
@@ -73,6 +74,7 @@ class Ranked(NamedTuple):
     estimate: Callable[[], float] = float
     floor: Callable[[float], float] = float
     expected: float = 0.0
+    of_any: Callable[[], float] = float
 
 
 def candidates_of(hardware: Hardware) -> type[Candidates]:
@@ -110,7 +112,7 @@ def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candid
     bound = Bound(candidates)
     # An estimate is no lower than the bound.
     least, estimate = bound.alone(tiling), float(candidates.estimate(tiling))
-    first = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor)
+    first = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor, of_any=bound.of_any)
     return Searched(_on_a_pipe(candidates, first), candidates, bound)
 
 
@@ -323,7 +325,7 @@ class Bound:
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of every candidate: no run takes fewer."""
         if isinstance(self.of, Windows):
-            return self._of_pipelines(tilings)
+            return np.full(tilings.blocks.shape, self.of_any())
         chunks = np.asarray(-(-self.of.folds // tilings.chunk_folds) * -(-self.of.taps // tilings.chunk_taps))
         # An ifmap that its buffers cannot hold comes again for other column folds.
         held = np.where(tilings.loop_order == "block_major", chunks, chunks * tilings.blocks)
@@ -369,15 +371,25 @@ class Bound:
         # Cycles are whole; a little less, as these are not exact.
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
-    def _of_pipelines(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Least cycles of steps of a pipeline: those of all streams, or of the filter and the results on the bus."""
-        streams = (
-            prod(self.of.extents) * self.shape.groups * self.of.columns * self.passes * min(self.of.least_of_a_word)
-        )
+    def of_any(self) -> float:
+        """Least cycles of whichever candidate, without a look at any: those of all streams behind the first weights, or
+        of every tensor on the bus once.
+
+        Of steps of a pipeline less is known: the ifmap may stay on chip.
+        """
+        of, hardware = self.of, self.hardware
+        weights, a_word = hardware.sequencer.block_cycles + hardware.preload_cycles, min(of.least_of_a_word)
+        # A body of a single word that drains may be followed before the last frame of its pass is over.
+        a_word += min(0, self._after + weights) if of.drains else 0
+        streams = prod(of.extents) * self.shape.groups * of.columns * self.passes * a_word
         filters, results = (prod(each) for each in (self.shape.tensors.filter, self.shape.tensors.ofmap))
-        moved = filters * self._weight_cycles + results * self._result_cycles
-        least = self.hardware.sequencer.launch_cycles + max(streams, moved)
-        return np.full(tilings.blocks.shape, np.ceil(least - 1e-6))
+        moved, ends = filters * self._weight_cycles + results * self._result_cycles, hardware.sequencer.launch_cycles
+        if not isinstance(of, Windows):
+            channels, images = stored_ifmap(self.shape, hardware)
+            moved += self._touched * channels * max(self.shape.images, images) * self._element_cycles
+            streams += self._latency + weights + self._after
+            ends += self._latency + hardware.skew
+        return float(np.ceil(ends + max(streams, moved) - 1e-6))
 
     def alone(self, tiling: Tiling[int]) -> float:
         """The least cycles of one candidate."""
