@@ -141,7 +141,7 @@ def test_passes_have_every_weight_once(plan: Plan) -> None:
 @given(plans())
 def test_stages_have_every_section_of_every_block_once(plan: Plan) -> None:
     """Channel groups outside, then blocks and tiles of column folds as the tiling says; chunks, folds, sections."""
-    stages = plan.stages
+    stages = [*plan.stages]
     sizes = plan.shape.groups, len(plan.blocks), len(plan.col_folds), len(plan.sections)
     assert len(stages) == np.prod(sizes)
     assert len({*stages}) == len(stages)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from math import prod
 from typing import NamedTuple, TypeVar
@@ -25,20 +26,22 @@ def word_groups(images: int, word_elements: int) -> tuple[int, int]:
     return groups, -(-images // groups)
 
 
-def growing(count: int, largest: int) -> list[range]:
+@lru_cache(maxsize=1 << 10)
+def growing(count: int, largest: int) -> tuple[range, ...]:
     """Cut `range(count)` into pieces of 1, 1, 2, 4, ... up to `largest`, so that the first pass need not wait long."""
-    cuts, at, size = [], 0, 1
+    cuts, at, size = list[range](), 0, 1
     while at < count:
         cuts.append(range(at, min(at + size, count)))
         at = cuts[-1].stop
         size = min(largest, max(1, at))
-    return cuts
+    return tuple(cuts)
 
 
-def even(count: int, pieces: int) -> list[range]:
+@lru_cache(maxsize=1 << 10)
+def even(count: int, pieces: int) -> tuple[range, ...]:
     """Cut `range(count)` into at most `pieces` nearly equal pieces."""
     pieces = max(1, min(pieces, count))
-    return [range(i * count // pieces, (i + 1) * count // pieces) for i in range(pieces)]
+    return tuple([range(i * count // pieces, (i + 1) * count // pieces) for i in range(pieces)])
 
 
 def halves(count: int) -> list[int]:

@@ -112,12 +112,14 @@ class Plan:
         lane, size = self._lanes_of_columns(at.channels, group), self.hardware.vector_memory.word_elements
         return (Part(base, (0,), lane, (self.weight_rows[number],), size),)
 
-    def weights_alike(self, at: ColumnFold, group: int, numbers: range) -> Alike | None:
-        """What brings the weights of some passes: passes are alike whose rows are as far apart in the filter."""
+    def weights_alike(self, at: ColumnFold, group: int, numbers: range, begins: int) -> Alike | None:
+        """What brings the weights of some passes to their buffer, from the word where they begin: passes are alike
+        whose rows are as far apart in the filter.
+        """
         if self.shape.bundle > 1:
             return None
         form, k = self._form_of_weights(numbers)
-        return Alike((form, len(at.channels)), (at.channels.start + group * self.shape.out_channels, k))
+        return Alike((form, len(at.channels), begins), (at.channels.start + group * self.shape.out_channels, k))
 
     @cached_property
     def _form_of_weights(self) -> Callable[[range], tuple[int, int]]:
@@ -312,8 +314,8 @@ class Plan:
             for each in self.chunks
         ]
 
-    @cached_property
-    def stages(self) -> list[PlanStage]:
+    @property
+    def stages(self) -> Iterator[PlanStage]:
         """Stages in order: blocks outside and kept column folds inside, or the other way round; within these, chunk by
         chunk.
         """
@@ -322,14 +324,14 @@ class Plan:
             # A stable sort keeps the blocks in order within their column folds.
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
-        return [
+        return (
             PlanStage(group, block, fold, section)
             for group in range(self.shape.groups)
             for block, folds in pairs
             for of_chunk in of_chunks
             for fold in folds
             for section in of_chunk[self.columns[fold].outcome]
-        ]
+        )
 
     def walk(self, tap: Tap, block: Block, patch: Patch, by_tap: bool) -> Counters:
         """A walk over the grid points on which a tap stands: rows, then columns, then word groups (paper Fig. 11)."""

@@ -220,14 +220,14 @@ class Convolution(Units):
             parts = tuple(part for number, first in firsts for part in plan.weights(at, group, number, first))
             yield self.traffic.numbers(plan.filter, parts, plan.weights_brought(at, group, some))
 
-        def alike(some: range) -> Alike | None:
-            found = plan.weights_alike(at, group, some)
-            return found and Alike((found.key, offsets[some.start] - offsets[numbers.start]), found.origin)
+        first, pieces = offsets[numbers.start], list[Piece]()
+        for cut in self._cuts(len(numbers), grows):
+            some = numbers[cut.start : cut.stop]
+            alike = plan.weights_alike(at, group, some, offsets[some.start] - first)
+            pieces.append(Piece(cut.start, some, partial(weights, some), alike=alike))
+        return pieces
 
-        cuts = ((cut.start, numbers[cut.start : cut.stop]) for cut in self._cuts(len(numbers), grows))
-        return [Piece(early, some, partial(weights, some), alike=alike(some)) for early, some in cuts]
-
-    def _cuts(self, count: int, grows: bool) -> list[range]:
+    def _cuts(self, count: int, grows: bool) -> Sequence[range]:
         if self._pipelined:
             return [range(count)]
         return growing(count, -(-count // MOST_PIECES)) if grows else even(count, MOST_PIECES)

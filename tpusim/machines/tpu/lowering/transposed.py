@@ -305,7 +305,7 @@ class PhasePlan(Plan):
         every = (self._ks_of(number, phase).steps for number in numbers for phase in phases)
         return sum(len(steps) - steps.count(self._beyond) for steps in every) * len(at.channels)
 
-    def weights_alike(self, at: ColumnFold, group: int, numbers: range) -> None:
+    def weights_alike(self, at: ColumnFold, group: int, numbers: range, begins: int) -> None:
         """Nothing, as each phase has rows of its own."""
 
     def outputs_alike(self, at: ColumnFold, group: int, block: Block) -> None:

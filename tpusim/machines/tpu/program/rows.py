@@ -326,9 +326,10 @@ class RowWriter:
         origin: int = -1,
     ) -> int:
         """Add a row, and return its number."""
+        at = len(self._rows)
         self._rows.append((recipe, array, preload, delay, slots, origin, len(self._waits)))
         self._waits += after
-        return len(self._rows) - 1
+        return at
 
     def write_pass(
         self,

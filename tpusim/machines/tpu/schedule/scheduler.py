@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -63,6 +63,7 @@ def buffers(units: Units, bases: Bases, memory: str = "lanes") -> tuple[Buffer, 
     return tuple(found)
 
 
+_first_wanted = itemgetter(0, 1)
 LAST = 1 << 62
 """A unit number behind all units."""
 _Recipes: TypeAlias = dict[bool, tuple[int, ...]]
@@ -175,12 +176,14 @@ class _Entry(NamedTuple):
     early: int
     tenancy: Tenancy
     piece: Piece
-    held: list[Tenancy]
+    held: Sequence[Tenancy]
     """Tenancies of the piece's needs that are in areas; these come first among its needs."""
 
 
 def spread(pieces: int, gaps: range) -> list[int]:
     """The gap of each piece: pieces are spread evenly over `gaps`, the last piece into the last gap."""
+    if pieces == 1:
+        return [gaps[-1]]
     return [
         gaps[(piece + 1) * len(gaps) // pieces - 1 if pieces <= len(gaps) else piece * len(gaps) // pieces]
         for piece in range(pieces)
@@ -313,14 +316,14 @@ class Schedule:
         for at in range(self._next, number):
             unit, gap = self.units[at], gaps[at]
             entries = self.queue.pop(at, ())
-            loads = [each for each in entries if each.unit < LAST]
-            for entry in loads:
+            late = sum(each.unit == LAST for each in entries) if entries and entries[-1].unit == LAST else 0
+            for entry in entries[: len(entries) - late]:
                 # Loads come before the spill, so that a spill that waits for results does not keep the next unit
                 # waiting.
                 self._bring(entry)
             while unit.gap and policy.lag and self._ended and gaps[self._ended[0]] + policy.lag <= gap:
                 self._spill(self._ended.popleft())
-            for entry in entries[len(loads) :]:
+            for entry in entries[len(entries) - late :] if late else ():
                 self._bring(entry)
             self._work(at, unit)
             if unit.leaves >= 0:
@@ -334,6 +337,7 @@ class Schedule:
         their area.
         """
         policy, queue = self.policy, defaultdict[int, list[_Entry]](list)
+        whole, grows = policy.whole, policy.grows
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
         for name in policy.order:
             area, cut = rings[name].area, rings[name].area.cut
@@ -342,16 +346,19 @@ class Schedule:
                 assert cut is not None
                 before, first = tenancy.before, tenancy.first
                 gaps = where(before.last if before else -1, first, tenancy.ahead)
-                pieces = cut(tenancy.key, len(gaps), policy.grows and not first)
+                pieces = cut(tenancy.key, len(gaps), grows and not first)
                 wanted = LAST if area.late else first
                 for piece, gap in zip(pieces, spread(len(pieces), gaps), strict=True):
-                    at = behind[gap] if policy.whole or gap != first else tenancy.unit
-                    needs = [each for each in piece.needs if each.area in rings] if piece.needs else ()
-                    held = [rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in needs]
+                    at = behind[gap] if whole or gap != first else tenancy.unit
+                    held: Sequence[Tenancy] = ()
+                    if piece.needs:
+                        needs = [each for each in piece.needs if each.area in rings]
+                        held = [rings[need].wanted(key, at, gap, tenancy.ahead) for need, key in needs]
                     queue[at].append(_Entry(wanted, piece.early, tenancy, piece, held))
         # Sorting is stable, so pieces that are wanted at the same time stay in the order of areas.
         for entries in () if policy.by_area else queue.values():
-            entries.sort(key=itemgetter(0, 1))
+            if len(entries) > 1:
+                entries.sort(key=_first_wanted)
         return queue
 
     def _left(self, strand: str, key: Key) -> int:
@@ -367,19 +374,18 @@ class Schedule:
                 found.until(min(found._next + 1, len(found.units)))
         return found.left[key]
 
-    def _slots(self, tenancies: Sequence[Tenancy]) -> tuple[int, Sequence[int]]:
-        """The place of the slots of some tenancies among those of all rows, and the addresses by which acts name them:
-        equal acts in other slots are then equal.
+    def _slots(self, firsts: Sequence[int]) -> tuple[int, Sequence[int]]:
+        """The place of slots that begin at these words among those of all rows, and the addresses by which acts name
+        them: equal acts in other slots are then equal.
         """
-        firsts = [each.base for each in tenancies]
         if self.of.moves_words:
             return 0, firsts
         return self.rows.slots(firsts), _in_slots(len(firsts))
 
     def _bring(self, entry: _Entry) -> None:
         """Bring a piece, by transfers or by vector steps that compute it."""
-        *_, tenancy, piece, held = entry
-        slots, names = self._slots([tenancy, *held])
+        _, _, tenancy, piece, held = entry
+        slots, names = self._slots([tenancy.base, *[each.base for each in held]] if held else [tenancy.base])
         brought, origin = self._brought(tenancy.area, piece, names)
         if not brought:
             return
@@ -391,18 +397,16 @@ class Schedule:
         for area, key in piece.needs[len(held) :]:
             waits = (*waits, self._left(area, key))
         for number, each in enumerate(brought):
+            if isinstance(each, int):
+                at = rows.write(each, waits, slots, origin=origin)
+            else:
+                at, delay = rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay), 0
             # Transfers of one piece count as an atom each, so that a reader of the whole piece waits for every one.
             # Of a chain the last one counts: words cross the port transfer by transfer, so it need not wait for others.
             for atom in piece.atoms if not number or piece.chained else (-number,):
-                there[atom] = len(rows)
-            if isinstance(each, int):
-                rows.write(each, waits, slots, origin=origin)
-            else:
-                rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay)
-                delay = 0
-        queue = "dma" if isinstance(brought[-1], int) else "vector"
+                there[atom] = at
         for other in held:
-            other.used[queue, 0] = len(rows) - 1
+            other.used["dma" if isinstance(brought[-1], int) else "vector", 0] = at
 
     def _brought(self, area: Area, piece: Piece, names: Sequence[int]) -> tuple[Sequence[int | Compute], int]:
         """What brings a piece: recipes of its transfers, or vector work; and the origin of the elements."""
@@ -427,7 +431,7 @@ class Schedule:
         tenancy = self.tenancies[at][unit.leaves]
         made = (*tenancy.made(None), *(self._computed.values() if self.policy.pipelined else ()))
         mine = self.tenancies[at]
-        slots, names = self._slots(mine)
+        slots, names = self._slots([each.base for each in mine])
         for place in unit.beside:
             made = (*made, *mine[place].made(None))
             mine[place].used["dma", 0] = len(rows)
@@ -458,7 +462,7 @@ class Schedule:
         drained = last if begins and policy.drains else ()
         serial = last if policy.serial else ()
         whole: tuple[int, ...] = ()
-        slots, names = self._slots(mine)
+        slots, names = self._slots([each.base for each in mine])
         kind = self._kind(unit, names)
         array = max(unit.array, 0)
         if policy.arrays > 1 and unit.array < 0:
@@ -544,7 +548,7 @@ class Schedule:
         """Write passes that go on with the sums of a pass ahead, each waiting for its own words alone."""
         loaded, read, into = (mine[need] for need in steady.needs)
         made = {atoms: read.made(atoms) for atoms in steady.data}
-        waits = [*chain.from_iterable((loaded.made(own), made[atoms]) for own, atoms in steady.atoms)]
+        waits = [each for own, atoms in steady.atoms for each in (loaded.made(own), made[atoms])]
         last = self.rows.write_passes(steady.recipes, waits, slots, array)
         loaded.used["weights", array] = last
         into.written = self._computed[array] = read.used["array", array] = last + 1
