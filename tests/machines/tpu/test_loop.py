@@ -257,7 +257,7 @@ def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: di
 def test_a_program_whose_run_was_given_up_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the garbage collector, which rests while Programs are made and timed; if it is too long to be kept."""
     monkeypatch.setattr(drafts, "_kept", {})
-    monkeypatch.setattr(drafts, "MOST_ROWS", 0)
+    monkeypatch.setattr(drafts, "LONGEST", 0)
     layer, hardware = Conv2d("conv", 128, 14, 14, 128, 3, padding=1), load_hardware("tpu_v2")
     program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
     held = ref(program)

@@ -74,12 +74,15 @@ def test_units_that_add_to_a_plan_are_scheduled_by_themselves() -> None:
 
 def test_few_programs_are_kept_and_none_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafts, "_kept", {})
-    monkeypatch.setattr(drafts, "MOST_KEPT", 2)
     hardware = load_hardware("tiny_4x4")
+    steps = [len(lowered(LAYER, batch, hardware, "channel_first")[0].rows) for batch in (1, 2, 3)]
+    assert [len(each.rows) for each in drafts._kept.values()] == steps
+    drafts._kept.clear()
+    monkeypatch.setattr(drafts, "MOST_ROWS", sum(steps[1:]))
     for batch in (1, 2, 3):
         lowered(LAYER, batch, hardware, "channel_first")
-    assert len(drafts._kept) == 2
-    monkeypatch.setattr(drafts, "MOST_ROWS", 10)
+    assert [len(each.rows) for each in drafts._kept.values()] == steps[1:]
+    monkeypatch.setattr(drafts, "LONGEST", 10)
     before = dict(drafts._kept)
     lowered(LAYER, 4, hardware, "channel_first")
     assert drafts._kept == before

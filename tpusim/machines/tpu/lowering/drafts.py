@@ -89,8 +89,8 @@ class Draft:
             return planned(self.units)
 
 
-MOST_KEPT, MOST_ROWS = 64, 5_000
-"""Most Programs that a process keeps for machines that differ in time alone, and most steps of each."""
+MOST_ROWS, LONGEST = 100_000, 5_000
+"""Most steps of all Programs together that a process keeps for machines that differ in time alone, and of each."""
 
 _kept: dict[Hashable, Program] = {}
 """Programs by what they follow from, the oldest first."""
@@ -102,9 +102,9 @@ def _written(units: Units) -> Program:
         return program_of(units)
     if (program := _kept.pop(units.follows, None)) is None:
         program = program_of(units)
-        if len(program.rows) > MOST_ROWS:
+        if len(program.rows) > LONGEST:
             return program
-        while len(_kept) >= MOST_KEPT:
+        while _kept and sum(len(each.rows) for each in _kept.values()) + len(program.rows) > MOST_ROWS:
             del _kept[next(iter(_kept))]
     _kept[units.follows] = program
     return program
