@@ -319,7 +319,16 @@ class Plan:
         """Stages in order: blocks outside and kept column folds inside, or the other way round; within these, chunk by
         chunk.
         """
-        pairs = [*product(range(len(self.blocks)), portions(len(self.columns), self.tiling.kept_folds))]
+        return self.stages_of(self.turns)
+
+    @cached_property
+    def turns(self) -> list[range]:
+        """Column folds that blocks keep together, a range for each turn."""
+        return portions(len(self.columns), self.tiling.kept_folds)
+
+    def stages_of(self, turns: Sequence[range]) -> Iterator[PlanStage]:
+        """Stages of some turns, in order."""
+        pairs = [*product(range(len(self.blocks)), turns)]
         if self.tiling.loop_order != "block_major":
             # A stable sort keeps the blocks in order within their column folds.
             pairs.sort(key=lambda pair: pair[1].start)

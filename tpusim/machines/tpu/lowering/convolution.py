@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import fields, replace
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, chain
@@ -58,6 +59,10 @@ Load = tuple[int, int, int]
 """The ifmap of a channel group, a block and a chunk; or the weights of a group, a column fold and a section."""
 
 
+LONG = 2_000
+"""Stages of a layer whose loop may be written turn by turn as the last, which saves nothing in shorter ones."""
+
+
 class Convolution(Units):
     """The stages of a plan as units; the passes of a section as acts."""
 
@@ -90,6 +95,7 @@ class Convolution(Units):
         self._first_passes = frozenset(numbers.start for numbers in plan.chunks[0].sums)
         self._last_sections = frozenset(sections[-1] for sections in by_outcome(plan.sections)[-1])
         self._offsets = [*accumulate(plan.pass_words, initial=0)]
+        self._turns: Sequence[range] = plan.turns
         first = plan.blocks[0].rectangles[0]
         self._results = cache(lambda group, fold: plan.outputs(plan.columns[fold], group, first, 0)[0])
 
@@ -139,7 +145,7 @@ class Convolution(Units):
 
     def units(self) -> Iterator[Unit]:
         plan, sections, kept, ahead = self.plan, self.plan.sections, self.plan.tiling.kept_folds, None
-        for stage in plan.stages:
+        for stage in plan.stages_of(self._turns):
             group, block, fold, number = stage.group, stage.block, stage.fold, stage.section
             section = sections[number]
             needs = (
@@ -154,6 +160,25 @@ class Convolution(Units):
             fill = plan.fill_of(plan.blocks[block])
             yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap, fill=fill)
             ahead = body
+
+    @property
+    def turns(self) -> int:
+        """Turns over the column folds that blocks keep together; all but the last are equally wide."""
+        plan = self.plan
+        if type(self) is not Convolution or len(plan.turns) * len(plan.sections) * len(plan.blocks) < LONG:
+            return 0
+        kinds = {(each.outcome, plan.width(each), len(each.channels)) for each in plan.columns[: plan.turns[-1].start]}
+        return len(plan.turns) if len(kinds) == 1 else 0
+
+    def of_turns(self, turns: Sequence[int]) -> Convolution:
+        found = copy(self)
+        found._turns = [self.plan.turns[turn] for turn in turns]
+        return found
+
+    def turn_of(self, unit: Unit) -> tuple[Hashable, int]:
+        plan, stage = self.plan, unit.about
+        outside = plan.tiling.loop_order != "block_major"
+        return (stage.group, -1 if outside else stage.block), stage.fold // plan.tiling.kept_folds
 
     def counted(self) -> StepCounts | None:
         """Passes, and transfers by the loads and the pieces for which there are folds or slots of the DMA queue."""

@@ -278,6 +278,19 @@ class Rows(Sequence[Step]):
                 yield recipe, count
 
 
+class Lengths(NamedTuple):
+    """What has been written so far: numbers of rows, slots, elements of origins, and waits."""
+
+    rows: int
+    slots: int
+    origins: int
+    waits: int
+
+    def since(self, other: Lengths) -> Lengths:
+        """What has been written in between."""
+        return Lengths(*(mine - its for mine, its in zip(self, other, strict=True)))
+
+
 class RowWriter:
     """Rows while a Program is written, row by row; recipes that are equal become one."""
 
@@ -289,6 +302,11 @@ class RowWriter:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def lengths(self) -> Lengths:
+        """What has been written so far."""
+        return Lengths(len(self._rows), len(self._slots), len(self._origins), len(self._waits))
 
     def slots(self, firsts: Iterable[int]) -> int:
         """The place of slots that begin at these words."""

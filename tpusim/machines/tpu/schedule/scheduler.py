@@ -11,15 +11,18 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, takewhile
+from itertools import accumulate, chain, takewhile
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from tpusim.machines.tpu.program.addresses import in_slot
 from tpusim.machines.tpu.program.program import Buffer, Program, StepCounts
-from tpusim.machines.tpu.program.rows import Rows, RowWriter
+from tpusim.machines.tpu.program.rows import Lengths, Rows, RowWriter
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.schedule.turns import TOGETHER, Loop, kept, with_turns
 from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
@@ -261,12 +264,14 @@ class Schedule:
         self.units = [*units.units()]
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
         # All tenancies are known before the first step is written, since a load is issued ahead of its unit.
-        rings = {each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas}
+        self.rings = rings = {
+            each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas
+        }
         self.tenancies = [
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
             for at, (gap, unit) in enumerate(zip(self.gaps, self.units, strict=True))
         ]
-        self.queue = self._queue(rings)
+        self.queue = self._queue()
         self.strands = {name: Schedule(each, bases, self.rows) for name, each in units.strands.items()}
         self.left: dict[Key, int] = {}
         """The spill of what a unit made, by its key."""
@@ -332,12 +337,12 @@ class Schedule:
                 self._spill(self._ended.popleft())
         self._next = max(self._next, number)
 
-    def _queue(self, rings: Mapping[str, Ring]) -> dict[int, list[_Entry]]:
+    def _queue(self) -> dict[int, list[_Entry]]:
         """Pieces by the unit behind the gap in which they are brought, sorted by their first user, their earliness and
         their area.
         """
         policy, queue = self.policy, defaultdict[int, list[_Entry]](list)
-        whole, grows = policy.whole, policy.grows
+        rings, whole, grows = self.rings, policy.whole, policy.grows
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
         for name in policy.order:
             area, cut = rings[name].area, rings[name].area.cut
@@ -360,6 +365,24 @@ class Schedule:
             if len(entries) > 1:
                 entries.sort(key=_first_wanted)
         return queue
+
+    def brings_across(self, loops: Sequence[Sequence[int]]) -> bool:
+        """Whether a load may be brought in gaps on both sides of one of the given gaps, and beyond a turn of the loop
+        around it: where it is brought then depends on how long the loop is. Each loop has three gaps: the middle one,
+        and those ahead of it and behind it where a turn begins and another one ends.
+        """
+        first, last, policy = list[int](), list[int](), self.policy
+        for ring in self.rings.values():
+            where = ring.area.gaps or policy.gaps
+            for each in ring.all if ring.area.cut else ():
+                gaps = where(each.before.last if each.before else -1, each.first, each.ahead)
+                first.append(gaps[0])
+                last.append(gaps[-1])
+        firsts, lasts = np.array(first), np.array(last)
+        return any(
+            bool(((firsts < gap) & (lasts >= gap) & ((firsts < ahead) | (lasts >= behind))).any())
+            for ahead, gap, behind in loops
+        )
 
     def _left(self, strand: str, key: Key) -> int:
         """The spill of a unit's result. Its strand is run that far and one unit further, so that the bus need not wait
@@ -478,7 +501,7 @@ class Schedule:
             # Units without a gap of their own begin with the first of them.
             behind = takewhile(lambda other: self.gaps[other] == gap, range(at, len(self.units)))
             held = (each for other in behind for each in self.tenancies[other] if not each.area.late)
-            whole = tuple({step for each in held for step in each.there.values()})
+            whole = tuple(sorted({step for each in held for step in each.there.values()}))
         # All arrays are through with words of one kind before any of them begins with others.
         changes = unit.passes > 0 and unit.fill != self._fill
         self._fill = unit.fill if changes else self._fill
@@ -583,4 +606,23 @@ def program_of(units: Units, first: int = 0) -> Program:
     """The Program of a layer by itself, with its words from `first` on."""
     bases = link(units, first)
     held, banked = buffers(units, bases), buffers(units, bases, "banks")
-    return Program(units.tensors, held, Schedule(units, bases).run(), units.word_fill, banked, **units.more)
+    rows = _by_turns(units, bases) or Schedule(units, bases).run()
+    return Program(units.tensors, held, rows, units.word_fill, banked, **units.more)
+
+
+def _by_turns(units: Units, bases: Bases) -> Rows | None:
+    """The steps of units with long loops, of which most turns are copied; None where turns are not alike."""
+    turns, pairs = kept(units.turns)
+    if pairs < 1:
+        return None
+    schedule = Schedule(units.of_turns(turns), bases)
+    every = [units.turn_of(unit) for unit in schedule.units]
+    starts = [at for at, turn in enumerate(every) if not at or turn != every[at - 1]]
+    loops = [starts[at + TOGETHER : at + 5 * TOGETHER : TOGETHER] for at in range(0, len(starts), len(turns))]
+    if schedule.brings_across([[schedule.gaps[at] for at in loop[1:]] for loop in loops]):
+        return None
+    places = dict[int, Lengths]()
+    for at in chain.from_iterable(loops):
+        schedule.until(at)
+        places[at] = schedule.rows.lengths
+    return with_turns(schedule.run(), [Loop(*map(places.__getitem__, loop)) for loop in loops], pairs)

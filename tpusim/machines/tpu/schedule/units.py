@@ -300,6 +300,19 @@ class Units(ABC):
         """A key that units share whose acts are equal, but for where their slots are; None where nobody knows."""
         return None
 
+    @property
+    def turns(self) -> int:
+        """Turns of its loops, if these are long and each may be like the last; 0 where nobody knows."""
+        return 0
+
+    def of_turns(self, turns: Sequence[int]) -> Units:
+        """The units of some turns alone."""
+        raise NotImplementedError
+
+    def turn_of(self, unit: Unit) -> tuple[Hashable, int]:
+        """The loop and the turn that a unit belongs to."""
+        raise NotImplementedError
+
     def channels(self, unit: Unit) -> tuple[int, ...]:
         """Output channel of each lane in the words that a unit leaves; empty where words differ in that."""
         return ()
