@@ -231,8 +231,6 @@ def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
     """Read a normalization along all axes from one on; its numbers of a channel may have fewer axes, and default to
     numbers.
     """
-    if node.results > 1:
-        raise UnfitNode("its mean is wanted, too")
     axes = range(node.get("axis", -1) % max(1, len(node.result)), len(node.result))
     sizes, views = _rows(node, op, axes)
     sources: dict[str, OperandView | float] = {**defaults}
