@@ -190,7 +190,8 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
         points = [_turned(new, points[0], half, tables), _turned(new, points[1], half, tables), points[2]]
     queries, keys, values = (new.add("Transpose", [each], perm=[0, 2, 1, 3]) for each in points)
     before = [given.name(at) if ahead else "" for at in (3, 4)]
-    past = _Past(*before) if several else _Past(*before, given.output(1), given.output(2))
+    wanted = ("", "") if several else (given.output(1), given.output(2))
+    past = _Past(before[0], before[1], *wanted)
     every = past.with_keys(new, keys)
     queries = new.shaped(queries, [0, shared, -1, channels])
     scores = new.add("MatMul", [queries, new.add("Transpose", [every], perm=[0, 1, 3, 2])])
