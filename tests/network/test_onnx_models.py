@@ -362,6 +362,7 @@ def test_what_is_no_layer_takes_no_time_and_is_named(tmp_path: Path, nodes: list
 def test_a_cast_to_whole_numbers_says_why_it_takes_no_time(tmp_path: Path, to: int, told: bool) -> None:
     """A cast to reals is read where its operand lies, in any type, and needs no note."""
     model = model_of([node("Conv", "x f", "c"), node("Cast", "c", to=to)], {"x": [2, 4, 9, 8]}, {"f": [4, 4, 1, 1]})
+    model.graph.output[0].type.tensor_type.elem_type = to
     notes = " ".join(open_workload(saved(tmp_path, model), NOTHING).notes)
     assert ("not timed: Cast 1 (it rounds, and no unit here rounds)" in notes) == told
 
