@@ -36,6 +36,7 @@ from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.sections import Slots
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import (
+    KEPT,
     ROWS,
     Add,
     Arithmetic,
@@ -48,6 +49,7 @@ from tpusim.network.ops.elementwise import (
     ScaleShift,
     SoftCap,
     Sub,
+    Where,
 )
 from tpusim.network.ops.moves import ChannelShuffle, Embedding, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
@@ -176,6 +178,26 @@ def test_a_large_window_is_cut_where_that_is_faster() -> None:
     cut, whole = (lowering.VECTOR_OPS.drafts(each, 8, hardware) for each in (large, small))
     assert event.run(cut[0].lower()[0], hardware).cycles < 0.7 * event.run(cut[1].lower()[0], hardware).cycles
     assert len(whole) == 1
+
+
+def brought(program: Program) -> int:
+    """Bytes of the condition that are loaded."""
+    return sum(step.hbm_bytes for step in fills(program, "condition"))
+
+
+@pytest.mark.parametrize("condition", [*KEPT])
+@pytest.mark.parametrize(
+    "hardware", [machine(4, 4), machine(4, 4, scalar_words=1), least_padding(), machine(8, 8, word_elements=4)]
+)
+def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condition: Any, hardware: Hardware) -> None:
+    layer = Where("w", 5, 3, 7, condition=condition)
+    program, _ = lowered(layer, 6, hardware, LOWERING)
+    whole, _ = lowered(replace(layer, condition="each"), 6, hardware, LOWERING)
+    assert brought(program) <= brought(whole)
+    assert check_layer(layer, 6, program, hardware, seed=3).mismatched == 0
+    timing, registers = register.run(program, hardware, operands_of(layer, 6, seed=3))
+    assert timing == short(program, hardware)
+    assert verdict_of(layer, operands_of(layer, 6, seed=3), registers).mismatched == 0
 
 
 FUNCTIONS: list[VectorOp] = [

@@ -70,6 +70,31 @@ def test_rows_of_no_image_are_rows_of_one_run(tmp_path: Path) -> None:
         load_workload(images, 1)
 
 
+# ---- conditions of fewer elements than the map
+
+
+@pytest.mark.parametrize(
+    ("shape", "constant", "kind"),
+    [
+        ((2, 3, 4, 5), False, "each"), ((2, 1, 1, 5), False, "pixel"), ((2, 1, 4, 5), False, "pixel"),
+        ((1, 1, 4, 5), True, "map"), ((4, 5), True, "map"), ((5,), True, "channel"), ((2, 3, 1, 1), False, "image"),
+        ((3, 1, 1), True, "channel"), ((), True, "number"),
+    ],
+)  # fmt: skip
+def test_a_choice_reads_no_more_of_its_condition_than_there_is(
+    tmp_path: Path, shape: tuple[int, ...], constant: bool, kind: str
+) -> None:
+    where, arrays = np.asarray(reals(*shape) > 0), {"x": reals(2, 3, 4, 5)}
+    nodes = [node("Relu", "x", "r"), node("Where", "c r least")]
+    constants = {"least": np.float32(-1e9), **({"c": where} if constant else {})}
+    arrays |= {} if constant else {"c": where}
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, constants), arrays)
+    (chosen,) = (layer for layer in work.layers if layer.op == "where")
+    assert chosen.condition == kind
+    condition = chosen.shapes(work.batch)["condition"]
+    assert np.prod(condition) == (np.prod(shape) if shape else 1)
+
+
 # ---- results of a layer beside the first
 
 

@@ -43,6 +43,7 @@ from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, SlotNeed, Touch, Unit, VectorWork
 from tpusim.machines.tpu.search.search import TOLERANCE, Ranked
+from tpusim.network.ops.elementwise import Chosen
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
@@ -147,6 +148,9 @@ class _PointByPoint(VectorUnits):
             turns += [IMAGES_IN_LANES]
         elif self.layer.partner == 0 and len({*shapes.values()}) == 1:
             turns += [COLUMNS_IN_LANES, IMAGES_IN_LANES]
+        elif isinstance(self.layer, Chosen) and shapes["condition"][COL:] == shapes[OFMAP][COL:]:
+            # A condition for all channels is a word that stays where it is.
+            turns += [COLUMNS_IN_LANES]
         elif self.layer.partner == 0 and {*shapes.values()} == {shapes[OFMAP], (channels, 1, 1, 1)}:
             # Numbers of channels are words then, which not all operations take.
             takes = Arity(len(shapes) - 1, 0, len(self.layer.coefficients(1)))
