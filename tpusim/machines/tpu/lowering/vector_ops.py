@@ -499,6 +499,8 @@ units_of = lru_cache(maxsize=1 << 10)(_units)
 
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
+    if isinstance(work, _ByBands):
+        taps += f"; {work.tiling.chunk_taps} x {work.tiling.chunk_folds} of them at a time"
     sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
     turned = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)
     beside = ", in which tiles are less padded" if turned else ""
