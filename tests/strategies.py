@@ -36,8 +36,10 @@ from tpusim.network.ops.array_op import ArrayOp, Conv1d, Conv2d, ConvTranspose2d
 from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.deform_conv2d import KINDS, DeformConv2d
 from tpusim.network.ops.elementwise import (
+    KEPT,
     ROWS,
     Arithmetic,
+    Chosen,
     Clip,
     Gelu,
     HardSigmoid,
@@ -653,6 +655,8 @@ def pointwise(draw: st.DrawFn, channels: int = 12, size: int = 5) -> VectorOp:
         return kind(**sizes, cap=draw(st.sampled_from([0.3, 2.0, 50.0])))
     if kind is Power:
         return kind(**sizes, exponent=draw(st.sampled_from([2, 3])))
+    if issubclass(kind, Chosen):
+        return kind(**sizes, condition=draw(st.sampled_from([*KEPT])))
     if issubclass(kind, Arithmetic):
         return kind(
             **sizes, other=draw(st.sampled_from(["each", "each", "map", "channel", "image", "pixel", "number"]))

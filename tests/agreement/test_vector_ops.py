@@ -16,14 +16,14 @@ from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
-from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, spills, vector_ops
-from tpusim import simulate
+from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
+from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.jobs import resolve
 from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import expected, operands_of, verdict_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import vector_ops as lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
@@ -36,6 +36,7 @@ from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.sections import Slots
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import (
+    KEPT,
     ROWS,
     Add,
     Arithmetic,
@@ -48,6 +49,7 @@ from tpusim.network.ops.elementwise import (
     ScaleShift,
     SoftCap,
     Sub,
+    Where,
 )
 from tpusim.network.ops.moves import ChannelShuffle, Embedding, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
@@ -129,6 +131,73 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     assert verdict_of(layer, operands, registers).mismatched == 0
     assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
     assert spills(program)
+
+
+def whole_fits(layer: VectorOp, batch: int, hardware: Hardware) -> bool:
+    try:
+        return bool(lowering.units_of(layer, batch, hardware).ranked)
+    except CapacityError:
+        return False
+
+
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layer=pools(12, 12),
+    batch=st.integers(1, 9),
+    room=st.integers(7, 30),
+    words=st.sampled_from([1, 2, 8]),
+    changes=st.sampled_from([[], ["mapping.loads=windows", "mapping.window=4 KiB"], ["mapping.search=estimate"]]),
+)
+@example(Pool2d("p", "average", 6, 19, 23, (19, 23)), 3, 40, 2, [])
+@example(Pool2d("p", "min", 6, 19, 23, (1, 23), 1, (0, 5)), 1, 9, 2, [])
+@example(Pool2d("p", "max", 6, 30, 30, 6, 5, 3, 4), 2, 30, 2, ["mapping.strips=one_image"])
+@example(Pool2d("p", "average", 9, 21, 9, (9, 5), (4, 2), 3, 2, True, True), 9, 12, 8, ["mapping.layout=least_padding"])
+def test_windows_that_no_lane_holds_are_joined_band_by_band(
+    layer: Pool2d, batch: int, room: int, words: int, changes: list[str]
+) -> None:
+    hardware = machine(4, 4, word_elements=words, capacity_words=room).with_overrides(changes)
+    suppose(not whole_fits(layer, batch, hardware))
+    # Bands of one element need two words for these, two for results and one for a row.
+    program, _ = lowered(layer, batch, hardware, LOWERING)
+    check_program(program, hardware)
+    told = short(program, hardware)
+    assert not [*hazards(program, hardware)]
+    assert planned_of(layer, batch, hardware, LOWERING)[0].transfers >= len(program.rows) > 0
+    operands = operands_of(layer, batch, seed=3)
+    timing, registers = register.run(program, hardware, operands)
+    assert timing == told
+    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
+    assert verdict_of(layer, operands, registers).mismatched == 0
+    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
+
+
+def test_a_large_window_is_cut_where_that_is_faster() -> None:
+    """On a machine whose lanes hold it as a whole; a window of a few elements is left whole."""
+    large, small = (Pool2d("p", "average", 256, size, size, size) for size in (112, 7))
+    hardware = load_hardware("tpu_v6e")
+    cut, whole = (lowering.VECTOR_OPS.drafts(each, 8, hardware) for each in (large, small))
+    assert event.run(cut[0].lower()[0], hardware).cycles < 0.7 * event.run(cut[1].lower()[0], hardware).cycles
+    assert len(whole) == 1
+
+
+def brought(program: Program) -> int:
+    """Bytes of the condition that are loaded."""
+    return sum(step.hbm_bytes for step in fills(program, "condition"))
+
+
+@pytest.mark.parametrize("condition", [*KEPT])
+@pytest.mark.parametrize(
+    "hardware", [machine(4, 4), machine(4, 4, scalar_words=1), least_padding(), machine(8, 8, word_elements=4)]
+)
+def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condition: Any, hardware: Hardware) -> None:
+    layer = Where("w", 5, 3, 7, condition=condition)
+    program, _ = lowered(layer, 6, hardware, LOWERING)
+    whole, _ = lowered(replace(layer, condition="each"), 6, hardware, LOWERING)
+    assert brought(program) <= brought(whole)
+    assert check_layer(layer, 6, program, hardware, seed=3).mismatched == 0
+    timing, registers = register.run(program, hardware, operands_of(layer, 6, seed=3))
+    assert timing == short(program, hardware)
+    assert verdict_of(layer, operands_of(layer, 6, seed=3), registers).mismatched == 0
 
 
 FUNCTIONS: list[VectorOp] = [

@@ -13,7 +13,7 @@ import pytest
 
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS
-from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.standard import GATES
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
@@ -35,8 +35,8 @@ def table() -> str:
         (own, "timed: written out as the operators that they are made of"),
         (others, "timed, of the domain `com.microsoft`: written out likewise"),
         ({*GATES, "If", DYNAMIC_LSTM}, "timed: replaced by their steps, or by the branch that is taken"),
-        (IN_PLACE - timed, "no time: their results are read where their operands lie"),
-        (NOT_TIMED - timed - own - IN_PLACE, "no time: the reference computes them; a note says why"),
+        (STAYING - timed, "no time: their results are read where their operands lie"),
+        (NOT_TIMED - timed - own - STAYING, "no time: the reference computes them; a note says why"),
     )
     return "".join(f"| {_listed(names)} | {what} |\n" for names, what in rows)
 

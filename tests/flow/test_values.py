@@ -552,15 +552,6 @@ def test_inputs_that_do_not_fit_are_told_together(tmp_path: Path) -> None:
     assert "'x' is complex128[2, 3, 9, 8]" in refused(path, 2, {"x": np.zeros((2, 3, 9, 8), complex)})
 
 
-def test_a_result_beside_that_of_a_layer_is_refused_by_name(tmp_path: Path) -> None:
-    """The places of a pooling's maxima were a KeyError."""
-    nodes = [node("Conv", "x w", "a"), node("MaxPool", "a", "y z", kernel_shape=[2, 2])]
-    pooled = model(nodes, {"x": ["N", 2, 6, 6]}, {"w": (4, 2, 3, 3)})
-    pooled.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
-    said = refused(saved(tmp_path, pooled), 1, {"x": np.ones((1, 2, 6, 6), np.float32)})
-    assert said.startswith("z: is a further result of a layer, such as the places of maxima, and is not worked out")
-
-
 @pytest.mark.parametrize("number", [np.nan, -1e39, 1e39])
 def test_inputs_beyond_float32_are_told(tmp_path: Path, number: float) -> None:
     said = refused(saved(tmp_path, CNN), 1, {"x": np.full((1, 3, 9, 8), number)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from jax import lax  # noqa: E402
 from tpusim import from_jax, load_hardware, simulate  # noqa: E402
 from tpusim.base.errors import InputError  # noqa: E402
 from tpusim.flow.values import journey  # noqa: E402
+from tpusim.network.formats import ModelOptions  # noqa: E402
+from tpusim.network.workload_file import open_workload  # noqa: E402
 
 
 def signed(*shape: int) -> np.ndarray:
@@ -81,3 +84,28 @@ def test_what_cannot_be_a_product_of_bytes_or_of_groups_says_why() -> None:
         from_jax(lambda a, b: a @ b, signed(8, 16), signed(16, 4))
     with pytest.raises(InputError, match="how many rows each product has follows from values; give whole numbers"):
         from_jax(lax.ragged_dot, reals(12, 8), reals(3, 8, 5), jax.ShapeDtypeStruct((3,), jnp.int32))
+
+
+ROUTED = """
+import jax.numpy as jnp
+from jax import lax
+
+def routed(x, w):
+    numbers, _ = lax.top_k(jnp.reshape(x @ w, (4, 12)), 2)
+    return jnp.round(numbers), numbers < 1
+"""
+
+
+def test_primitives_that_take_no_time_say_why(tmp_path: Path) -> None:
+    (tmp_path / "router.py").write_text(ROUTED)
+    (note,) = (
+        each
+        for each in open_workload(tmp_path / "router.py:routed", ModelOptions(shapes="12x8,8x4")).notes
+        if each.startswith("not timed: ")
+    )
+    assert "lax.top_k 1 (elements are sorted, and no unit here sorts)" in note
+    assert "lax.round 1 (it rounds, and no unit here rounds)" in note
+    assert "lax.lt 1 (it makes truth values, and layers make numbers)" in note
+    assert "reshape" not in note
+    with pytest.raises(InputError, match=r"run as a layer: lax.top_k 1 \(elements are sorted"):
+        from_jax(lambda x: lax.top_k(x, 2), reals(12, 8))

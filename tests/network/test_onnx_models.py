@@ -21,7 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape
 from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats import NOTHING, ModelOptions, read_graph
-from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING
 from tpusim.network.formats.onnx_model.file import operator
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
@@ -356,6 +356,15 @@ def test_what_is_no_layer_takes_no_time_and_is_named(tmp_path: Path, nodes: list
     work = load_workload(saved(tmp_path, model), 2)
     assert [layer.op for layer in work.layers] == ["conv2d"]
     assert nodes[-1].op_type in dict(work.not_timed)
+
+
+@pytest.mark.parametrize(("to", "told"), [(TensorProto.INT32, True), (TensorProto.BOOL, True), (FLOAT, False)])
+def test_a_cast_to_whole_numbers_says_why_it_takes_no_time(tmp_path: Path, to: int, told: bool) -> None:
+    """A cast to reals is read where its operand lies, in any type, and needs no note."""
+    model = model_of([node("Conv", "x f", "c"), node("Cast", "c", to=to)], {"x": [2, 4, 9, 8]}, {"f": [4, 4, 1, 1]})
+    model.graph.output[0].type.tensor_type.elem_type = to
+    notes = " ".join(open_workload(saved(tmp_path, model), NOTHING).notes)
+    assert ("not timed: Cast 1 (it rounds, and no unit here rounds)" in notes) == told
 
 
 # ---- whole models
@@ -945,7 +954,7 @@ def test_graphs_inside_are_looked_into(tmp_path: Path) -> None:
 
 
 def test_every_op_is_either_of_the_array_or_of_the_vector_unit() -> None:
-    assert IN_PLACE == runs._IN_PLACE
+    assert STAYING == runs._IN_PLACE
     assert not NOT_TIMED & ARRAY_OPS.keys()
     known = {f"{each.domain}.{each.name}".strip(".") for each in onnx.defs.get_all_schemas()}
     assert known >= NOT_TIMED - {"Swish", "RMSNormalization"}

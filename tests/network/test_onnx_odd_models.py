@@ -20,7 +20,9 @@ from tests.network.test_onnx_models import node
 from tpusim import Conv1d, Gemm, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
-from tpusim.network.formats import ModelOptions
+from tpusim.flow.numbers import numbers_of
+from tpusim.flow.values import Journey, checked
+from tpusim.network.formats import ModelOptions, read_graph
 from tpusim.network.workload_file import open_workload
 
 WITHOUT_WAITING = settings(
@@ -66,6 +68,56 @@ def test_rows_of_no_image_are_rows_of_one_run(tmp_path: Path) -> None:
     images = written(tmp_path, made_of([node("Conv", "x w")], {"x": reals(8, 3, 6, 6)}, {"w": reals(4, 3, 3, 3)}))
     with pytest.raises(InputError, match="is for 8 images at once"):
         load_workload(images, 1)
+
+
+# ---- conditions of fewer elements than the map
+
+
+@pytest.mark.parametrize(
+    ("shape", "constant", "kind"),
+    [
+        ((2, 3, 4, 5), False, "each"), ((2, 1, 1, 5), False, "pixel"), ((2, 1, 4, 5), False, "pixel"),
+        ((1, 1, 4, 5), True, "map"), ((4, 5), True, "map"), ((5,), True, "channel"), ((2, 3, 1, 1), False, "image"),
+        ((3, 1, 1), True, "channel"), ((), True, "number"),
+    ],
+)  # fmt: skip
+def test_a_choice_reads_no_more_of_its_condition_than_there_is(
+    tmp_path: Path, shape: tuple[int, ...], constant: bool, kind: str
+) -> None:
+    where, arrays = np.asarray(reals(*shape) > 0), {"x": reals(2, 3, 4, 5)}
+    nodes = [node("Relu", "x", "r"), node("Where", "c r least")]
+    constants = {"least": np.float32(-1e9), **({"c": where} if constant else {})}
+    arrays |= {} if constant else {"c": where}
+    work = same_as_evaluator(tmp_path, made_of(nodes, arrays, constants), arrays)
+    (chosen,) = (layer for layer in work.layers if layer.op == "where")
+    assert chosen.condition == kind
+    condition = chosen.shapes(work.batch)["condition"]
+    assert np.prod(condition) == (np.prod(shape) if shape else 1)
+
+
+# ---- results of a layer beside the first
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "alone"),
+    [
+        ([node("MaxPool", "x", "p i", kernel_shape=[2, 2], strides=[2, 2]), node("Conv", "p w", "c"),
+          node("MaxUnpool", "c i", "y", kernel_shape=[2, 2], strides=[2, 2])], ["y"], {"MaxPool": 1, "MaxUnpool": 1}),
+        ([node("MaxPool", "x", "p i", kernel_shape=[3, 2], strides=[1, 2])], ["p", "i"], {"MaxPool": 1}),
+        ([node("MaxPool", "x", "p i", kernel_shape=[2, 2])], ["p"], {}),
+        ([node("LayerNormalization", "x s", "l m d"), node("Mul", "l d", "y")], ["y", "m"], {"LayerNormalization": 1}),
+    ],
+    ids=["places to unpool by", "places", "places that nobody reads", "means and deviations"],
+)  # fmt: skip
+def test_further_results_of_a_layer_are_worked_out_by_the_reference(
+    tmp_path: Path, nodes: list[NodeProto], outputs: list[str], alone: dict[str, int]
+) -> None:
+    arrays = {"x": reals(2, 3, 6, 6)}
+    model = made_of(nodes, arrays, {"w": reals(3, 3, 1, 1), "s": reals(6)}, outputs=outputs)
+    same_as_evaluator(tmp_path, model, arrays)
+    asked = ModelOptions(arrays=arrays)
+    work, graph = load_workload(tmp_path / "net.onnx", 2), read_graph(tmp_path / "net.onnx", asked, 2)
+    assert Journey(graph, work, checked(graph, arrays, 2), numbers_of("f32", "any")).reference_only == alone
 
 
 # ---- pools that round the number of windows up

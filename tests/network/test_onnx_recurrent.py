@@ -44,7 +44,8 @@ def recurrent(op: str, reads: str = "x w r b", images: Any = "N", opset: int = 1
         recurrent("LSTM", "x w r b _ h c", 1), recurrent("LSTM", "x w r", direction="bidirectional", opset=11),
         recurrent("GRU", "x w r b _ h", 1, direction="reverse"), recurrent("GRU", linear_before_reset=1),
         recurrent("GRU", "x w r b _ h", 1, linear_before_reset=1, direction="bidirectional"),
-        recurrent("GRU"), recurrent("GRU", opset=12),
+        recurrent("GRU"), recurrent("GRU", opset=12), recurrent("LSTM", "x w r b _ h c p", 1),
+        recurrent("LSTM", "x w r _ _ _ _ p", direction="bidirectional"),
     ],
 )  # fmt: skip
 def test_steps_give_what_the_operator_gives(tmp_path: Path, model: ModelProto) -> None:
@@ -78,6 +79,29 @@ def test_a_plain_one_is_the_tangent_of_a_sum(tmp_path: Path) -> None:
         np.testing.assert_allclose(outputs["y"].reshape(STEPS, 2, SIZE)[step], state, rtol=1e-5, atol=1e-6)
 
 
+def test_activations_are_those_of_the_node(tmp_path: Path) -> None:
+    """Each direction has its own, and what is said of them is for those that take it, one after another."""
+    said = {"activations": ["HardSigmoid", "LeakyRelu", "Softsign", "HardSigmoid", "Relu", "Elu"],
+            "activation_alpha": [0.25, 0.5, 0.125, 2.0], "activation_beta": [0.4]}  # fmt: skip
+    functions = [
+        (lambda x: np.clip(0.25 * x + 0.4, 0, 1), lambda x: np.where(x > 0, x, x / 2), lambda x: x / (1 + abs(x))),
+        (lambda x: np.clip(0.125 * x + 0.5, 0, 1), lambda x: np.maximum(x, 0),
+         lambda x: np.where(x > 0, x, 2 * np.expm1(x))),
+    ]  # fmt: skip
+    path = saved(tmp_path, recurrent("LSTM", "x w r b", direction="bidirectional", **said))
+    _, given, outputs = travelled(path, 2)
+    held, sequence = read_graph(path, ModelOptions(), 2).constants, given["x"].reshape(STEPS, 2, INPUTS)
+    for way, (gate, new, made) in enumerate(functions):
+        weights, backs, biases = (held[name][way] for name in "wrb")
+        output = cell = np.zeros((2, SIZE))
+        for step in range(STEPS)[:: -1 if way else 1]:
+            every = sequence[step] @ weights.T + output @ backs.T + biases.reshape(2, -1).sum(axis=0)
+            enters, leaves, stays, content = np.split(every, 4, axis=1)
+            cell = gate(stays) * cell + gate(enters) * new(content)
+            output = gate(leaves) * made(cell)
+            np.testing.assert_allclose(outputs["y"][step, way], output, rtol=1e-5, atol=1e-6)
+
+
 def test_inputs_of_all_steps_are_one_product(tmp_path: Path) -> None:
     """And the state of each but the first, where there is none before it, another."""
     document = open_workload(saved(tmp_path, recurrent("LSTM")))
@@ -92,8 +116,11 @@ def test_inputs_of_all_steps_are_one_product(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (recurrent("LSTM", activations=["Relu", "Tanh", "Tanh"]), "it has activations of its own"),
-        (recurrent("LSTM", "x w r b _ h c p", 1), "it has peepholes"),
+        (
+            recurrent("LSTM", activations=["Relu", "Tanh", "Affine"]),
+            "its activations are Relu, Tanh, Affine; Relu, .* ar",
+        ),
+        (recurrent("LSTM", activations=["Relu", "Tanh"]), "its activations are Relu, Tanh; .* are known, 3 of them"),
         (recurrent("GRU", clip=1.0), "it clips, couples its gates"),
     ],
 )

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from tests.strategies import conv, convolved, transposed_convs
 from tpusim import reference
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
+from tpusim.reference import products
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -42,6 +43,18 @@ def test_a_strided_part_of_it_is_a_part_of_it(layer: ConvTranspose2d) -> None:
     whole = convolved(layer, ifmap, filter_)
     part = whole[tuple(slice(each.start, each.stop, each.step) for each in some)]
     np.testing.assert_array_equal(convolved(layer, ifmap, filter_, some), part)
+
+
+def test_each_phase_of_a_long_kernel_is_made_by_few_taps() -> None:
+    layer = ConvTranspose2d("t", 2, 3, 9, 3, (2, 96), (1, 24), (0, 30))
+    ifmap, filter_ = reference.operands(layer, 3, seed=1).values()
+    channels, rows, cols, images = map(range, layer.tensors(3).ofmap)
+    whole = convolved(layer, ifmap, filter_)
+    for phase in range(24):
+        part = convolved(layer, ifmap, filter_, (channels, rows, cols[phase::24], images))
+        np.testing.assert_array_equal(part, whole[:, :, phase::24])
+        assert len(products.landings(layer.scatter, 1, cols[phase::24])) == 4
+        assert len(products.landings(layer.scatter, 1, cols[phase : phase + 1])) <= 4
 
 
 def test_of_stride_one_it_is_a_convolution_with_the_filter_turned() -> None:

@@ -80,6 +80,7 @@ class Journey:
         self._makers = {name: node for node in alone for name in node.outputs}
         self._reads = Counter(name for node in graph.nodes for name in node.inputs)
         self._reads.update([*graph.outputs])
+        self._wanted = frozenset(self._reads)
         self._ahead = iter(graph.nodes)
         self._current: NodeLayers | None = None
         self._scale = 1.0
@@ -131,7 +132,7 @@ class Journey:
             with _failures_of(node):
                 results = self._current.results()
             nodes = self._carried[node.layer].every if node.layer in self._carried else (node,)
-            self._put(nodes, [results])
+            self._put(nodes, [results, *self._further(node)])
             self._current = None
         with self._news:
             self._taken += 1
@@ -163,7 +164,8 @@ class Journey:
         """Number of each operator whose values no layer computes, among those that depend on the inputs."""
         given = self.graph.producers()
         within = {id(node) for each in self._carried.values() for node in each.nodes}
-        alone = (node for node in self.graph.nodes if not node.layer and any(name in given for name in node.inputs))
+        live = (node for node in self.graph.nodes if any(name in given for name in node.inputs))
+        alone = (node for node in live if not node.layer or self._wanted.intersection(node.outputs[1:]))
         return dict(Counter(node.op for node in alone if id(node) not in within))
 
     # ---- node by node
@@ -202,6 +204,13 @@ class Journey:
                     return CarryingLayers(carried, operands, beside, layers)
                 return NodeLayers(node, operands, len(layers))
         raise AssertionError("a layer that no node has")
+
+    def _further(self, node: Node) -> list[BatchParts]:
+        """Results beside the first of a node that layers compute, such as the places of maxima."""
+        if not self._wanted.intersection(node.outputs[1:]):
+            return []
+        operands = [self._value(name) if name else [] for name in node.inputs]
+        return self._computed(node, operands, max(map(len, operands)))[1:]
 
     def _pass(self, node: Node) -> None:
         """Compute a node, unless it depends on constants alone and may wait until its result is read."""
@@ -298,8 +307,7 @@ def _failures_of(node: Node) -> Iterator[None]:
 
 
 def _not_computable(graph: Graph, carried: Collection[int]) -> Iterator[str]:
-    """Yield what is known of a graph's values before any is computed: nodes that cannot be, and results of layers that
-    are not worked out.
+    """Yield what is known of a graph's values before any is computed: nodes that cannot be.
 
     `carried` are nodes, by their ids, that the layers of other nodes compute.
     """
@@ -308,12 +316,11 @@ def _not_computable(graph: Graph, carried: Collection[int]) -> Iterator[str]:
     for node in reversed(graph.nodes):
         if not node.layer and not any(name in given for name in node.inputs) and not wanted & {*node.outputs}:
             continue
-        further = [name for name in node.outputs[1:] if name in wanted] if node.layer else []
+        further = wanted.intersection(node.outputs[1:])
         called = Call(node.attributes, len(node.outputs), graph.opset)
-        if further:
-            says = "a further result of a layer, such as the places of maxima, and is not worked out"
-            told.append(f"{', '.join(further)}: is {says}")
-        elif not node.layer and id(node) not in carried and (why := refusal(node.op, called)):
+        if further and node.op not in NODES:
+            told.append(f"{', '.join(further)}: is a further result of {node.op}, and is not worked out")
+        elif (further or not node.layer) and id(node) not in carried and (why := refusal(node.op, called)):
             told.append(f"{node.op} {node.name}: its values cannot be computed: {why}")
         wanted.update(node.inputs)
     yield from reversed(told)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any, TypeAlias
+from math import gcd
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,30 +155,80 @@ def scattered(layer: ConvTranspose2d | Conv2dInputGradient, operands: Operands, 
     channels, rows, cols, images = box
     outputs = np.zeros([len(part) for part in box], number_of(ifmap, filter_))
     size, into = op.out_channels // op.groups, op.in_channels // op.groups
-    downwards, across = (
-        [_landing(op, axis, tap, wanted) for tap in range(op.kernel[axis])] for axis, wanted in enumerate((rows, cols))
-    )
+    downwards, across = (landings(op, axis, wanted) for axis, wanted in enumerate((rows, cols)))
+    together = _neighbours(across, _MOST_FACTORS // max(1, outputs.size))
     for group, own in _groups(size, channels):
-        weights = filter_[own.start : own.stop].astype(outputs.dtype)
+        weights = filter_[own.start : own.stop]
         source = ifmap[group * into : (group + 1) * into, ..., images.start : images.stop]
         place = outputs[_within(own, channels)]
-        # The loop runs over taps, as each brings a strided block of the ifmap into the box.
-        for i, (from_rows, to_rows) in enumerate(downwards):
-            for j, (from_cols, to_cols) in enumerate(across):
-                if len(from_rows) and len(from_cols):
-                    elements = source[:, from_rows[:, None], from_cols].astype(outputs.dtype)
-                    added = weights[:, i, j] @ elements.reshape(into, -1)
-                    place[:, to_rows[:, None], to_cols] += added.reshape(len(own), *elements.shape[1:])
+        for (i, from_rows, to_rows), (whole, taps) in product(downwards, together):
+            elements = source[:, _slice(from_rows), _slice(whole)].astype(outputs.dtype, copy=False)
+            mine = weights[:, i, [each.tap for each in taps]].astype(outputs.dtype)
+            products = mine.reshape(-1, into) @ elements.reshape(into, -1)
+            by_tap = products.reshape(len(own), len(taps), *elements.shape[1:])
+            # Each tap brings a strided block of the ifmap into the box.
+            for at, (_, from_cols, to_cols) in enumerate(taps):
+                place[:, _slice(to_rows), _slice(to_cols)] += by_tap[:, at, :, _slice(_places_in(whole, from_cols))]
     return outputs
 
 
-def _landing(op: Scatter, axis: int, tap: int, wanted: range) -> tuple[_Places, _Places]:
-    """Return the rows (or columns) of the ifmap that a tap brings to one of those `wanted`, and to which of them."""
-    shift = tap * op.dilation[axis] - op.cropped[axis]
-    every = np.arange(op.sizes[axis])
-    lands = every * op.stride[axis] + shift
-    inside = (lands >= wanted.start) & (lands < wanted.stop) & ((lands - wanted.start) % wanted.step == 0)
-    return every[inside], (lands[inside] - wanted.start) // wanted.step
+class _Landing(NamedTuple):
+    """A tap that brings rows (or columns) `sources` of the ifmap to `places` in a box."""
+
+    tap: int
+    sources: range
+    places: range
+
+
+def landings(op: Scatter, axis: int, wanted: range) -> list[_Landing]:
+    """Return the taps that bring rows (or columns) of the ifmap to some of those `wanted`."""
+    stride, dilation, cropped = op.stride[axis], op.dilation[axis], op.cropped[axis]
+    lands = np.arange(op.sizes[axis]) * stride - cropped - wanted.start
+    found = []
+    # What a tap brings is a stride apart, so of a long kernel few taps reach any that are wanted.
+    apart = gcd(stride, wanted.step) if len(wanted) > 1 else stride
+    for shift in range(0, op.kernel[axis] * dilation, dilation):
+        if (lands[0] + shift) % apart:
+            continue
+        here = lands + shift
+        sources = np.flatnonzero((here >= 0) & (here < wanted.stop - wanted.start) & (here % wanted.step == 0))
+        if sources.size:
+            found.append(_Landing(shift // dilation, _evenly(sources), _evenly(here[sources] // wanted.step)))
+    return found
+
+
+def _evenly(places: _Places) -> range:
+    """Return places that are evenly spaced."""
+    return range(int(places[0]), int(places[-1]) + 1, int(places[1] - places[0]) if len(places) > 1 else 1)
+
+
+def _slice(places: range) -> slice:
+    return slice(places.start, places.stop, places.step)
+
+
+def _places_in(whole: range, part: range) -> range:
+    """Return where the places of a part are among those of the whole."""
+    return range(whole.index(part[0]), whole.index(part[-1]) + 1, part.step // whole.step)
+
+
+def _neighbours(every: Sequence[_Landing], most: int) -> list[tuple[range, list[_Landing]]]:
+    """Return all that some taps read together, and these taps; at most `most`, unless it is one, and so few that at
+    least half of what is multiplied counts.
+    """
+    groups: list[tuple[range, list[_Landing]]] = []
+    shortest = 0
+    for each in every:
+        whole, taps = groups[-1] if groups else (range(0), [])
+        joined = range(min(whole.start, each.sources.start), max(whole.stop, each.sources.stop), each.sources.step)
+        shortest = min(shortest, len(each.sources))
+        in_step = each.sources.step == whole.step and (each.sources.start - whole.start) % whole.step == 0
+        if len(taps) < most and in_step and len(joined) <= 2 * shortest:
+            taps.append(each)
+            groups[-1] = joined, taps
+        else:
+            groups.append((each.sources, [each]))
+            shortest = len(each.sources)
+    return groups
 
 
 def conv2d_filter_gradient(layer: Conv2dFilterGradient, operands: Operands, box: Box) -> Tensor:

@@ -119,8 +119,8 @@ def _of_shares(layer: Op, operands: Operands, box: Box, terms: int) -> Screen | 
     if own >= terms:
         return None
     shares = _BY_SHARES[layer.op](layer, operands, box, SHARES)
-    values = shares[0].copy()
-    for share in shares[1:]:
+    values = shares[0] + shares[1]
+    for share in shares[2:]:
         values += share
     least, *others = np.abs(shares, out=shares)
     for share in others:

@@ -124,6 +124,14 @@ class Pointwise(MapOp):
         )  # fmt: skip
 
 
+def _kept(whole: Shape, kind: Other) -> Shape:
+    """Return the shape of an operand that has own elements for that; it has one along the other axes, which all
+    elements of the map there share.
+    """
+    channels, rows, cols, images = (size if kept else 1 for size, kept in zip(whole, KEPT[kind], strict=True))
+    return channels, rows, cols, images
+
+
 @validated
 class Arithmetic(Pointwise):
     """A sum, difference, product or quotient of two maps.
@@ -143,11 +151,7 @@ class Arithmetic(Pointwise):
         return self.map_text if self.other == "each" else f"{self.map_text} {self.other}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        # Along the other axes the operand has one element, which all elements of the map there share.
-        channels, rows, cols, images = (
-            size if kept else 1 for size, kept in zip(self.map(batch), KEPT[self.other], strict=True)
-        )
-        return {"ifmap": self.map(batch), "other": (channels, rows, cols, images), OFMAP: self.map(batch)}
+        return {"ifmap": self.map(batch), "other": _kept(self.map(batch), self.other), OFMAP: self.map(batch)}
 
 
 @validated
@@ -163,11 +167,24 @@ class Paired(Pointwise):
 
 @validated
 class Chosen(Pointwise):
-    """A choice between two maps of one size, by a third."""
+    """A choice between two maps of one size, by a third.
+
+    Attributes:
+        condition: what the condition has a number for, as `other` of a sum says it: `each` element, or fewer.
+    """
+
+    grammar: ClassVar[str] = "rows x columns x channels, and what the condition has a number for if not for each"
+
+    condition: Annotated[Other, Choice()] = "each"
+
+    @property
+    def text(self) -> str:
+        """The shape in short: "1x5x60 pixel" where the condition has a number a pixel."""
+        return self.map_text if self.condition == "each" else f"{self.map_text} {self.condition}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "other", "condition", OFMAP), self.map(batch))
+        whole = self.map(batch)
+        return {"ifmap": whole, "other": whole, "condition": _kept(whole, self.condition), OFMAP: whole}
 
 
 @validated

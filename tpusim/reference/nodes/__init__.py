@@ -14,7 +14,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError
 from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions, standard
+from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions, sampling, standard
 from tpusim.reference.nodes.node import Call, Function
 from tpusim.reference.nodes.refusals import refusal
 
@@ -25,6 +25,7 @@ NODES: dict[str, Function] = {
     **elementwise.NODES,
     **moves.NODES,
     **reductions.NODES,
+    **sampling.NODES,
     **recurrent.NODES,
     **quantized.NODES,
     **{f"lax.{name}": each for name, each in primitives.NODES.items()},
@@ -43,7 +44,10 @@ def compute(op: str, call: Call, operands: Sequence[Values | None]) -> tuple[Val
     asked = {name: told[name] for at, name in _parameters(op) if at >= len(operands) and name in told}
     with np.errstate(all="ignore"):
         results = NODES[op](*operands, **asked)
-    return tuple(results) if isinstance(results, tuple | list) else (np.asarray(results),)
+    made = tuple(results) if isinstance(results, tuple | list) else (np.asarray(results),)
+    if len(made) < call.results:
+        raise InputError(f"it has {call.results} results, of which {len(made)} are known here")
+    return made
 
 
 @cache

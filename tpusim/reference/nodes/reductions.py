@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,10 +97,16 @@ def _group_normalization(
 
 
 def _layer_normalization(
-    values: Values, scale: Values, bias: Values | None = None, *, axis: int = -1, epsilon: float = 1e-5
-) -> Values:
-    alone = _normalized(values, tuple(range(axis % values.ndim, values.ndim)), epsilon)
-    return alone * scale if bias is None else alone * scale + bias
+    values: Values, scale: Values, bias: Values | None = None, *, axis: int = -1, epsilon: float = 1e-5, call: Call
+) -> Sequence[Values]:
+    """Return the rows normalized, and, if they are asked for, their means, and one by their deviations."""
+    axes = tuple(range(axis % values.ndim, values.ndim))
+    alone = _normalized(values, axes, epsilon)
+    normal = alone * scale if bias is None else alone * scale + bias
+    if call.results < 2:
+        return [normal]
+    over = as_real(1 / np.sqrt(values.var(axis=axes, keepdims=True) + epsilon), values)
+    return normal, values.mean(axis=axes, keepdims=True), over
 
 
 def _rms_normalization(values: Values, scale: Values, *, axis: int = -1, epsilon: float = 1e-5) -> Values:
@@ -180,13 +187,33 @@ def _taps(values: Values, windows: Sequence[_Windows], filler: Any, beyond: Any)
         yield padded[:, :, *cut]
 
 
-def _max_pool(values: Values, *, call: Call) -> Values:
+def _max_pool(values: Values, *, call: Call) -> Sequence[Values]:
+    """Return the largest element of each window, and, if it is asked for, the first place in the map that has it."""
     low = -np.inf if np.issubdtype(values.dtype, np.floating) else np.iinfo(values.dtype).min
-    taps = _taps(values, _windows(call, values.shape[2:]), low, low)
-    most = next(taps).copy()
-    for each in taps:
-        np.maximum(most, each, out=most)
-    return most
+    windows = _windows(call, values.shape[2:])
+    taps = _taps(values, windows, low, low)
+    if call.results < 2:
+        most = next(taps).copy()
+        for each in taps:
+            np.maximum(most, each, out=most)
+        return [most]
+    places = _taps(_numbered(values.shape, call.get("storage_order", 0)), windows, -1, -1)
+    most, at = (each.copy() for each in (next(taps), next(places)))
+    for each, place in zip(taps, places, strict=True):
+        # What is as small as the padding is on the map all the same.
+        better = (each > most) | ((at < 0) & (place >= 0))
+        most[better], at[better] = each[better], place[better]
+    return most, at
+
+
+def _numbered(shape: tuple[int, ...], by_columns: int) -> Values:
+    """Return the number of each element of maps, image after image and channel after channel; the elements of a channel
+    are counted row by row, or column by column.
+    """
+    lead, sides = shape[:2], shape[2:]
+    inner = np.arange(prod(sides), dtype=np.int64).reshape(sides[::-1] if by_columns else sides)
+    first = np.arange(prod(lead), dtype=np.int64).reshape(*lead, *[1] * len(sides)) * prod(sides)
+    return np.asarray(first + (inner.T if by_columns else inner))
 
 
 def _average_pool(values: Values, *, call: Call, count_include_pad: int = 0) -> Values:

@@ -26,11 +26,6 @@ def _training(call: Call) -> Iterator[str]:
         yield "BatchNormalization as it is in training"
 
 
-def _max_pool(call: Call) -> Iterator[str]:
-    if call.results > 1:
-        yield "MaxPool with the places of what is largest"
-
-
 def _resize(call: Call) -> Iterator[str]:
     mode, by = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")
     nearest = call.get("nearest_mode", "round_prefer_floor")
@@ -71,7 +66,7 @@ def _windows(call: Call) -> Iterator[str]:
 
 
 REFUSALS: Mapping[str, Callable[[Call], Iterator[str]]] = {
-    "Cast": _cast, "BatchNormalization": _training, "MaxPool": _max_pool, "Resize": _resize, "Upsample": _upsample,
+    "Cast": _cast, "BatchNormalization": _training, "Resize": _resize, "Upsample": _upsample,
     **{op: _recurrent(op) for op in USUAL},
     **dict.fromkeys(("lax.gather", "lax.scatter", "lax.scatter-add"), _indices),
     **dict.fromkeys(("lax.reduce_window_max", "lax.reduce_window_sum"), _windows),

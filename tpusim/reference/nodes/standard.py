@@ -45,6 +45,20 @@ def evaluated(op: str, *operands: Values | None, call: Call, of: str = "") -> Se
     return [np.asarray(each) for each in found]
 
 
+def _one_hot(places: Values, depth: Values, values: Values, *, axis: int = -1) -> Values:
+    """Write the second of two values at each place along a new axis, and the first everywhere else."""
+    along, size = axis % (places.ndim + 1), int(depth.item())
+    every = np.arange(size).reshape(-1, *[1] * (places.ndim - along))
+    at = np.expand_dims(np.where(places < 0, places + size, places), along)
+    return np.asarray(np.where(at == every, values[1], values[0]))
+
+
+def _kept_boxes(boxes: Values, scores: Values, *limits: Values | None, call: Call) -> Sequence[Values]:
+    """Evaluate a NonMaxSuppression, whose limits may be numbers, or lists of one."""
+    lists = (None if each is None else each.reshape(-1) for each in limits)
+    return evaluated("NonMaxSuppression", boxes, scores, *lists, call=call)
+
+
 ML = "ai.onnx.ml"
 """ONNX's domain of what comes before and behind networks."""
 _OPSET_OF_ML = 1
@@ -52,12 +66,14 @@ _SAME = {"Scatter": "ScatterElements"}
 """Former names of operators."""
 _NAMES = (
     "Acos Acosh AffineGrid Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow "
-    "CenterCropPad Col2Im Compress Cosh CumProd DFT Det Einsum EyeLike GridSample HammingWindow HannWindow Hardmax "
-    "MaxUnpool MelWeightMatrix NonMaxSuppression NonZero OneHot ReverseSequence RoiAlign STFT Scatter ScatterElements "
-    "ScatterND Shrink Sinh Tan TensorScatter TopK Unique"
+    "CenterCropPad Col2Im Compress Cosh CumProd DFT Det Einsum EyeLike HammingWindow HannWindow Hardmax "
+    "MaxUnpool MelWeightMatrix NonZero ReverseSequence RoiAlign STFT Scatter ScatterElements ScatterND Shrink Sinh Tan "
+    "TensorScatter TopK Unique"
 )
 NODES: dict[str, Function] = {
     **{name: partial(evaluated, _SAME.get(name, name)) for name in _NAMES.split()},
     **{f"{ML}.{name}": partial(evaluated, name, of=ML) for name in ("Normalizer", "Scaler")},
+    "NonMaxSuppression": _kept_boxes,
+    "OneHot": _one_hot,
 }
 """The functions by the name of the operator."""

@@ -12,17 +12,20 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, padded, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, padded, portions
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
-from tpusim.machines.tpu.cut.tiling import Tiling, delay_of
+from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
+from tpusim.machines.tpu.definition import ready_delay
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering.convolution import ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.lowering.vector import (
+    FEW_TIMED,
     IGNORED,
     IMAGES_IN_LANES,
     MapSource,
@@ -30,20 +33,25 @@ from tpusim.machines.tpu.lowering.vector import (
     VectorUnits,
     draft_of,
     feed,
+    in_turn,
     least_padded,
+    nested,
 )
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.units import Compute, Moves
+from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, SlotNeed, Touch, Unit, VectorWork
 from tpusim.machines.tpu.search.search import TOLERANCE, Ranked
+from tpusim.network.ops.elementwise import Chosen
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
-from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
+from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
 
 COLUMNS_IN_LANES = Turn(lanes=COL, cols=CHANNEL)
+_LARGE = 1 << 12
+"""Most elements of a window for which only blocks of whole windows are tried, unless none fits."""
 
 
 def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -54,7 +62,20 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
     """
     if isinstance(layer, Pool2dGradient):
         return pool_gradient.ways(layer, batch, hardware)
+    bands = partial(_banded_of, layer, batch, hardware, None)
+    try:
+        drafts = _of_whole_windows(layer, batch, hardware)
+    except CapacityError:
+        if not _may_be_cut(layer, hardware):
+            raise
+        return [draft_of(bands, rank, _explained) for rank in bands().ranked]
+    if _may_be_cut(layer, hardware) and prod(axis.kernel for axis in layer.axes) > _LARGE:
+        first = bands().ranked[0]
+        return [draft_of(bands, first, _explained)] * (first.expected < drafts[0].estimate()) + drafts
+    return drafts
 
+
+def _of_whole_windows(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
     units = partial(units_of, layer, batch, hardware)
 
     def ranks(outputs: Maps, on: Hardware) -> Sequence[Ranked]:
@@ -67,6 +88,14 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
     free = hardware if layer.spatial else hardware.having("mapping", strips="balanced")
     ranked = ranked_shapes(ranks, own.outputs, free)
     return [draft_of(partial(units, outputs), rank, _explained) for outputs, rank in ranked]
+
+
+def _may_be_cut(layer: VectorOp, hardware: Hardware) -> bool:
+    """Whether windows may be joined band by band: a choice needs the largest element so far beside its number, and a
+    given block is left as it is.
+    """
+    pools = isinstance(layer, Pool2d) and not isinstance(layer, Pool2dChoice)
+    return pools and not hardware.mapping.block.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +168,9 @@ class _PointByPoint(VectorUnits):
             turns += [IMAGES_IN_LANES]
         elif self.layer.partner == 0 and len({*shapes.values()}) == 1:
             turns += [COLUMNS_IN_LANES, IMAGES_IN_LANES]
+        elif isinstance(self.layer, Chosen) and shapes["condition"][COL:] == shapes[OFMAP][COL:]:
+            # A condition for all channels is a word that stays where it is.
+            turns += [COLUMNS_IN_LANES]
         elif self.layer.partner == 0 and {*shapes.values()} == {shapes[OFMAP], (channels, 1, 1, 1)}:
             # Numbers of channels are words then, which not all operations take.
             takes = Arity(len(shapes) - 1, 0, len(self.layer.coefficients(1)))
@@ -256,12 +288,16 @@ class _PointByPoint(VectorUnits):
             return rows + rows[-1:] * beyond[0], cols + cols[-1:] * beyond[1]
         return rows[:1] * shape.row.extent, cols[:1] * shape.col.extent
 
+    @property
+    def most(self) -> int:
+        """New operands of a step at most: as many as a lane has scalars, or one of each map."""
+        scalars = self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
+        return max(scalars, len(self.maps))
+
     def _parts(self, operands: int) -> list[tuple[str, range]]:
         """The operation of each step, and its new operands; each step but the first also reads the result so far."""
         layer, last = self.layer, operands - self.layer.along_channels
-        # As many as a lane has scalars, or one of each map.
-        scalars = self.hardware.vector_unit.scalar_words * self.hardware.vector_memory.word_elements
-        together = portions(last, max(scalars, len(self.maps)))
+        together = portions(last, self.most)
         if layer.along_channels:
             together.append(range(last, operands))
         # The last step has the op's own operation; those before it only join operands.
@@ -336,6 +372,149 @@ class _Choices(_PointByPoint):
                     yield made("maximum", (*before[1:], *walks), largest, at.words)
 
 
+class Band(NamedTuple):
+    """The unit of work where a window is larger than a lane: some of its taps, for one word of results in each lane.
+
+    Attributes:
+        channels, block: the channels, one in each lane, and the word.
+        begins: whether it is the first of a body.
+        rows, cols: those of the taps.
+        high: rows of the first band of the window.
+        first, last: whether it is that, and whether it is the last one.
+    """
+
+    channels: range
+    block: Block
+    begins: bool
+    rows: range
+    cols: range
+    high: int
+    first: bool
+    last: bool
+
+
+class _ByBands(_PointByPoint):
+    """Pooling by windows that no lane holds as a whole: band by band of a window.
+
+    The elements of each row of a band are joined to a word, all rows at the same time, and to those of the bands
+    before; at the end the words of the rows are joined. A tiling tells by `chunk_taps` and `chunk_folds` how many rows
+    and columns of a window a band has.
+    """
+
+    @cached_property
+    def ranked(self) -> tuple[Ranked, ...]:
+        high, wide = (axis.kernel for axis in self.layer.axes)
+        sizes = [(rows, wide) for rows in halves(high)] + [(1, cols) for cols in halves(wide)[1:]]
+        every = [*fitting(map(self._banded, sizes), self._words, self.hardware)]
+        costs = sorted((self.cycles(each), at) for at, each in enumerate(every))
+        few = costs[: FEW_TIMED if self.hardware.mapping.search == "simulate" else 1]
+        return tuple([Ranked(every[at], 0.0, partial(float, cost), expected=cost) for cost, at in few])
+
+    def _banded(self, size: tuple[int, int]) -> Tiling[int]:
+        """A tiling by bands of some rows and columns of a window, `size`; blocks are a word of results."""
+        row, col = self.outputs.row, self.outputs.col
+        words = len(row.places(range(size[0]))) * len(col.places(range(size[1])))
+        made = replace(self._tiling(1, 1, 1), chunk_taps=size[0], chunk_folds=size[1])
+        return replace(made, ifmap_words=words, ifmap_buffers=2, psum_buffers=2)
+
+    @staticmethod
+    def _words(tiling: Tiling[int]) -> int:
+        """Words of a lane, with those that rows are joined to."""
+        return tiling.words + tiling.chunk_taps
+
+    def cycles(self, tiling: Tiling[int]) -> float:
+        """Estimated cycles: a band comes as the one before is joined."""
+        rows, cols = tiling.chunk_taps, tiling.chunk_folds
+        bands = prod(-(-axis.kernel // size) for axis, size in zip(self.layer.axes, (rows, cols), strict=True))
+        joined = sum(self._joining(rows, len(some) + 1) for some in portions(cols, self.most))
+        unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+        (brought,), left = self.bytes_of(tiling)
+        unpacked = tiling.ifmap_words * float(unit.unpack_cycles)
+        filled, spilled = float(Demand(bus=brought / rate, converted=unpacked).busiest), left / rate
+        begun = self.hardware.sequencer.block_cycles / self.in_a_body(tiling)
+        units = tiling.blocks * len(self.portions) * bands
+        ready = ready_delay(tiling.ifmap_words, self.hardware)
+        ends = filled + spilled + ready + 2 * self.hardware.latency_cycles
+        return float(units * (max(filled, joined) + begun) + ends)
+
+    def _joining(self, words: int, operands: int) -> float:
+        """Estimated cycles of a step that joins some operands to `words` words."""
+        pace = pace_of(self.layer.joining, Arity(operands, 0, 0), (), self.hardware.vector_unit, self.widened)
+        lanes = len(self.portions[0])
+        return float(step(words, operands, pace, self.word_fill, self.hardware, lanes, self.groups).busiest)
+
+    def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        lanes = len(self.portions[0])
+        return [self._bytes(self.maps[0].tensor, tiling.ifmap_words, 1, lanes)], self._bytes(self.ofmap, 1, 1, lanes)
+
+    @cached_property
+    def areas(self) -> tuple[Area, ...]:
+        """Maps, scalars, results, and a word for each row of a band."""
+        return (*super().areas, Area("joined", OFMAP, self.tiling.chunk_taps, 1, len(self.portions[0])))
+
+    def units(self) -> Iterator[Unit]:
+        body, at = self.in_a_body(self.tiling), 0
+        for (number, channels), block in product(enumerate(self.portions), self.blocks):
+            bands = self._bands(block)
+            for which, (rows, cols) in enumerate(bands):
+                last = which == len(bands) - 1
+                of = Band(channels, block, at % body == 0, rows, cols, len(bands[0][0]), which == 0, last)
+                wanted = ("maps", of), ("scalars", number), ("results", (number, block)), ("joined", 0)
+                steps = len(portions(len(cols), self.most)) + last * len(portions(of.high, self.most))
+                needs = tuple([SlotNeed(*each) for each in wanted])
+                yield Unit(needs, None, of, steps=steps, leaves=2 if last else -1)
+                at += 1
+
+    def _bands(self, block: Block) -> list[tuple[range, range]]:
+        """The bands of the window of a word of results: rows and columns of the taps that are on the map."""
+        (of_rows, of_cols), tiling = self._windows, self.tiling
+        rows, cols = of_rows[block.rows.start].taps, of_cols[block.cols.start].taps
+        return [*product(_cut(rows, tiling.chunk_taps), _cut(cols, tiling.chunk_folds))]
+
+    def _patch(self, of: Band) -> Patch:
+        row, col = self.outputs.row, self.outputs.col
+        return Patch(row.stored(of.block.rows, of.rows), col.stored(of.block.cols, of.cols), of.block.groups)
+
+    def delay(self, of: Band) -> int:  # type: ignore[override]
+        return delay_of(self._patch(of).words, self.hardware, of.begins)
+
+    def brought(self, of: Band, base: int) -> Iterator[Moves]:  # type: ignore[override]
+        yield self.bring(self.maps[0], of.channels, self._patch(of), base)
+
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
+        yield VectorWork([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, unit.about.first)
+
+    def work(self, of: Band, bases: Sequence[int]) -> Iterator[Compute]:  # type: ignore[override]
+        """Steps that join the taps of a band, row by row, to those of the bands before; then the rows, at the end."""
+        maps, _, result, joined = bases
+        lanes, patch, row = len(of.channels), self._patch(of), self.outputs.row
+        made = partial(Compute, widened=self.widened, packed=self.groups)
+        rows, apart = feed(lanes, in_turn(joined, len(of.rows))), row.tap_step * len(patch.cols)
+        for some in portions(len(of.cols), self.most):
+            firsts = (self._start(of, patch, of.cols[at]) for at in some)
+            walks = (feed(lanes, nested(maps + first, (len(of.rows), apart))) for first in firsts)
+            so_far = [rows] if some.start or not of.first else []
+            yield made(self.layer.joining, (*so_far, *walks), rows, len(of.rows))
+        writes, (of_rows, of_cols) = feed(lanes, in_turn(result, 1)), self._windows
+        counted = of_rows[of.block.rows.start].counted * of_cols[of.block.cols.start].counted
+        for some in portions(of.high, self.most) if of.last else ():
+            words = (feed(lanes, in_turn(joined + at, 1)) for at in some)
+            ends = some.stop == of.high
+            operation = self.layer.operation if ends else self.layer.joining
+            given = self.layer.coefficients(counted) if ends else ()
+            yield made(operation, (*([writes] if some.start else []), *words), writes, 1, coefficients=given)
+
+    def _start(self, of: Band, patch: Patch, col: int) -> int:
+        """The word of a patch under the first row of a band, and a column."""
+        walk = self.walk(self.maps[0], (of.rows.start, col), of.block, patch, 0)
+        return walk.base + sum(each.start * each.stride for each in walk.counters)
+
+
+def _cut(taps: range, most: int) -> list[range]:
+    """Parts of some taps, each of `most` or fewer."""
+    return [taps[part.start : part.stop] for part in portions(len(taps), most)]
+
+
 def _units(
     layer: VectorOp, batch: int, hardware: Hardware, outputs: Maps | None = None, tiling: Tiling[int] | None = None
 ) -> _PointByPoint:
@@ -343,12 +522,15 @@ def _units(
     return kind(layer, batch, hardware, outputs, tiling)
 
 
+_banded_of = lru_cache(maxsize=1 << 10)(_ByBands)
 units_of = lru_cache(maxsize=1 << 10)(_units)
 """Units of an op, kept because all layers are asked for their steps before one is lowered. Raises CapacityError."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
+    if isinstance(work, _ByBands):
+        taps += f"; {work.tiling.chunk_taps} x {work.tiling.chunk_folds} of them at a time"
     sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
     turned = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)
     beside = ", in which tiles are less padded" if turned else ""

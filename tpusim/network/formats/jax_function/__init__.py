@@ -24,7 +24,14 @@ from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.input.form import validated
 from tpusim.network.entries import INPUTS, Entry
-from tpusim.network.formats import AsLayer, ModelOptions, Names, UnfitNode, printable
+from tpusim.network.formats import (
+    AsLayer,
+    ModelOptions,
+    Names,
+    UnfitNode,
+    printable,
+    reasons,
+)
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownPrimitive, layout_behind
 from tpusim.network.formats.jax_function.named import named
@@ -57,6 +64,23 @@ _WHY = {
     "while": "values decide how often it goes round",
 }
 """By primitive the reason why it is not known."""
+_UNLIKE = {
+    **dict.fromkeys(
+        ("broadcast_in_dim", "concatenate", "copy", "expand_dims", "reshape", "slice", "split", "squeeze"),
+        reasons.IN_PLACE,
+    ),
+    **dict.fromkeys(("ceil", "floor", "reduce_precision", "round"), reasons.ROUNDED),
+    **dict.fromkeys(
+        ("and", "eq", "ge", "gt", "is_finite", "le", "lt", "ne", "not", "or", "reduce_and", "reduce_or", "xor"),
+        reasons.TRUTH,
+    ),
+    **dict.fromkeys(("dynamic_slice", "gather"), reasons.BY_VALUES),
+    **dict.fromkeys(("dynamic_update_slice", "scatter", "scatter-add"), reasons.TO_PLACES),
+    **dict.fromkeys(("argmax", "argmin"), reasons.PLACES),
+    "cumsum": reasons.IN_TURN, "top_k": reasons.SORTED,
+    "convert_element_type": "its numbers are of another type where they are read",
+}  # fmt: skip
+"""By primitive the reason why it takes no time, whatever it works on."""
 _MOST_TOLD = 8
 _SUMMED = "conv2d_filter_gradient"
 """The op that sums over the images of a batch: several layers cannot stand for one of more images."""
@@ -92,6 +116,13 @@ class UnderstoodFunction:
     not_timed: Counter[str] = field(default_factory=Counter)
     not_known: Counter[str] = field(default_factory=Counter)
     reasons: list[str] = field(default_factory=list)
+    untimed: dict[str, Counter[str]] = field(default_factory=dict)
+    """By primitive how often it takes no time for which reason."""
+
+    def leave_out(self, op: str, why: str) -> None:
+        """Count a primitive that takes no time, and the reason."""
+        self.not_timed[f"{LAX}{op}"] += 1
+        self.untimed.setdefault(f"{LAX}{op}", Counter())[", ".join(why.splitlines())] += 1
 
     @property
     def batch(self) -> int:
@@ -178,7 +209,8 @@ def understood(
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
     if not read.layers:
-        raise InputError(Problem("nothing that it computes could be run as a layer", label))
+        why = f": {reasons.untimed(read.untimed)}" if read.untimed else ""
+        raise InputError(Problem(f"nothing that it computes could be run as a layer{why}", label))
     return read, given
 
 
@@ -230,7 +262,7 @@ def _find_layers(read: UnderstoodFunction) -> None:
                 if str(error):
                     read.reasons.append(f"{node.name}: {', '.join(str(error).splitlines())}")
             else:
-                read.not_timed[f"{LAX}{node.op}"] += 1
+                read.leave_out(node.op, _UNLIKE.get(node.op, "") or str(error) or reasons.NO_LAYER)
 
 
 def _as_layer(known: KnownPrimitive, flat: Flat) -> AsLayer:
@@ -324,6 +356,8 @@ def _document(read: UnderstoodFunction) -> Document:
     images = any(each.sizes["op"] in _BY_BATCH for each in read.layers.values())
     says = f"its convolutions and pools have {counted(read.batch, 'image')}: that is the batch"
     notes = [says if images else "it has no convolution or pool, so that the batch is 1; products have their own sizes"]
+    if told := reasons.untimed(read.untimed, but=reasons.IN_PLACE):
+        notes.append(f"not timed: {told}")
     if read.reasons:
         more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
         notes.append(f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}")

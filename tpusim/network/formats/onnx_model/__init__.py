@@ -19,10 +19,19 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
-from tpusim.network.formats import AsLayer, LayerSizes, ModelOptions, Names, RunBatch, UnfitNode, printable
+from tpusim.network.formats import (
+    AsLayer,
+    LayerSizes,
+    ModelOptions,
+    Names,
+    RunBatch,
+    UnfitNode,
+    printable,
+    reasons,
+)
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
-from tpusim.network.formats.onnx_model.facts import IN_PLACE, NOT_TIMED, Facts
+from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of, values_missing
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, expanded, unrolled
@@ -168,13 +177,13 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
         elif name in VECTOR_OPS:
             read.not_timed[name] += 1
         else:
-            why = whole.why.get(next(iter(node.output), "")) or _UNLIKE.get(name, _NO_LAYER)
-            read.leave_out(name, _IN_PLACE if name in IN_PLACE else why)
+            why = whole.why.get(next(iter(node.output), "")) or _UNLIKE.get(name, reasons.NO_LAYER)
+            read.leave_out(name, _in_place(node, values.reals) if name in STAYING else why)
     if read.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
         more = "; ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
-        why = f": {_untimed(read.untimed)}" if read.untimed else ""
+        why = f": {reasons.untimed(read.untimed)}" if read.untimed else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{why}{more}", str(path)))
     return read
 
@@ -339,31 +348,25 @@ def _inside(node: NodeProto) -> Iterator[str]:
         yield f"{operator(node)} {called(node)} has inside {_listed(inner)}"
 
 
-def _untimed(ops: Mapping[str, Mapping[str, int]]) -> str:
-    """Name ops that take no time, with how often each reason holds."""
-    reasons = ((op, *each) for op, every in ops.items() for each in every.items())
-    return ", ".join(f"{op} {count:,} ({why})" for op, why, count in reasons)
+def _in_place(node: NodeProto, reals: Set[str]) -> str:
+    """Return why a node of STAYING takes no time; reals that become whole numbers do not stay as they are."""
+    casts = node.op_type in ("Cast", "CastLike")
+    return reasons.ROUNDED if casts and node.input[0] in reals and node.output[0] not in reals else reasons.IN_PLACE
 
 
-_NO_LAYER = "no layer here computes it"
-_IN_PLACE = "its result is read where its operand lies"
 _UNLIKE = {
     **dict.fromkeys(("LpPool", "GlobalLpPool"), "pools take the largest element or the mean"),
-    **dict.fromkeys(
-        ("Compress", "Gather", "GatherElements", "GatherND", "NonZero"), "which elements it takes follows from values"
-    ),
-    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), "where elements go follows from values"),
-    **dict.fromkeys(("TopK", "Unique"), "elements are sorted, and no unit here sorts"),
-    **dict.fromkeys(("ArgMax", "ArgMin"), "it makes places of elements, and no unit here counts them"),
-    **dict.fromkeys(
-        ("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"), "it rounds, and no unit here rounds"
-    ),
+    **dict.fromkeys(("Compress", "Gather", "GatherElements", "GatherND", "NonZero"), reasons.BY_VALUES),
+    **dict.fromkeys(("Scatter", "ScatterElements", "ScatterND"), reasons.TO_PLACES),
+    **dict.fromkeys(("TopK", "Unique"), reasons.SORTED),
+    **dict.fromkeys(("ArgMax", "ArgMin"), reasons.PLACES),
+    **dict.fromkeys(("Ceil", "DynamicQuantizeLinear", "Floor", "QuantizeLinear", "Round"), reasons.ROUNDED),
     "DequantizeLinear": "bytes become real numbers where they are read",
     **dict.fromkeys(
         ("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Not", "Or", "Xor"),
-        "it makes truth values, and layers make numbers",
+        reasons.TRUTH,
     ),
-    **dict.fromkeys(("CumProd", "CumSum"), "each result follows on the one before"),
+    **dict.fromkeys(("CumProd", "CumSum"), reasons.IN_TURN),
     "NonMaxSuppression": "boxes are left out one after another, as those before them say",
     **dict.fromkeys(("GridSample", "RoiAlign"), "where it samples follows from values"),
 }
@@ -459,7 +462,7 @@ def _notes(read: Understood) -> Iterator[str]:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:
         yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
-    if told := _untimed({op: each for op, each in read.untimed.items() if op not in IN_PLACE}):
+    if told := reasons.untimed(read.untimed, but=reasons.IN_PLACE):
         yield f"not timed: {told}"
     if read.reasons:
         more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""

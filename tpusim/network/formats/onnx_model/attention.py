@@ -171,8 +171,9 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
     sizes = [heads * channels, shared * channels, shared * channels]
     factors = [*given.names[:3]] if given.name(1) else new.cut(given.name(0), sizes)
     ahead = given.shape(3)[2] if given.name(3) else 0
-    if ahead and images > 1:
-        raise UnfitNode("its sequences are several, and what is ahead of them may be of several lengths")
+    # All but the last of a sequence's keys are told; of several sequences each may have fewer than the longest.
+    alike = images == 1 or not ahead or [*given.lists.get(given.name(5), ())] == [ahead + tokens - 1] * images
+    several = None if alike else _Several.of(given, new, tokens, ahead)
     total = given.lists.get(given.name(6), [ahead + tokens])
     if [*total] != [ahead + tokens]:
         raise UnfitNode(
@@ -183,12 +184,14 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
         half = given.shape(7)[-1]
         if 2 * half != channels:
             raise UnfitNode("it turns some of a head's channels alone")
-        places = new.numbers(range(ahead, ahead + tokens))
+        places = several.places(new) if several else new.numbers(range(ahead, ahead + tokens))
         rows = [new.add("Gather", [given.name(at), places], axis=0) for at in (7, 8)]
-        tables = [new.shaped(each, [1, tokens, 1, half]) for each in rows]
+        tables = [new.shaped(each, [images if several else 1, tokens, 1, half]) for each in rows]
         points = [_turned(new, points[0], half, tables), _turned(new, points[1], half, tables), points[2]]
     queries, keys, values = (new.add("Transpose", [each], perm=[0, 2, 1, 3]) for each in points)
-    past = _Past(given.name(3) if ahead else "", given.name(4) if ahead else "", given.output(1), given.output(2))
+    before = [given.name(at) if ahead else "" for at in (3, 4)]
+    wanted = ("", "") if several else (given.output(1), given.output(2))
+    past = _Past(before[0], before[1], *wanted)
     every = past.with_keys(new, keys)
     queries = new.shaped(queries, [0, shared, -1, channels])
     scores = new.add("MatMul", [queries, new.add("Transpose", [every], perm=[0, 1, 3, 2])])
@@ -196,13 +199,76 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
     if cap := given.get("softcap", 0.0):
         within = new.add("Tanh", [new.add("Mul", [scores, new.constant(1 / cap)])])
         scores = new.add("Mul", [within, new.constant(cap)])
-    unseen = _unseen(tokens, ahead, given.get("local_window_size", -1))
-    if unseen.any():
-        left_out = np.tile(np.where(unseen, -np.inf, 0), (heads // shared, 1))
-        scores = new.add("Add", [scores, new.constant(left_out[None, None])])
-    made = new.add("MatMul", [new.add("Softmax", [scores], axis=-1), past.with_values(new, values)])
+    window = given.get("local_window_size", -1)
+    unseen = _unseen(tokens, ahead, window)
+    if several:
+        left_out = new.add("Tile", [several.left_out(new, window), new.numbers([1, 1, heads // shared, 1])])
+        scores = new.add("Add", [scores, left_out])
+    elif unseen.any():
+        rows_of = np.tile(np.where(unseen, -np.inf, 0), (heads // shared, 1))
+        scores = new.add("Add", [scores, new.constant(rows_of[None, None])])
+    all_values = past.with_values(new, values)
+    if several:
+        for at, each in enumerate((every, all_values), start=1):
+            several.behind_one_another(new, each, (shared, channels), given.output(at))
+    made = new.add("MatMul", [new.add("Softmax", [scores], axis=-1), all_values])
     made = new.shaped(made, [0, heads, tokens, channels])
     new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
+
+
+class _Several(NamedTuple):
+    """Sequences whose keys of the past may be fewer than there is room for: they stand at the beginning of that.
+
+    Attributes:
+        lengths: the name of how many each has, [image, 1, 1, 1].
+        images: how many sequences there are.
+        tokens, ahead: how many keys each adds, and for how many of the past there is room.
+    """
+
+    lengths: str
+    images: int
+    tokens: int
+    ahead: int
+
+    @classmethod
+    def of(cls, given: SeveralOps, new: NewNodes, tokens: int, ahead: int) -> _Several:
+        """Add the lengths: operand 5 tells of each sequence how many keys it has in all, less one."""
+        last = new.add("Cast", [given.name(5)], to=TensorProto.INT64)
+        lengths = new.shaped(new.add("Sub", [last, new.numbers([tokens - 1])]), [-1, 1, 1, 1])
+        return cls(lengths, given.shape(0)[0], tokens, ahead)
+
+    def places(self, new: NewNodes) -> str:
+        """Add where its own tokens stand in each sequence, [image, token]."""
+        return new.add("Add", [new.shaped(self.lengths, [-1, 1]), new.numbers(range(self.tokens))])
+
+    def left_out(self, new: NewNodes, window: int) -> str:
+        """Add what leaves keys out of scores, [image, 1, query, key]: of the past, and then its own."""
+        keys, own = np.arange(self.ahead)[None], np.arange(self.tokens)[:, None]
+        seen = new.add("Less", [new.constant(keys[None, None], np.int64), self.lengths])
+        last = new.constant((keys - own + (window if window > 0 else self.ahead + self.tokens))[None, None], np.int64)
+        seen = new.add("And", [seen, new.add("Less", [self.lengths, last])])
+        # Looked up, as to choose numbers would be a layer.
+        choice = new.add("Cast", [seen], to=TensorProto.INT64)
+        past = new.add("Gather", [new.constant([-np.inf, 0]), choice], axis=0)
+        later = np.where(_unseen(self.tokens, 0, window), -np.inf, 0)
+        return new.add("Concat", [past, new.constant(np.tile(later, (self.images, 1, 1, 1)))], axis=3)
+
+    def behind_one_another(self, new: NewNodes, every: str, heads: tuple[int, int], output: str) -> None:
+        """Add keys, or values, with a sequence's own right behind those of its past, and zeros at the end.
+
+        `every` has its own behind all room for the past; `heads` are how many there are, and of how many channels.
+        """
+        if not output:
+            return
+        room = self.ahead + self.tokens
+        at = new.constant(np.arange(room).reshape(1, 1, -1, 1), np.int64)
+        own = new.add("Add", [new.add("Sub", [at, self.lengths]), new.numbers([self.ahead])])
+        filled = new.add("Less", [at, new.add("Add", [self.lengths, new.numbers([self.tokens])])])
+        source = new.add("Where", [new.add("Less", [at, self.lengths]), at, own])
+        source = new.add("Where", [filled, source, new.numbers([room])])
+        wide = new.add("Expand", [source, new.numbers([self.images, heads[0], room, heads[1]])])
+        zeros = new.constant(np.zeros((self.images, heads[0], 1, heads[1])))
+        new.add("GatherElements", [new.add("Concat", [every, zeros], axis=2), wide], output, axis=2)
 
 
 def _unseen(tokens: int, ahead: int, window: int) -> NDArray[np.bool_]:

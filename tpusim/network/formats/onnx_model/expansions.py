@@ -267,39 +267,20 @@ def _reduce(given: SeveralOps, new: NewNodes, op: str, value: str, axes: Sequenc
     return new.reduced(op, value, axes, keepdims=given.get("keepdims", 1), **how)
 
 
-_MOST_IN_A_WINDOW = 1 << 12
-"""Most elements that one window reduces: a lane holds all of a window, and some machines have lanes for twice that."""
-
-
 def _in_two(op: str) -> Expansion:
     """Make the expansion of a reduction along several axes: along all but the first, and then along that.
 
-    A reduction of all of an image would be a window of a single channel, in a single lane; and a window may be too
-    large for a lane.
+    A reduction of all of an image would be a window of a single channel, in a single lane.
     """
 
     def made(given: SeveralOps, new: NewNodes) -> None:
         shape, axes = given.shape(0), _axes(given)
         many = [axis for axis in axes if shape[axis] > 1]
-        lone = op != "ReduceMean" and all(shape[axis] == 1 for axis in range(1, len(shape)) if axis not in axes)
-        if 0 in axes or len(many) < 2 or not (lone or prod(shape[axis] for axis in many) > _MOST_IN_A_WINDOW):
-            raise UnfitNode("it is no reduction of all of an image, or of a large window, along several axes")
+        if 0 in axes or len(many) < 2 or any(shape[axis] > 1 for axis in range(1, len(shape)) if axis not in axes):
+            raise UnfitNode("it is no reduction of all of an image along several axes")
         first, *_ = many
         inner = new.reduced(op, given.name(0), [axis for axis in axes if axis != first], keepdims=1)
         _reduce(given, new, op, inner, [first] if given.get("keepdims", 1) else axes, output=given.output())
-
-    return made
-
-
-def _by_rows(op: str) -> Expansion:
-    """Make the expansion of a pool of all of a large map: of its rows, and then of what these became."""
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        _, _, *sides = given.shape(0)
-        if len(sides) != 2 or min(sides) < 2 or prod(sides) <= _MOST_IN_A_WINDOW:
-            raise UnfitNode("it is no pool of a large map of two axes")
-        rows = new.add(op.removeprefix("Global"), [given.name(0)], kernel_shape=[1, sides[1]])
-        new.add(op, [rows], given.output())
 
     return made
 
@@ -388,13 +369,8 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
 
 OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
 """By operator of any number of operands how more than two are written out."""
-OF_ALL: Mapping[str, Expansion] = {
-    **{op: _in_two(op) for op in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")},
-    **{op: _by_rows(op) for op in ("GlobalAveragePool", "GlobalMaxPool")},
-}  # fmt: skip
-"""By operator that makes one element of many how it is written out where these are all of an image, or too many for one
-window.
-"""
+OF_ALL: Mapping[str, Expansion] = {op: _in_two(op) for op in ("ReduceMax", "ReduceMin", "ReduceSum")}
+"""By operator that reduces along axes how it is written out where these are all of an image."""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
     "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "ReduceL2": _squares(root=True),

@@ -51,7 +51,7 @@ _EVERY = _POOLING, _ACTIVATIONS, _NORMALIZATIONS, _ARITHMETIC, _REDUCTIONS, _MOV
 NOT_TIMED = frozenset(" ".join(_EVERY).split())
 """Operators that take no time, unless the vector unit computes them as layers (`vector_nodes`)."""
 
-IN_PLACE = frozenset({
+STAYING = frozenset({
     "Cast", "CastLike", "Concat", "Constant", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Shape", "Size",
     "Slice", "Split", "Squeeze", "Unsqueeze",
 })  # fmt: skip

@@ -16,7 +16,7 @@ from itertools import chain
 from math import isclose
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -307,6 +307,29 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     return Rewritten(_with_nodes(model, nodes) if done else model, done, left)
 
 
+_SAID: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh"), ()),
+    **dict.fromkeys(("Elu", "LeakyRelu", "ThresholdedRelu"), ("alpha",)), "HardSigmoid": ("alpha", "beta"),
+}  # fmt: skip
+"""By activation that is an operator the attributes that it has."""
+
+
+def _activations(attributes: Mapping[str, Any], op: str, ways: int) -> list[list[tuple[str, dict[str, Any]]]]:
+    """Return the activations of each direction, with what is said of them. Raises _Unfit."""
+    usual = _USUAL[op]
+    names = [each.decode() for each in attributes.get("activations", [])] or usual * ways
+    if len(names) != len(usual) * ways or any(name not in _SAID for name in names):
+        raise _Unfit(
+            f"its activations are {', '.join(names)}; {', '.join(_SAID)} are known, {len(usual) * ways} of them"
+        )
+    # Numbers are for the activations that take some, one after another.
+    left = {key: iter(attributes.get(f"activation_{key}", [])) for key in ("alpha", "beta")}
+    every = [
+        (name, {key: number for key in _SAID[name] if (number := next(left[key], None)) is not None}) for name in names
+    ]
+    return [every[at : at + len(usual)] for at in range(0, len(every), len(usual))]
+
+
 class _Steps:
     """The steps of a recurrent node, as nodes."""
 
@@ -331,15 +354,12 @@ class _Steps:
         self._turns = _DIRECTIONS[direction]
         self._after = attributes.get("linear_before_reset", 0)
         self._operands = {at: name for at, name in enumerate(node.input) if name}
-        usual = _USUAL[self._op] * len(self._turns)
-        if [each.decode() for each in attributes.get("activations", [])] not in ([], usual):
-            raise _Unfit("it has activations of its own")
+        self._activations = _activations(attributes, self._op, len(self._turns))
+        self._way = 0
         if attributes.get("clip") or attributes.get("input_forget") or attributes.get("layout"):
             raise _Unfit("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
             raise _Unfit(f"it is of an opset before {_OLDEST}")
-        if _PEEPHOLES in self._operands:
-            raise _Unfit("it has peepholes")
         self.count, self._inputs, self._size = self._sizes(shapes)
         # Lengths that are all full say nothing new.
         if name := self._operands.get(_LENGTHS):
@@ -381,8 +401,10 @@ class _Steps:
 
     def _direction(self, at: int, turned: bool) -> tuple[list[str], tuple[str, ...]]:
         """Return the outputs, by step, and the state behind the last."""
-        label, op = self._label, self._op
+        label, op, self._way = self._label, self._op, at
         gates = GATES[op] * self._size
+        peepholes = self._own(_PEEPHOLES, at, [-1]) if op == "LSTM" else ""
+        self._peepholes = self._new.cut(peepholes, [self._size] * 3, 0)
         before, behind = self._new.cut(self._own(3, at, [-1]), [gates, gates], 0)
         if before and op != "GRU":
             # With both biases known the sum is one constant; a reset gate that acts behind the bias keeps them apart.
@@ -420,10 +442,21 @@ class _Steps:
         """Add a step of an LSTM. Gates in ONNX's order: in, out, forget, and the new content of the cell."""
         output, cell = state
         every = self._plus(given, self._product(output, backs))
-        gates, new = self._new.cut(every, [3 * self._size, self._size])
-        enters, leaves, stays = self._new.cut(self._new.add("Sigmoid", [gates]), [self._size] * 3)
-        cell = self._plus(self._times(enters, self._new.add("Tanh", [new])), self._times(stays, cell))
-        return self._times(leaves, self._new.add("Tanh", [cell])), cell
+        if not any(self._peepholes):
+            gates, new = self._new.cut(every, [3 * self._size, self._size])
+            enters, leaves, stays = self._new.cut(self._active(0, gates), [self._size] * 3)
+            cell = self._plus(self._times(enters, self._active(1, new)), self._times(stays, cell))
+            return self._times(leaves, self._active(2, cell)), cell
+        of_in, of_out, of_forget = self._peepholes
+        enters, leaves, stays, new = self._new.cut(every, [self._size] * 4)
+        enters, stays = (
+            self._active(0, self._plus(gate, self._times(cell, by)))
+            for gate, by in ((enters, of_in), (stays, of_forget))
+        )
+        cell = self._plus(self._times(enters, self._active(1, new)), self._times(stays, cell))
+        # The way out looks at the cell as it is now.
+        leaves = self._active(0, self._plus(leaves, self._times(cell, of_out)))
+        return self._times(leaves, self._active(2, cell)), cell
 
     def gru(self, given: str, state: tuple[str, ...], backs: str, behind: str) -> tuple[str, ...]:
         """Add a step of a GRU. Gates in ONNX's order: keep, reset, and the new content, to which the kept difference is
@@ -436,21 +469,26 @@ class _Steps:
         else:
             (weights, weights_new), (added, added_new) = self._new.cut(backs, two, 0), self._new.cut(behind, two)
             of_gates = self._product(output, weights, added)
-        keeps, resets = self._new.cut(self._new.add("Sigmoid", [self._plus(for_gates, of_gates)]), [self._size] * 2)
+        keeps, resets = self._new.cut(self._active(0, self._plus(for_gates, of_gates)), [self._size] * 2)
         if self._after:
             of_new = self._times(resets, of_new)
         else:
             of_new = self._product(self._times(resets, output), weights_new, added_new)
-        new = self._new.add("Tanh", [self._plus(for_new, of_new)])
+        new = self._active(1, self._plus(for_new, of_new))
         if not output:
             return (self._new.add("Sub", [new, self._times(keeps, new)]),)
         return (self._plus(new, self._times(keeps, self._new.add("Sub", [output, new]))),)
 
     def rnn(self, given: str, state: tuple[str, ...], backs: str, _: str) -> tuple[str, ...]:
-        """Add a step of a simple recurrent cell: the tanh of the input's part plus the state's part."""
-        return (self._new.add("Tanh", [self._plus(given, self._product(state[0], backs))]),)
+        """Add a step of a simple recurrent cell: the activation of the input's part plus the state's part."""
+        return (self._active(0, self._plus(given, self._product(state[0], backs))),)
 
     # ---- nodes
+
+    def _active(self, which: int, name: str) -> str:
+        """Add one of the activations of this direction."""
+        op, said = self._activations[self._way][which]
+        return self._new.add(op, [name], **said)
 
     def _plus(self, one: str, other: str) -> str:
         return self._new.add("Add", [one, other]) if one and other else one or other

@@ -108,8 +108,7 @@ def _arithmetic(node: KnownNode) -> AsLayer:
     fewer = len(node.result) - len(node.shapes[at])
     own = [fewer + axis for axis, size in enumerate(node.shapes[at]) if size > 1]
     for result in (_map(node, name).views.result, _spread(node, own, node.constant[at])):
-        other = TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
-        sizes = result.sizes(node.result)
+        other, sizes = _of_fewer_axes(result, fewer), result.sizes(node.result)
         if kind := _kind(other.sizes(node.shapes[at]), sizes, node.constant[at], node.in_all_runs(at)):
             sources = {
                 "ifmap": OperandView(main, TensorView(result.axes)),
@@ -143,14 +142,33 @@ def _spread(node: KnownNode, own: Sequence[int], constant: bool) -> TensorView:
 
 
 def _where(node: KnownNode) -> AsLayer:
-    """Read a choice; what is smaller than the result is spread over it."""
+    """Read a choice; what is smaller than the result is spread over it, unless it is a condition that no part of the
+    map has elements of its own for.
+    """
     sizes, views = _map(node, "where")
-    axes = views.result.axes
+    whole, (result, kind, condition) = node.shapes[0] == node.result, (views.result, "each", TensorView(()))
+    fewer = len(node.result) - len(node.shapes[0])
+    own = [fewer + axis for axis, size in enumerate(node.shapes[0]) if size > 1]
+    for seen in () if whole else (views.result, _spread(node, own, node.constant[0])):
+        other = _of_fewer_axes(seen, fewer)
+        found = _kind(other.sizes(node.shapes[0]), seen.sizes(node.result), node.constant[0], node.in_all_runs(0))
+        if found:
+            result, kind, condition = seen, found, other
+            break
+    axes = result.axes
     sources = {
         name: OperandView(at, TensorView(axes, spread=() if node.shapes[at] == node.result else node.result))
         for name, at in (("ifmap", 1), ("other", 2), ("condition", 0))
     }
-    return AsLayer(sizes, NodeViews(sources, views.result))
+    if kind != "each":
+        sources["condition"] = OperandView(0, condition, "" if KEPT[kind][IMAGES] else "numbers")
+    sizes = {"op": "where", **dict(zip(AXES, result.sizes(node.result), strict=True)), "condition": kind}
+    return AsLayer(sizes, NodeViews(sources, result))
+
+
+def _of_fewer_axes(result: TensorView, fewer: int) -> TensorView:
+    """View an operand that has fewer axes than the result as that is viewed."""
+    return TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
 
 
 _KINDS = sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map"))
@@ -231,8 +249,6 @@ def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
     """Read a normalization along all axes from one on; its numbers of a channel may have fewer axes, and default to
     numbers.
     """
-    if node.results > 1:
-        raise UnfitNode("its mean is wanted, too")
     axes = range(node.get("axis", -1) % max(1, len(node.result)), len(node.result))
     sizes, views = _rows(node, op, axes)
     sources: dict[str, OperandView | float] = {**defaults}
