@@ -25,14 +25,14 @@ from tpusim.machines.tpu.program.transfers import (
     Transfer,
 )
 from tpusim.machines.tpu.register.transfers import Transfers
-from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats
+from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, cells
 from tpusim.memory.dram.clocked import Clocked, Offered
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.rules import FAR
 from tpusim.memory.timing import Clocks
 
 NOTHING = -1
-"""Marks an element outside its tensor: it is zero when filled, and lost when spilled."""
+"""Place of an element outside its tensor: it is zero when filled, and lost when spilled."""
 
 
 class HbmWords:
@@ -46,16 +46,21 @@ class HbmWords:
     def __init__(self, program: Program, operands: Mapping[str, Floats], word_elements: int) -> None:
         """Start with the given operands in HBM, and NaN in every other tensor."""
         self.program, self.tensors = program, dict[str, Floats]()
+        # Behind the elements of each tensor, at NOTHING, stands a zero.
+        self._read = dict[str, Floats]()
         for each in program.tensors:
-            content = operands.get(each.name, np.full(each.shape, np.nan))
-            self.tensors[each.name] = np.array(content, program.number).reshape(each.shape)
+            self._read[each.name] = np.full(each.size + 1, np.nan, program.number)
+            self._read[each.name][NOTHING] = 0
+            self.tensors[each.name] = self._read[each.name][:NOTHING].reshape(each.shape)
+            if each.name in operands:
+                self.tensors[each.name][...] = np.reshape(operands[each.name], each.shape)
         steps = enumerate(program.rows)
         self.transfers = {index: step for index, step in steps if isinstance(step, LaneTransfer)}
         sizes = [step.lanes * step.words for step in self.transfers.values()]
         self.first = dict(zip(self.transfers, accumulate(sizes, initial=0), strict=False))
         self.addresses: dict[int, Counts] = {}
         self.used = np.zeros(sum(sizes), np.bool_)
-        self.values: Floats = np.zeros((sum(sizes), word_elements), program.number)
+        self.values: Floats = cells((sum(sizes), word_elements), program.number)
         # Whether an element lies in its tensor, for transfers with work.
         self.inside = np.zeros(self.values.shape, np.bool_)
         # Spills that are over in lane 0; the last words of other lanes may still be on their way, so they are stored
@@ -108,16 +113,20 @@ class HbmWords:
 
     def _brought(self, step: Transfer, part: Elements) -> Floats:
         """Elements [lane, word, element of the word] of a part; zero where the tensor has none."""
-        places = _elements(part, step.tensor.shape)
-        return np.where(places == NOTHING, 0, self.tensor(step.tensor.name).reshape(-1)[places])
+        self._store_made(step.tensor.name)
+        return self._read[step.tensor.name][_elements(part, step.tensor.shape)]
 
     def tensor(self, name: str) -> Floats:
         """A tensor as it is in HBM now."""
+        self._store_made(name)
+        return self.tensors[name]
+
+    def _store_made(self, name: str) -> None:
+        """Store the spills that have made a tensor so far."""
         made = self.program.makers.get(name, (name,))
         for index in self.spilled:
             if self.transfers[index].tensor.name in made:
                 self._store(index)
-        return self.tensors[name]
 
     def _store(self, index: int) -> None:
         """Put the words of a spill into its tensor, unless readers are given other values in its place."""
@@ -166,17 +175,21 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
 
 def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
     """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
-    at = [np.zeros((1, 1), np.int64) for _ in shape]
-    for axis, lanes in part.lane:
-        at[axis] = at[axis] + np.array(lanes)[:, None]
-    counts = np.indices([len(each.coordinates) for each in part.items]).reshape(len(part.items), -1)
-    for (axis, coordinates), count in zip(part.items, counts, strict=True):
-        at[axis] = at[axis] + np.array(coordinates)[count]
-    index, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), np.bool_)
+    counts = [part.lanes, *(len(each.coordinates) for each in part.items)]
+    # Coordinates [lane, *items] along each axis, of length 1 where a counter is of another axis.
+    at = [np.zeros([1] * len(counts), np.int64) for _ in shape]
+    for place, each in [*((0, each) for each in part.lane), *enumerate(part.items, 1)]:
+        along = [-1 if one == place else 1 for one in range(len(counts))]
+        at[each.axis] = at[each.axis] + np.array(each.coordinates).reshape(along)
+    index, inside = np.zeros([1] * len(counts), np.int64), np.ones([1] * len(counts), np.bool_)
     for coordinate, size in zip(at, shape, strict=True):
-        index, inside = index * size + coordinate, inside & (coordinate >= 0) & (coordinate < size)
-    flat = np.full((part.lanes, part.words * part.per_word), NOTHING)
-    flat[:, : counts.shape[1]] = np.where(inside, index, NOTHING)
+        index, beyond = index * size + coordinate, (coordinate < 0) | (coordinate >= size)
+        inside = inside & ~beyond if beyond.any() else inside
+    if not inside.all():
+        index = np.where(inside, index, NOTHING)
+    flat = np.broadcast_to(index, counts).reshape(part.lanes, -1)
+    if (left := part.words * part.per_word - flat.shape[1]) > 0:
+        flat = np.pad(flat, ((0, 0), (0, left)), constant_values=NOTHING)
     return flat.reshape(part.lanes, part.words, part.per_word)
 
 
