@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import HbmUse
-from tpusim.machines.tpu.program.moves import TransferRuns
+from tpusim.machines.tpu.program.moves import TransferRuns, ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import (
+    Along,
     BankFill,
     Elements,
     Keep,
@@ -89,7 +91,13 @@ class HbmWords:
         while self.spilled and self.spilled[0] <= until:
             self._store(self.spilled.pop(0))
         for part, at in _places(step):
-            place[at[0], at[1], : part.per_word] = self._brought(step, part)
+            brought, width = self._brought(step, part), place.shape[2]
+            if part.per_word == width:
+                # Word by word, which takes a quarter of the time.
+                word = np.dtype((np.void, width * place.itemsize))
+                place[at].view(word)[...] = brought.view(word)
+            else:
+                place[at[0], at[1], : part.per_word] = brought
 
     def prefetch(self, index: int, step: Prefetch) -> None:
         """Take the elements of a prefetch that begins, as they are in HBM now."""
@@ -114,7 +122,8 @@ class HbmWords:
     def _brought(self, step: Transfer, part: Elements) -> Floats:
         """Elements [lane, word, element of the word] of a part; zero where the tensor has none."""
         self._store_made(step.tensor.name)
-        return self._read[step.tensor.name][_elements(part, step.tensor.shape)]
+        first, elements = _from_first(part, step.tensor.shape)
+        return self._read[step.tensor.name][first:][elements]
 
     def tensor(self, name: str) -> Floats:
         """A tensor as it is in HBM now."""
@@ -175,10 +184,37 @@ def _places(step: LaneTransfer) -> list[tuple[Part, tuple[slice, slice]]]:
 
 def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
     """[lane, word, element of the word]: where each element lies in its tensor, or NOTHING outside it."""
-    counts = [part.lanes, *(len(each.coordinates) for each in part.items)]
+    first, found = _from_first(part, shape)
+    return np.where(found == NOTHING, NOTHING, found + first) if first else found
+
+
+def _from_first(part: Elements, shape: tuple[int, ...]) -> tuple[int, Counts]:
+    """A place in a tensor, and how far behind it each element lies, as in `_elements`."""
+    ends = ends_of(part.lane, part.items, len(shape))
+    if any(low < 0 or high >= size for (low, high), size in zip(ends, shape, strict=True)):
+        return 0, _found(part.lane, part.items, part.words, part.per_word, shape)
+    first = 0
+    for (low, _), size in zip(ends, shape, strict=True):
+        first = first * size + low
+    lane, items = ([each.moved(-_least(each)) for each in counters] for counters in (part.lane, part.items))
+    return first, _found(tuple(lane), tuple(items), part.words, part.per_word, shape)
+
+
+def _least(counter: Along) -> int:
+    """The least coordinate of a counter."""
+    coordinates = counter.coordinates
+    return min(coordinates[0], coordinates[-1]) if isinstance(coordinates, range) else min(coordinates)
+
+
+@lru_cache(maxsize=8)
+def _found(
+    lane: tuple[Along, ...], items: tuple[Along, ...], words: int, per_word: int, shape: tuple[int, ...]
+) -> Counts:
+    """What `_elements` finds by these counters, cached, as transfers of one recipe differ in where they begin."""
+    counts = [len(lane[0].coordinates), *(len(each.coordinates) for each in items)]
     # Coordinates [lane, *items] along each axis, of length 1 where a counter is of another axis.
     at = [np.zeros([1] * len(counts), np.int64) for _ in shape]
-    for place, each in [*((0, each) for each in part.lane), *enumerate(part.items, 1)]:
+    for place, each in [*((0, each) for each in lane), *enumerate(items, 1)]:
         along = [-1 if one == place else 1 for one in range(len(counts))]
         at[each.axis] = at[each.axis] + np.array(each.coordinates).reshape(along)
     index, inside = np.zeros([1] * len(counts), np.int64), np.ones([1] * len(counts), np.bool_)
@@ -187,10 +223,10 @@ def _elements(part: Elements, shape: tuple[int, ...]) -> Counts:
         inside = inside & ~beyond if beyond.any() else inside
     if not inside.all():
         index = np.where(inside, index, NOTHING)
-    flat = np.broadcast_to(index, counts).reshape(part.lanes, -1)
-    if (left := part.words * part.per_word - flat.shape[1]) > 0:
+    flat = np.broadcast_to(index, counts).reshape(counts[0], -1)
+    if (left := words * per_word - flat.shape[1]) > 0:
         flat = np.pad(flat, ((0, 0), (0, left)), constant_values=NOTHING)
-    return flat.reshape(part.lanes, part.words, part.per_word)
+    return flat.reshape(counts[0], words, per_word)
 
 
 class BankWords:
