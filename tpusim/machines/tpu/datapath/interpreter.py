@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
+from tpusim.base.memory import at_rest
 from tpusim.machines.lowered import Taker
 from tpusim.machines.tpu.datapath.memories import (
     HbmTensor,
@@ -231,7 +232,8 @@ def run(
     Raises:
         CheckFailed: when a step addresses words or lanes that do not exist.
     """
-    return _Run(program, hardware, operands, takers or {}, InArrayOrder if in_array_order else Reduction).written()
+    with at_rest():
+        return _Run(program, hardware, operands, takers or {}, InArrayOrder if in_array_order else Reduction).written()
 
 
 class _Run:
