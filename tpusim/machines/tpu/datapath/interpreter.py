@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.base.errors import CheckFailed
+from tpusim.base.memory import at_rest
 from tpusim.machines.lowered import Taker
 from tpusim.machines.tpu.datapath.memories import (
     HbmTensor,
@@ -97,7 +98,8 @@ class Reduction:
     def overwritten(self, base: int, words: int) -> None:
         """Let go of words [base, base + words), which are about to change."""
         # Copied, not multiplied at once: sums that are rounded are grouped by passes, whatever comes to their weights.
-        self.weights = [each.beside(base, words) for each in self.weights]
+        if self.weights:
+            self.weights = [each.beside(base, words) for each in self.weights]
         for key in [key for key, (whole, _) in self._joined.items() if overlap(whole, base, words)]:
             del self._joined[key]
         for at, (_, place) in enumerate(self._gathered):
@@ -230,7 +232,8 @@ def run(
     Raises:
         CheckFailed: when a step addresses words or lanes that do not exist.
     """
-    return _Run(program, hardware, operands, takers or {}, InArrayOrder if in_array_order else Reduction).written()
+    with at_rest():
+        return _Run(program, hardware, operands, takers or {}, InArrayOrder if in_array_order else Reduction).written()
 
 
 class _Run:
@@ -250,7 +253,7 @@ class _Run:
         self.memory = np.full((hardware.lanes, program.words + 1, width), np.nan, program.number)
         self.memory[:, -1] = 0
         self.banks = np.full((program.bank_words, width), np.nan, program.number)
-        read = {step.tensor.name for step in program.rows if isinstance(step, Inbound | Prefetch)}
+        read = {recipe.tensor.name for recipe in program.rows.recipes if isinstance(recipe, Inbound | Prefetch)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Weights] = {}
         self.biases: dict[int, Values] = {}
@@ -258,10 +261,11 @@ class _Run:
 
     def written(self) -> dict[str, Values]:
         """Execute every step."""
-        for index, step in enumerate(self.program.rows):
-            match step:
+        rows = self.program.rows
+        for index, preload in enumerate(rows.table["preload"].tolist()):
+            match step := rows.located(index):
                 case Stream():
-                    self._stream(index, step)
+                    self._stream(index, step, preload)
                 case Preload():
                     words = self._words(0, step.cols, step.base, step.words)
                     weights = words[..., : self.word].reshape(step.cols, -1)[:, : step.rows]
@@ -312,7 +316,9 @@ class _Run:
         """The view to write to, after everything that needs what is there now."""
         view = self._words(first_lane, lanes, base, words)
         self.reduction.overwritten(base, words)
-        self.weights = {index: each.beside(base, words) for index, each in self.weights.items()}
+        for index, each in self.weights.items():
+            if overlap(each.place, base, words):
+                self.weights[index] = each.beside(base, words)
         return view
 
     # ---- HBM to vector memory and back
@@ -385,7 +391,7 @@ class _Run:
 
     # ---- the array
 
-    def _stream(self, index: int, step: Stream) -> None:
+    def _stream(self, index: int, step: Stream, preload: int) -> None:
         """Copy the operands of array rows; a row without a lane group gets zeros."""
         if (elements := self.program.fill_of(index)) != self.reduction.elements:
             self.reduction.multiply()
@@ -400,7 +406,7 @@ class _Run:
             self.reduction.open(step, results[..., :elements])
         if not found:
             self._gather(step, reads, self.reduction.rows(step))
-        self.reduction.add(self.weights.pop(step.preload), self.biases.pop(step.preload, None))
+        self.reduction.add(self.weights.pop(preload), self.biases.pop(preload, None))
         if step.finish:
             sums = self._words(0, step.cols, step.result_base, step.words)[..., :elements]
             sums[...] = finished(sums, step.finish)

@@ -5,14 +5,13 @@ Transfers move parts of tensors, seen as views, into words and back; passes gath
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.description import Hardware
@@ -33,6 +32,8 @@ from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]
+Ends = Sequence[tuple[int, int]]
+"""The least and the largest coordinate along each axis of a tensor."""
 
 
 class Reads(NamedTuple):
@@ -47,7 +48,9 @@ class Reads(NamedTuple):
         """Fetch words of `memory`, whose last word is zero, into `into` [lanes, elements]; padding becomes zero."""
         words, width = memory[first_lane : first_lane + len(into)], into.shape[1] // max(1, len(self.addresses))
         # Wrapped around, padding is the last word.
-        if width == words.shape[2]:
+        if self.consecutive:
+            into.reshape(len(into), -1, width, copy=False)[...] = words[:, self.first : self.stop, :width]
+        elif width == words.shape[2]:
             words.take(self.addresses, 1, into.reshape(len(into), -1, width, copy=False), "wrap")
         else:
             elements = np.add.outer(self.addresses * words.shape[2], np.arange(width)).ravel()
@@ -129,8 +132,11 @@ def _by_item(words: Values, part: Part) -> Values | None:
     return words[..., : part.per_word].reshape(len(words), *counts, copy=False)
 
 
+@lru_cache(maxsize=256)
 def walk_of(pattern: AddressPattern) -> Reads:
-    """The reads of a pattern. Pointers are refused: their values are in memory."""
+    """The reads of a pattern, cached, as passes of few recipes walk in few slots. Pointers are refused: their values
+    are in memory.
+    """
     if not isinstance(pattern, Counters):
         return _reads(*walked(pattern))
     # Cached from base 0, as many passes walk the same way from another base.
@@ -180,19 +186,18 @@ class HbmTensor:
     What is written into the margin is lost.
     """
 
-    def __init__(self, tensor: Tensor, content: ArrayLike, parts: Iterable[Elements]) -> None:
+    def __init__(self, tensor: Tensor, content: ArrayLike, ends: Iterable[Ends]) -> None:
         """`content` is an array with the tensor's elements, which is used itself if there is no margin, or one value
-        for all.
+        for all; `ends` are those of parts.
         """
         given, reach = np.asarray(content), [(0, size) for size in tensor.shape]
         # Along each axis: the lowest coordinate of the tensor and its parts, and the coordinate after the highest.
-        for part in parts:
-            ends = zip(reach, ends_of(part.lane, part.items, len(reach)), strict=True)
-            reach = [(min(low, at), max(high, to + 1)) for (low, high), (at, to) in ends]
+        for part in ends:
+            reach = [(min(low, at), max(high, to + 1)) for (low, high), (at, to) in zip(reach, part, strict=True)]
         self._low, self._shape = [low for low, _ in reach], tensor.shape
         extent = tuple(high - low for low, high in reach)
         if given.ndim and extent == tensor.shape:
-            self._stored = given.reshape(extent)
+            self._stored = np.ascontiguousarray(given.reshape(extent))
             return
         self._stored = np.zeros(extent, given.dtype)
         self.values[...] = given.reshape(tensor.shape) if given.ndim else given
@@ -226,18 +231,15 @@ class HbmTensor:
     # The margin must read as zero again: it stands for padding.
     def _view(self, part: Elements) -> Numbers:
         """A view with an axis for every counter; counters of the lanes move together and share one axis."""
-        start = [-low for low in self._low]
+        start, strides, apart = [-low for low in self._low], self._stored.strides, list[int]()
         for axis, coordinates in (*part.lane, *part.items):
             start[axis] += coordinates[0]
-        # `_low` is the least coordinate stored, padding included, so that `start` is never negative.
-        origin = self._stored[tuple(slice(at, None) for at in start)]
-        apart = [
-            origin.strides[axis] * (coordinates[1] - coordinates[0] if len(coordinates) > 1 else 1)
-            for axis, coordinates in (*part.lane, *part.items)
-        ]
+            apart.append(strides[axis] * (coordinates[1] - coordinates[0] if len(coordinates) > 1 else 1))
         among = len(part.lane)
         counts = [part.lanes, *(len(each.coordinates) for each in part.items)]
-        return as_strided(origin, counts, [sum(apart[:among]), *apart[among:]])
+        # `_low` is the least coordinate stored, padding included, so that `start` is never negative.
+        first = sum(at * stride for at, stride in zip(start, strides, strict=True))
+        return np.ndarray(counts, self._stored.dtype, self._stored, first, [sum(apart[:among]), *apart[among:]])
 
     def _index(self, part: Elements) -> tuple[NDArray[np.int64], ...]:
         """Coordinates along each axis, broadcast over [lane, *items]."""
@@ -257,16 +259,28 @@ def hbm_tensors(program: Program, given: Mapping[str, Numbers], apart: Iterable[
         content = given.get(name, np.array(np.nan))
         # Written tensors need the width of results, and the caller's array must not change.
         own = content.astype(program.number) if name in program.written or name not in given else content
-        tensors[name] = HbmTensor(each, own, parts_of(program, name))
+        tensors[name] = HbmTensor(each, own, ends_in(program, name))
     return tensors
 
 
-def parts_of(program: Program, name: str) -> list[Elements]:
-    """Every part of a tensor that a step moves, or that another layer hands on to it."""
+def ends_of_part(part: Elements, axes: int) -> Ends:
+    """The least and the largest coordinate of a part along each axis of its tensor."""
+    return ends_of(part.lane, part.items, axes)
+
+
+def ends_in(program: Program, name: str) -> Iterator[Ends]:
+    """Ends of all parts of a tensor that steps move, or that another layer hands on to it, recipe by recipe."""
     names = {name, *(each.sources[0] for each in program.handed if each.tensor == name and each.same)}
-    moves = (step for step in program.rows if isinstance(step, Transfer))
-    ends = ((step, (step.tensor, step.written)) for step in moves)
-    return [part for step, both in ends if any(each and each.name in names for each in both) for part in step.parts]
+    rows = program.rows
+    for number, recipe in enumerate(rows.recipes):
+        if not isinstance(recipe, Transfer) or not rows.counts[number]:
+            continue
+        if any(each and each.name in names for each in (recipe.tensor, recipe.written)):
+            origins = rows.origins_of(np.flatnonzero(rows.table["recipe"] == number), len(recipe.tensor.shape))
+            among = [*zip(origins.min(axis=0).tolist(), origins.max(axis=0).tolist(), strict=True)]
+            for part in recipe.parts:
+                ends = zip(ends_of_part(part, len(among)), among, strict=True)
+                yield [(low + first, high + last) for (low, high), (first, last) in ends]
 
 
 def _even(counters: Iterable[Along]) -> bool:

@@ -186,6 +186,10 @@ class Rows(Sequence[Step]):
             found = self._made[at] = self._step(at % len(self))
         return found
 
+    def __iter__(self) -> Iterator[Step]:
+        for at, step in enumerate(self._made):
+            yield step or self[at]
+
     def __str__(self) -> str:
         """A line a step: its number, its unit, what it does, and the steps that it waits for, counted unit by unit."""
         units = [each.queue for each in self.recipes]
@@ -209,17 +213,25 @@ class Rows(Sequence[Step]):
 
     def _step(self, at: int) -> Step:
         """The step of a row."""
-        number, array, preload, delay, slots, origin, _ = self.table[at].tolist()
-        after = tuple(self.after(at))
-        if origin >= 0 and isinstance(recipe := self.recipes[number], Transfer):
-            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
-            return recipe.at(SlotPlaces(self.slots, slots, element)).behind(after)
+        _, array, preload, delay, _, _, _ = self.table[at].tolist()
+        return self.located(at).behind(tuple(self.after(at)), array, preload, delay)
+
+    def located(self, at: int) -> Step:
+        """What a row does, where its slots and its origin are; it has no waits, and takes weights of no preload."""
+        found = self._places[at]
+        if found is not None:
+            return found
+        number, _, _, _, slots, origin, _ = self.table[at].tolist()
         # Few slots take turns, so most rows do in the same words what rows before have done.
         words = tuple(self.slots[slots : self._ends[slots]]) if slots >= 0 else ()
-        found = self._located.get((number, words))
+        element: tuple[int, ...] = ()
+        if origin >= 0 and isinstance(recipe := self.recipes[number], Transfer):
+            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
+        found = self._located.get((number, words, element))
         if found is None:
-            found = self._located[number, words] = self.recipes[number].at(SlotPlaces(words))
-        return found.behind(after, array, preload, delay)
+            found = self._located[number, words, element] = self.recipes[number].at(SlotPlaces(words, 0, element))
+        self._places[at] = found
+        return found
 
     @cached_property
     def _ends(self) -> dict[int, int]:
@@ -228,8 +240,13 @@ class Rows(Sequence[Step]):
         return dict(zip(firsts, [*firsts[1:], len(self.slots)], strict=True))
 
     @cached_property
-    def _located(self) -> dict[tuple[int, tuple[int, ...]], Step]:
-        """Recipes where their slots are, by number and slots."""
+    def _places(self) -> list[Step | None]:
+        """What rows do where their slots and origins are, as far as somebody has asked."""
+        return [None] * len(self)
+
+    @cached_property
+    def _located(self) -> dict[tuple[int, tuple[int, ...], tuple[int, ...]], Step]:
+        """Recipes where their slots and origins are, by number and these."""
         return {}
 
     def waited(self, recipe: int) -> list[int]:

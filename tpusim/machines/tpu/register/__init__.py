@@ -30,8 +30,8 @@ def run(
         PortConflict: when a port, a serializer or a result register is asked too early, twice or too late.
         MemoryError: when its words do not fit the memory of this computer.
     """
-    machine = RegisterMachine(program, hardware, operands)
     with at_rest():
+        machine = RegisterMachine(program, hardware, operands)
         machine.run(watch)
     given = {*program.given(operands), *(each.tensor for each in program.handed), *program.prefetched}
     written = [each.name for each in program.tensors if each.name not in given]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tpusim.machines.tpu.register.blocks import BLOCK, multiply, multiply_by_two
 from tpusim.machines.tpu.register.wires import (
     ENTERING,
     LAST,
@@ -19,6 +20,7 @@ from tpusim.machines.tpu.register.wires import (
     Ints,
     Tags,
     Wires,
+    cells,
     copy,
     part,
     spare_of,
@@ -62,9 +64,9 @@ class PeArray(NamedTuple):
         groups, across = -(-rows // crossed), min(crossed, cols)
         # Registers move by moving the window over them; spare cells are room for it to move before all is copied back.
         right, down, way = spare_of(across), spare_of(), groups + -(-cols // crossed)
-        activations = np.zeros((arrays, planes, rows, right + cols), number)
-        tags = np.zeros((arrays, planes, right + cols, rows), np.int8)
-        sums = np.zeros((arrays, planes, down + groups, cols), number)
+        activations = cells((arrays, planes, rows, right + cols), number)
+        tags = cells((arrays, planes, right + cols, rows), np.int8)
+        sums = cells((arrays, planes, down + groups, cols), number)
         names, at = np.zeros((arrays, planes, BEFORE + 1, rows), np.int64), np.array([right, down, way])
         names[:, :, SINCE:] = cols
         return cls(activations, tags, sums, names, at, across, cols, way)
@@ -187,13 +189,29 @@ def _multiply(
                     buffer = 0 if tags[right + col, row] & 1 else buffers - 1
                     sums[group, col] += activations[row, right + col] * weights[buffer, row, col]
                 continue
-            # Without a choice in it, each of the loops runs on vector registers.
-            for begin, past, buffer in ((0, since, one), (since, cols, buffers - 1 - one)):
-                total, weight = sums[group, begin:past], weights[buffer, row, begin:past]
-                activation = activations[row, right + begin : right + past]
-                for col in range(past - begin):
-                    total[col] += activation[col] * weight[col]
+            _multiply_row(
+                sums[group], activations[row, right : right + cols], weights[one, row],
+                weights[buffers - 1 - one, row], since,
+            )  # fmt: skip
         first, group = first + crossed, group + 1
+
+
+@part
+def _multiply_row(sums: Floats, activations: Floats, weights: Floats, others: Floats, since: int) -> None:
+    """Add the products of a row: before column `since` with weights, and from there on with others."""
+    col, cols = 0, len(sums)
+    while col + BLOCK <= since:
+        multiply(sums, activations, weights, col)
+        col += BLOCK
+    if col + BLOCK <= cols:
+        multiply_by_two(sums, activations, weights, others, col, since - col)
+        col += BLOCK
+    while col + BLOCK <= cols:
+        multiply(sums, activations, others, col)
+        col += BLOCK
+    while col < cols:
+        sums[col] += activations[col] * (weights[col] if col < since else others[col])
+        col += 1
 
 
 class WeightRegisters(NamedTuple):
@@ -226,8 +244,8 @@ class WeightRegisters(NamedTuple):
         (_, buffers, rows, cols), (_, chains, _) = wires.weights.shape, wires.weight.shape
         group, column = np.arange(rows) // wires.crossed, np.arange(wires.weight.size)
         groups, place = int(group[-1]) + 1, column // (chains * cols) * buffers * rows * cols + column % cols
-        cells, weights = groups * wires.weight.size, wires.weights.reshape(-1)
-        moving, tags = np.zeros(cells, wires.sums.dtype), np.full(2 * cells, -1, np.int32)
+        size, weights = groups * wires.weight.size, wires.weights.reshape(-1)
+        moving, tags = cells((size,), wires.sums.dtype), np.full(2 * size, -1, np.int32)
         return cls(moving, tags, np.full(groups, -1), weights, place, group, np.array([0, 0, groups]))
 
     @property
@@ -318,7 +336,7 @@ class Deserializers(NamedTuple):
     def of(cls, wires: Wires) -> Deserializers:
         """The registers, all empty."""
         arrays, cols, _, elements = wires.results.shape
-        word, held = np.zeros((arrays, cols, elements), wires.sums.dtype), np.zeros((arrays, cols), np.int64)
+        word, held = cells((arrays, cols, elements), wires.sums.dtype), np.zeros((arrays, cols), np.int64)
         return cls(word, held, wires.sums.copy(), wires.sums_tag.copy(), np.zeros(1, np.int64))
 
 
@@ -350,7 +368,7 @@ def commit_sums(own: Deserializers, wires: Wires) -> None:
 @part
 def _collect(word: Floats, held: Counts, sums: Floats, tags: Tags, results: Floats, complete: Counts) -> None:
     """Let the sums of a plane join their words."""
-    _, places, elements = results.shape
+    places = results.shape[1]
     for col in range(len(tags)):
         tag = tags[col]
         if tag:
@@ -359,7 +377,6 @@ def _collect(word: Floats, held: Counts, sums: Floats, tags: Tags, results: Floa
         # The tag of a word's last element is the only one above LAST.
         if tag > LAST:
             place = complete[col] % places
-            for element in range(elements):
-                results[col, place, element] = word[col, element]
+            copy(results[col, place], word[col])
             complete[col] += 1
             held[col] = 0

@@ -9,6 +9,7 @@ import numpy as np
 from tpusim.machines.tpu.definition import DMA, FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
+from tpusim.machines.tpu.register.blocks import fetch
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.on_the_way import WorkRegisters
 from tpusim.machines.tpu.register.vector import VectorRegisters
@@ -26,6 +27,7 @@ from tpusim.machines.tpu.register.wires import (
     Records,
     Tags,
     Wires,
+    cells,
     copy,
     part,
     registers,
@@ -108,6 +110,8 @@ class Lanes(NamedTuple):
         groups = int(group[-1]) + 1
         together = max((table.together for table in program.tables), default=1)
         per_word = max((table.per_word for table in program.tables), default=1)
+        memory = cells((program.words, lanes, word_elements), number)
+        memory[...] = np.nan
         # One serializer of weights for all arrays that share weights, or one for each array.
         queues, (left, buffer) = vector.queues, np.zeros((2, arrays, rows), np.int64)
         return cls(
@@ -115,12 +119,12 @@ class Lanes(NamedTuple):
             np.tile(IDLE, (slots, spare_of() + groups)).astype(ORDER),
             np.zeros((spare_of() + groups, max(together, vector.together)), np.int64),
             np.zeros((2 * pointer_slots + 1, per_word), number),
-            np.full((slots, lanes), NOWHERE, np.int64), np.zeros((slots, lanes, word_elements), number),
+            np.full((slots, lanes), NOWHERE, np.int64), cells((slots, lanes, word_elements), number),
             np.zeros((slots, lanes + 1), np.int64), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64),
-            np.zeros((lanes, 2), np.int64), np.full((program.words, lanes, word_elements), np.nan, number),
-            np.zeros((arrays, rows, elements), number), left, buffer,
-            np.zeros((queues, cols, vector.word_elements), number), np.zeros((queues, cols), WEIGHT_AT),
-            np.zeros_like(wires.results), settings.own, settings.bases, settings.counters, settings.tables,
+            np.zeros((lanes, 2), np.int64), memory,
+            cells((arrays, rows, elements), number), left, buffer,
+            cells((queues, cols, vector.word_elements), number), np.zeros((queues, cols), WEIGHT_AT),
+            cells(wires.results.shape, number), settings.own, settings.bases, settings.counters, settings.tables,
             hbm.values, hbm.used, vector.words, vector.results, vector.pointers, beside.words,
         )  # fmt: skip
 
@@ -190,81 +194,99 @@ def _sample_port(
     own: Lanes, banks: Banks, wires: Wires, orders: Records, addresses: Counts, words: Floats, busy: Counts
 ) -> int:
     """Make the accesses of every lane by one port; return the number of a lane whose access cannot be, or -1."""
-    (depth, lanes, width), (_, _, places, elements) = own.memory.shape, wires.results.shape
-    count = reads = moves = 0
-    for lane in range(lanes):
-        addresses[lane] = NOWHERE
-        if orders[own.group[lane]]["client"] != FREE:
+    depth, lanes, _ = own.memory.shape
+    count = reads = moves = past = 0
+    for group in range(own.group[-1] + 1):
+        order = orders[group]
+        client, (first, past) = order["client"], (past, min(past + wires.crossed, lanes))
+        for lane in range(first, past):
+            addresses[lane] = address = NOWHERE
+            if client == FREE:
+                continue
             busy[count], count = lane, count + 1
-    busy[lanes] = count
-    for number in range(count):
-        lane = busy[number]
-        order = orders[own.group[lane]]
-        client = order["client"]
-        if lane < order["lanes"]:
-            addresses[lane] = _address(own, order, lane)
-        address = addresses[lane]
-        if address == NOWHERE:
-            for element in range(width):
-                words[lane, element] = 0
-            if client == IFMAP and banks.banked and lane < min(order["lanes"], len(banks.behind)):
-                _take(banks, lane, words[lane])
-        elif not 0 <= address < depth:
-            return int(lane)
-        elif client == VECTOR and order["stores"]:
-            own.accesses[lane, WRITTEN] += 1
-            copy(words[lane], own.results[lane, order["number"]])
-        elif client == DMA and order["beside"] and order["stores"]:
-            own.accesses[lane, WRITTEN] += 1
-            copy(words[lane], own.beside[lane, order["register"]])
-        elif client == DMA and not (order["beside"] or order["spill"]):
-            own.accesses[lane, WRITTEN] += 1
-            own.moves[moves], moves = lane, moves + 1
-        elif client != RESULT:
-            own.accesses[lane, READ] += 1
-            own.reads[reads], reads = lane, reads + 1
-        else:
-            # A result may be written from the cycle in which it is complete until it is overwritten, `places` words
-            # later.
-            array = order["array"]
-            if not 0 < wires.complete[array, lane] - order["number"] <= places:
+            if lane < order["lanes"]:
+                addresses[lane] = address = _address(own, order, group, lane)
+            if address == NOWHERE:
+                words[lane] = 0
+                if client == IFMAP and banks.banked and lane < min(order["lanes"], len(banks.behind)):
+                    _take(banks, lane, words[lane])
+            elif not 0 <= address < depth:
                 return int(lane)
-            own.accesses[lane, WRITTEN] += 1
-            place = order["number"] % places
-            for element in range(elements):
-                words[lane, element] = wires.results[array, lane, place, element]
-            if order["accumulate"]:
-                for element in range(elements):
-                    words[lane, element] += own.psums[array, lane, place, element]
-    # Element by element, words come all at once: each may have to wait for the computer's own memory.
-    for element in range(width):
-        for number in range(reads):
-            lane = own.reads[number]
-            words[lane, element] = own.memory[addresses[lane], lane, element]
-        for number in range(moves):
-            lane = own.moves[number]
-            words[lane, element] = own.hbm[orders[own.group[lane]]["number"] + lane, element]
+            elif client == VECTOR and order["stores"]:
+                own.accesses[lane, WRITTEN] += 1
+                copy(words[lane], own.results[lane, order["number"]])
+            elif client == DMA and order["beside"] and order["stores"]:
+                own.accesses[lane, WRITTEN] += 1
+                copy(words[lane], own.beside[lane, order["register"]])
+            elif client == DMA and not (order["beside"] or order["spill"]):
+                own.accesses[lane, WRITTEN] += 1
+                own.moves[moves], moves = lane, moves + 1
+            elif client != RESULT:
+                own.accesses[lane, READ] += 1
+                own.reads[reads], reads = lane, reads + 1
+            elif not _write_back(own, wires, order, lane, words[lane]):
+                return int(lane)
+    busy[lanes] = count
+    # Words come all at once: each may have to wait for the computer's own memory.
+    for number in range(reads):
+        lane = own.reads[number]
+        copy(words[lane], own.memory[addresses[lane], lane])
+        # The next lane mostly reads the same address in the next cycle.
+        fetch(own.memory[addresses[lane], min(lane + wires.crossed, lanes - 1)], 0)
+    for number in range(moves):
+        lane = own.moves[number]
+        place = orders[own.group[lane]]["number"] + lane
+        copy(words[lane], own.hbm[place])
+        fetch(own.hbm[min(place + wires.crossed, len(own.hbm) - 1)], 0)
     return -1
 
 
 @part
-def _address(own: Lanes, order: Record, lane: int) -> int:
+def _write_back(own: Lanes, wires: Wires, order: Record, lane: int, word: Floats) -> bool:
+    """Put into a port register a result, added to its partial sum if it has one; return whether it is there.
+
+    A result may be written from the cycle in which it is complete until it is overwritten, as many words later as
+    there are places.
+    """
+    array, places = order["array"], wires.results.shape[2]
+    if not 0 < wires.complete[array, lane] - order["number"] <= places:
+        return False
+    own.accesses[lane, WRITTEN] += 1
+    place = order["number"] % places
+    copy(word[: wires.results.shape[3]], wires.results[array, lane, place])
+    if order["accumulate"]:
+        psums = own.psums[array, lane, place]
+        for element in range(len(psums)):
+            word[element] += psums[element]
+    return True
+
+
+@part
+def _address(own: Lanes, order: Record, group: int, lane: int) -> int:
     """The address that a lane's port touches, or NOWHERE."""
     client, address = order["client"], order["address"]
     if address == NOWHERE and client in (IFMAP, VECTOR, DMA):
         pattern = own.patterns[order["generator"], lane]
         if pattern < 0:
             return NOWHERE
-        if own.counters[pattern, 0, 0] != POINTED:
-            return address_of(pattern, own.bases, own.counters, own.tables, order["word"])
-        # The last bit of a pointer marks padding.
-        pointer = own.pointers[own.at[HEAD] + own.group[lane], own.counters[pattern, 0, 1]]
-        if pointer & 1:
-            return NOWHERE
-        return int(own.bases[pattern, 0] + (pointer >> 1) + order["word"] % own.counters[pattern, 0, 2])
+        if pattern != order["pattern"]:
+            order["pattern"], order["found"] = pattern, _generated(own, order, group, pattern)
+        return int(order["found"])
     if client == DMA and not own.used[order["number"] + lane]:
         return NOWHERE
     return int(address)
+
+
+@part
+def _generated(own: Lanes, order: Record, group: int, pattern: int) -> int:
+    """The address that a generator finds by a pattern, or NOWHERE."""
+    if own.counters[pattern, 0, 0] != POINTED:
+        return address_of(pattern, own.bases, own.counters, own.tables, order["word"])
+    # The last bit of a pointer marks padding.
+    pointer = own.pointers[own.at[HEAD] + group, own.counters[pattern, 0, 1]]
+    if pointer & 1:
+        return NOWHERE
+    return int(own.bases[pattern, 0] + (pointer >> 1) + order["word"] % own.counters[pattern, 0, 2])
 
 
 @part
@@ -309,7 +331,6 @@ def _move(own: Lanes) -> int:
 def _move_port(own: Lanes, orders: Records, addresses: Counts, words: Floats, busy: Counts) -> int:
     """Move the words of one port; return the number of a lane whose serializer is not empty, or -1."""
     (_, rows, elements), (_, cols, word_elements) = own.serial.shape, own.weight_serial.shape
-    held, numbers = own.reader.shape
     for number in range(busy[len(own.group)]):
         lane = busy[number]
         order = orders[own.group[lane]]
@@ -320,16 +341,14 @@ def _move_port(own: Lanes, orders: Records, addresses: Counts, words: Floats, bu
                 if own.left[array, lane]:
                     return int(lane)
                 used = order["elements"]
-                for element in range(used):
-                    own.serial[array, lane, elements - used + element] = words[lane, element]
+                copy(own.serial[array, lane, elements - used :], words[lane])
                 own.left[array, lane], own.buffer[array, lane] = used, order["buffer"]
         elif client == WEIGHT:
             if lane < cols:
                 serializer = own.weight_at[array, lane]
                 if serializer["left"]:
                     return int(lane)
-                for element in range(word_elements):
-                    own.weight_serial[array, lane, element] = words[lane, element]
+                copy(own.weight_serial[array, lane], words[lane])
                 serializer["left"] = min(word_elements, rows - order["first"])
                 serializer["place"] = order["first"] % word_elements
                 if order["first"] == rows:
@@ -338,23 +357,19 @@ def _move_port(own: Lanes, orders: Records, addresses: Counts, words: Floats, bu
                 serializer["row"], serializer["buffer"] = order["first"], order["buffer"]
         elif client == POINTER:
             if address >= 0:
-                for element in range(numbers):
-                    own.reader[order["number"] % held, element] = words[lane, element]
+                copy(own.reader[order["number"] % len(own.reader)], words[lane])
         elif client == PSUM:
             if lane < cols:
-                for element in range(own.psums.shape[3]):
-                    own.psums[array, lane, order["number"] % own.psums.shape[2], element] = words[lane, element]
+                copy(own.psums[array, lane, order["number"] % own.psums.shape[2]], words[lane])
         elif client == VECTOR and order["points"]:
             if lane == 0:
-                for element in range(own.picked.shape[1]):
-                    own.picked[order["register"], element] = words[lane, element]
+                copy(own.picked[order["register"]], words[lane])
         elif client == VECTOR and order["element"] >= 0:
             own.vector[lane, order["register"], order["element"]] = words[lane, order["element"]]
         elif client == VECTOR and not order["stores"]:
             copy(own.vector[lane, order["register"]], words[lane])
         elif address >= 0 and client == RESULT:
-            for element in range(elements):
-                own.memory[address, lane, element] = words[lane, element]
+            copy(own.memory[address, lane, :elements], words[lane])
         elif client == DMA and order["beside"] and not order["stores"]:
             if address >= 0:
                 copy(own.beside[lane, order["register"]], words[lane])

@@ -6,14 +6,16 @@ Registers are arrays. Loops over them become machine code, in a `kernel`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from tpusim.base.imports import compiled
 from tpusim.machines.tpu.definition import FREE
+from tpusim.machines.tpu.register.blocks import BLOCK, move
 
 Floats = NDArray[np.floating[Any]]
 Tags = NDArray[np.int8]
@@ -51,8 +53,27 @@ def part(function: F) -> F:
 @part
 def copy(to: NDArray[Any], of: NDArray[Any]) -> None:
     """Copy registers in a row: assigning arrays would create one."""
-    for place in range(len(to)):
+    place = 0
+    while place + BLOCK <= len(to):
+        move(to, of, place)
+        place += BLOCK
+    while place < len(to):
         to[place] = of[place]
+        place += 1
+
+
+_LINE = 64
+"""Bytes of a line of the computer's cache."""
+
+
+def cells(shape: tuple[int, ...], number: DTypeLike) -> NDArray[Any]:
+    """Registers of this shape, all zero. They begin where a line of the cache does, so that a word takes no more lines
+    than it has to.
+    """
+    size = prod(shape) * np.dtype(number).itemsize
+    room = np.zeros(size + _LINE, np.int8)
+    first = -room.ctypes.data % _LINE
+    return room[first : first + size].view(number).reshape(shape)
 
 
 def registers(names: str) -> np.dtype[Any]:
@@ -106,11 +127,11 @@ class Wires(NamedTuple):
         """All wires of arrays of these `sizes`, (arrays, rows, columns), with nothing on them."""
         count, rows, cols = sizes
         return cls(
-            crossed, np.zeros((count, planes, rows), number), np.zeros((count, planes, rows), np.int8),
-            np.zeros((count, chains, cols), number), np.full((count, chains, cols), -1, np.int32),
-            np.zeros((count, buffers, rows, cols), number), np.zeros((count, buffers, cols), number),
-            np.zeros((count, planes, cols), number), np.zeros((count, planes, cols), np.int8),
-            np.zeros((count, cols, IN_FLIGHT, elements), number), np.zeros((count, cols), np.int64),
+            crossed, cells((count, planes, rows), number), cells((count, planes, rows), np.int8),
+            cells((count, chains, cols), number), np.full((count, chains, cols), -1, np.int32),
+            cells((count, buffers, rows, cols), number), cells((count, buffers, cols), number),
+            cells((count, planes, cols), number), cells((count, planes, cols), np.int8),
+            cells((count, cols, IN_FLIGHT, elements), number), np.zeros((count, cols), np.int64),
             np.zeros(3, np.int64),
         )  # fmt: skip
 
@@ -139,8 +160,9 @@ def spare_of(step: int = 1) -> int:
 
 ORDER = np.dtype(
     [
-        *((name, np.int64) for name in ("address", "word", "pointer", "number")),
-        *((name, np.int32) for name in ("step", "lanes", "generator", "array", "first", "together", "register")),
+        *((name, np.int64) for name in ("address", "word", "pointer", "number", "found")),
+        *((name, np.int32) for name in ("step", "lanes", "generator", "pattern", "array", "first", "together")),
+        ("register", np.int32),
         *((name, np.int16) for name in ("element", "elements")),
         *((name, np.int8) for name in ("client", "buffer", "points", "works", "stores", "accumulate", "finishes")),
         *((name, np.int8) for name in ("spill", "beside")),
@@ -154,6 +176,8 @@ step: number of the step in the Program
 lanes: number of lanes that take part, from lane 0 on
 address: address of the word; with NOWHERE, every lane finds its own (IFMAP, VECTOR, DMA)
 generator, word: the address generators' setting, and the word of the pass, step or part (IFMAP, VECTOR, DMA)
+pattern, found: the pattern by which the last lane has found its address, or -1, and that address: lanes of the same
+    pattern take it over, as it goes from lane to lane with the order (IFMAP, VECTOR, DMA)
 array: number of the array whose serializers or results are meant (IFMAP, PSUM, RESULT, WEIGHT)
 buffer: the weight buffer to fill (WEIGHT) or to multiply with (IFMAP)
 first: the array row of a word's first weight, the number of rows for a bias (WEIGHT)
@@ -176,7 +200,7 @@ spill: whether the word goes to HBM (DMA)
 
 IDLE = np.zeros(1, ORDER)
 """No access, as an order."""
-IDLE["client"], IDLE["step"], IDLE["address"], IDLE["element"] = FREE, -1, NOWHERE, -1
+IDLE["client"], IDLE["step"], IDLE["address"], IDLE["element"], IDLE["pattern"] = FREE, -1, NOWHERE, -1, -1
 
 
 def order_of(client: int, step: int, lanes: int, address: int = NOWHERE, **fields: int) -> Records:

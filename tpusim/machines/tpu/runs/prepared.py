@@ -232,7 +232,9 @@ class Prepared(ReadyLayer):
 
         program = self.program
         check_program(program, self.running)
-        spills = [step for step in program.rows if isinstance(step, Spill)]
+        rows = program.rows
+        moved = (rows[at] for at in np.flatnonzero(rows.are(Spill)).tolist())
+        spills = [step for step in moved if isinstance(step, Spill)]
         return {
             name: [part for step in spills if step.tensor.name == name for part in step.parts]
             for name in {OFMAP, *program.checked}
@@ -244,10 +246,13 @@ class Prepared(ReadyLayer):
         """
         # Imported here, because a run without a check needs none of them.
         from tpusim.machines.tpu import datapath
-        from tpusim.machines.tpu.datapath.memories import HbmTensor
+        from tpusim.machines.tpu.datapath.memories import Ends, HbmTensor, ends_of_part
 
         def written(tensor: HeldTensor, parts: Sequence[Part]) -> WrittenTensor:
-            return WrittenTensor(tensor.shape, parts, lambda content: HbmTensor(tensor, content, parts))
+            def ends() -> Iterator[Ends]:
+                return (ends_of_part(part, len(tensor.shape)) for part in parts)
+
+            return WrittenTensor(tensor.shape, parts, lambda content: HbmTensor(tensor, content, ends()))
 
         program = self.program_for(number)
         tensors = {name: written(program.tensor(name), parts) for name, parts in self._compared.items()}
