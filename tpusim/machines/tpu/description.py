@@ -255,7 +255,9 @@ class Hardware(FileModel):
 
     @property
     def untimed(self) -> Hardware:
-        """The machine with no clock, latency or bandwidth of its own: what a Program of a given tiling follows from."""
+        """The machine with no clock, latency or bandwidth of its own, and no way to choose tilings: what a Program of a
+        given tiling follows from.
+        """
         return _untimed(self)
 
     @property
@@ -350,7 +352,7 @@ def _wide(machine: Hardware) -> Hardware:
 def _untimed(machine: Hardware) -> Hardware:
     """See Hardware.untimed; kept, because every layer asks for it."""
     clocked = machine.model_copy(update={"clock_hz": 1})
-    return clocked.having("hbm", bandwidth_bytes_per_s=1, latency_ps=0)
+    return clocked.having("hbm", bandwidth_bytes_per_s=1, latency_ps=0).having("mapping", search="estimate")
 
 
 def load_hardware(name_or_path: str | Path, overrides: Overrides = ()) -> Hardware:

@@ -356,10 +356,11 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
         if found.fastest <= (least := drafts[0].of_any()) * (1 + CLOSE):
             found = found._replace(least=least)
         elif len(others := drafts_of(layer, batch, searching, lowering)) > len(drafts):
-            # Freed first: two Programs may not fit in memory beside the new ones.
-            del best
+            # The first of them mostly is the estimate's choice, which has been timed.
+            plan = others[0].units.follows
+            timed = found.place == 0 and plan is not None and plan == drafts[0].units.follows
             drafts = others
-            best, found = _fastest(drafts, hardware, lowering)
+            best, found = _fastest(drafts, hardware, lowering, best if timed else None)
             found = found._replace(searched=True)
     if len(_known) >= MOST_KNOWN:
         _known.clear()
@@ -380,9 +381,11 @@ def _doubted(layer: Op, draft: Draft, best: Prepared, found: _Winner) -> bool:
     return layer.core.unit == "array" and draft.planned.passes + draft.planned.transfers <= SHORT
 
 
-def _fastest(drafts: Sequence[Draft], hardware: Hardware, lowering: str) -> tuple[Prepared, _Winner]:
-    """The fastest draft, and what the search has found."""
-    best = _ready(drafts[0], hardware, lowering)
+def _fastest(
+    drafts: Sequence[Draft], hardware: Hardware, lowering: str, first: Prepared | None = None
+) -> tuple[Prepared, _Winner]:
+    """The fastest draft, and what the search has found; the layer by the `first` of them may be there already."""
+    best = replace(first, draft=drafts[0], known=first.timing) if first else _ready(drafts[0], hardware, lowering)
     found = _Winner(0, 1, best.timing.cycles, best.timing.cycles)
     no_faster: list[int] = []
     for place, draft in enumerate(drafts[1:], 1):
