@@ -126,6 +126,28 @@ def test_any_pixels_share_words_where_no_window_moves(
     assert all_of_them <= MOST * (fewer + one)
 
 
+@pytest.mark.parametrize("op", ["prelu", "relu", "clip"])
+@pytest.mark.parametrize(("machine", "channels", "height"), [("tpu_v4", 261, 4), ("tpu_v2_core", 96, 20)])
+def test_columns_in_lanes_take_no_more_than_channels(op: str, machine: str, channels: int, height: int) -> None:
+    """Layers of 97 columns have these in lanes, of 129 their channels; the first took twice as long, one element a
+    word.
+    """
+    kind: Any = OPS[op]
+    few, more = (cycles("vector_ops", 1, kind("op", channels, height, width), machine) for width in (97, 129))
+    assert few <= more
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_columns_in_lanes_fill_words_with_strips(batch: int) -> None:
+    """Of rows and of channels; the bus moves no more for it."""
+    layer, hardware = OPS["add"]("op", 24, 56, 56), load_hardware("tpu_v2_core")  # type: ignore[call-arg]
+    ready = prepared(layer, batch, hardware, "vector_ops")
+    assert "columns" in ready.explanation.aspects["folds"]
+    assert ready.explanation.blocking is not None
+    assert ready.explanation.blocking.word_fill >= 6
+    assert ready.program.use.hbm_write_bytes <= 1.1 * 4 * 128 * 24 * 56 * batch
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_an_estimate_knows_what_lies_between_the_bytes_of_a_block(turned: bool) -> None:
     """Five channels are stored as 128, and 24 beside columns in lanes are short runs: 2 and 1.1 times the estimate."""

@@ -169,7 +169,8 @@ class VectorUnits(Units):
     policy = Policy(("scalars", "maps"), one_ahead_if_free)
 
     def __init__(self, outputs: InStrips, channels: int, hardware: Hardware, tiling: Tiling[int] | None) -> None:
-        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs)
+        along = (self.turn.rows, self.turn.cols) if isinstance(self.turn, Turn) else (ROW, COL)
+        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs, along)
         self.groups, self.word_fill = outputs.word_groups(hardware.vector_memory.word_elements)
         self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
