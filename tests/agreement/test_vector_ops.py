@@ -93,6 +93,8 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
 @example(layer=Add("a", 9, 5, 4, other="image"), batch=1, hardware=machine(4, 4, word_elements=8))
 @example(layer=Sub("s", 3, 4, 7), batch=2, hardware=least_padding())
 @example(layer=Add("a", 1, 1, 7), batch=1, hardware=least_padding())
+@example(layer=Sub("s", 5, 3, 7), batch=1, hardware=least_padding())
+@example(layer=Add("a", 9, 4, 8), batch=1, hardware=least_padding().with_overrides(["mapping.strips=one_image"]))
 @example(layer=Add("a", 3, 4, 7), batch=8, hardware=least_padding())
 @example(layer=ScaleShift("s", 3, 4, 5), batch=8, hardware=least_padding())
 @example(layer=BatchNormGradient("g", 3, 2, 3), batch=16, hardware=least_padding())

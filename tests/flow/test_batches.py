@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,6 +125,45 @@ def test_any_pixels_share_words_where_no_window_moves(
         cycles("vector_ops", images, kind("op", channels, height, width), machine) for images in (1, batch - 1, batch)
     )
     assert all_of_them <= MOST * (fewer + one)
+
+
+@pytest.mark.parametrize("op", ["prelu", "relu", "clip"])
+@pytest.mark.parametrize(("machine", "channels", "height"), [("tpu_v4", 261, 4), ("tpu_v2_core", 96, 20)])
+def test_columns_in_lanes_take_no_more_than_channels(op: str, machine: str, channels: int, height: int) -> None:
+    """Layers of 97 columns have these in lanes, of 129 their channels; the first took twice as long, one element a
+    word.
+    """
+    kind: Any = OPS[op]
+    few, more = (cycles("vector_ops", 1, kind("op", channels, height, width), machine) for width in (97, 129))
+    assert few <= more
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_columns_in_lanes_fill_words_with_strips(batch: int) -> None:
+    """Of rows and of channels; the bus moves no more for it."""
+    layer, hardware = OPS["add"]("op", 24, 56, 56), load_hardware("tpu_v2_core")  # type: ignore[call-arg]
+    ready = prepared(layer, batch, hardware, "vector_ops")
+    assert "columns" in ready.explanation.aspects["folds"]
+    assert ready.explanation.blocking is not None
+    assert ready.explanation.blocking.word_fill >= 6
+    assert ready.program.use.hbm_write_bytes <= 1.1 * 4 * 128 * 24 * 56 * batch
+
+
+@pytest.mark.parametrize(
+    ("op", "sides", "batch"),
+    [
+        ("prelu", (5, 2, 5), 4),
+        pytest.param("prelu", (3, 3, 10), 10, marks=pytest.mark.long),
+        pytest.param("sub", (2, 10, 5), 9, marks=pytest.mark.long),
+    ],
+)
+def test_the_largest_block_is_tried_as_well(op: str, sides: tuple[int, int, int], batch: int) -> None:
+    """Estimates of few blocks are too high where the port is full; the first took 315 cycles, and 200 with an image
+    less.
+    """
+    kind: Any = OPS[op]
+    taken = [cycles("vector_ops", images, kind("op", *sides), "tiny_4x4") for images in range(1, batch + 2)]
+    assert max(more - one for one, more in pairwise(taken)) <= MOST * taken[0]
 
 
 @pytest.mark.parametrize("turned", [False, True])

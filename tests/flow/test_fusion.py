@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,16 @@ def test_a_block_with_a_residual_becomes_its_convolutions() -> None:
     assert found.inputs() == {"b": ("a",), "c": ("b",)}
     (_, residual) = found.sources()["b"]
     assert residual.names == ("a",)
+
+
+def test_layers_that_ride_may_have_lowerings_of_their_own() -> None:
+    """What the workload says of them goes with them."""
+    own = {layer.name: ("channel_first" if layer.unit == "array" else "vector_ops") for layer in RESIDUAL.layers}
+    work = replace(RESIDUAL, lowerings=own)  # type: ignore[arg-type]
+    found = fused(work, on())
+    assert found.layers == fused(RESIDUAL, on()).layers
+    assert {each.layer: each.lowering for each in found.lowerings} == {name: own[name] for name in ("a", "b", "c")}
+    assert simulate(work, on()).correct
 
 
 def test_a_layer_that_rides_is_known_by_what_bears_it() -> None:

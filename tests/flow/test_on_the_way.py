@@ -15,6 +15,7 @@ import pytest
 from tests.network.test_training import BATCH, outside, seen, values
 from tpusim import Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.flow.jobs import resolve
+from tpusim.flow.lowerings import AUTO
 from tpusim.flow.on_the_way import on_the_way
 from tpusim.network.ops.fused import TALLIES, Fused
 from tpusim.network.ops.op import OFMAP
@@ -50,6 +51,17 @@ def step(tmp_path: Path) -> Workload:
     path = tmp_path / "block.yaml"
     path.write_text(BLOCK)
     return training_step(load_workload(path, BATCH))
+
+
+def test_layers_that_become_work_on_the_way_may_have_lowerings_of_their_own(step: Workload) -> None:
+    """What the workload says of them goes with them."""
+    own = {layer.name: AUTO for layer in step.layers}
+    named = resolve(replace(step, lowerings=own), load_hardware("tiny_4x4", FUSES)).work  # type: ignore[arg-type]
+    plain = resolve(step, load_hardware("tiny_4x4", FUSES)).work
+    assert named.layers == plain.layers
+    assert len(plain.layers) < len(step.layers)
+    kept = {layer.name for layer in plain.layers}
+    assert [each.layer for each in named.lowerings] == [name for name in own if name in kept]
 
 
 def test_normalised_maps_are_not_stored(step: Workload) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tpusim.base.errors import CapacityError
@@ -143,7 +143,7 @@ class _Fusion:
                     bias = layer.name in self.workload.biases and self._has_room(layer)
                     self.riders[layer.name] = _Riders(layer, self.edges.get(layer.name, ()), layer.name, bias)
                 kept.append(layer)
-        layers = tuple(self.riders[each.name].fused if each.name in self.riders else each for each in kept)
+        layers = [self.riders[each.name].fused if each.name in self.riders else each for each in kept]
         # Layers that were left out earlier are nobody's riders, but are still read, under the names of the layers that
         # remain.
         reads = {name: self.riders[name].reads if name in self.riders else of for name, of in self.edges.items()}
@@ -157,7 +157,7 @@ class _Fusion:
         # For each layer that carries others, their names in the order in which results meet them.
         carried = ((name, tuple(each.name for each in on.apart)) for name, on in self.riders.items() if on.apart)
         riders = *self.workload.riders, *carried
-        return replace(self.workload, layers=layers, edges=edges, riders=riders, biases=biases)
+        return self.workload.made_of(layers, edges=edges, riders=riders, biases=biases)
 
     def bearers_of(self, wanted: Collection[str]) -> list[str]:
         """Layers that carry others, in order: the `wanted` ones, and those whose results these add, as their place

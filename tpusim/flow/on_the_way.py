@@ -7,7 +7,7 @@ a gradient as it goes; and leaves the sums of a channel that the next normalisat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -90,7 +90,7 @@ class _StepFusion:
             layers.append(made)
             edges[name] = reads
         phases = tuple((layer.name, self.phases[layer.name]) for layer in layers)
-        return replace(self.step, layers=tuple(layers), edges=tuple(edges.items()), phases=phases)
+        return self.step.made_of(layers, edges=tuple(edges.items()), phases=phases)
 
     # ---- what is read by whom
 

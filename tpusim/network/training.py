@@ -203,9 +203,8 @@ class _StepWriter:
             for phase in (FORWARD, UPDATE)
             for block in self.network.blocks
         )
-        own = tuple(each for each in self.network.lowerings if each.layer in self.edges)
-        return replace(
-            self.network, name=f"{self.network.name}_training", layers=tuple(self.layers), lowerings=own, biases=(),
+        return self.network.made_of(
+            self.layers, name=f"{self.network.name}_training", biases=(),
             edges=tuple(self.edges.items()), phases=tuple(self.phases.items()), blocks=tuple(blocks),
         )  # fmt: skip
 

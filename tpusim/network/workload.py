@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
@@ -444,11 +444,17 @@ class Workload:
         """Return the workload with some of its layers; edges stay as they are, also those of layers that are left
         out.
         """
-        layers = tuple(layer for layer in self.layers if keep(layer))
-        names = {layer.name for layer in layers}
+        return self.made_of(layer for layer in self.layers if keep(layer))
+
+    def made_of(self, layers: Iterable[Op], **more: Any) -> Self:
+        """Return the workload made of these layers, with `more` fields that change; lowerings and biases of layers that
+        are gone go with them.
+        """
+        kept = tuple(layers)
+        names = {layer.name for layer in kept}
         own = tuple(each for each in self.lowerings if each.layer in names)
         biases = tuple(each for each in self.biases if each in names)
-        return replace(self, layers=layers, lowerings=own, biases=biases)
+        return replace(self, **{"layers": kept, "lowerings": own, "biases": biases, **more})
 
     @property
     def narrow(self) -> tuple[str, ...]:

@@ -523,8 +523,8 @@ class MappingPolicy(FileSection):
         rows: rows of softmax and other ops of whole rows, between their stages: `kept` on the chip where they fit, or
             `read_again` for each stage.
         search: how blocks are chosen. `estimate`: by estimated cycles. `simulate`: by simulating the blocks that may be
-            the best. `auto`: by simulation where a Program has few steps or is noticeably off its estimate, else by the
-            estimate.
+            the best. `auto`: by simulation where a Program has few steps or is noticeably off its estimate, unless a
+            bound says that no block is noticeably faster; else by the estimate.
         block_m: words that a pass streams. As a pass streams all words of its block, this is a block's size as well,
             and excludes `block.rows`, `block.cols` and `block.images`.
         block_k: rows of the array that a dense pass fills, at most.

@@ -32,10 +32,14 @@ MovedBoxes: TypeAlias = tuple[int, tuple[Region, ...]]
 
 
 class Traffic:
-    """Bytes moved for boxes of maps stored as HWCN, over all strips of a shape, in whole bursts and with padding."""
+    """Bytes moved for boxes of maps stored as HWCN, over all strips of a shape, in whole bursts and with padding.
 
-    def __init__(self, hardware: Hardware, shape: InStrips | None = None) -> None:
+    Strips are `along` two axes of a map: those that go along rows and columns.
+    """
+
+    def __init__(self, hardware: Hardware, shape: InStrips | None = None, along: tuple[int, int] = (ROW, COL)) -> None:
         self.hardware, self.strips = hardware, (shape.row.strips, shape.col.strips) if shape else (1, 1)
+        self._down, self._across = (Box._fields[axis] for axis in along)
         self._known: dict[tuple[str, Box], MovedBoxes] = {}
         self._stored: dict[str, Stored] = {}
 
@@ -61,8 +65,11 @@ class Traffic:
         if found is None:
             strips: tuple[Box, ...] = (box,)
             if self.strips != (1, 1):
+                high, wide = getattr(box, self._down), getattr(box, self._across)
                 strips = tuple([
-                    box._replace(rows=shifted(box.rows, down * apart[0]), cols=shifted(box.cols, across * apart[1]))
+                    box._replace(**{
+                        self._down: shifted(high, down * apart[0]), self._across: shifted(wide, across * apart[1]),
+                    })
                     for down, across in product(*map(range, self.strips))
                 ])  # fmt: skip
             found = self._known[key] = self.moved(tensor, strips)

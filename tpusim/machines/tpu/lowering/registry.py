@@ -37,8 +37,8 @@ LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
     "zero_insertion": "lowering.transposed.ZERO_INSERTION",
     "deformable": "lowering.deformable.DEFORMABLE",
 })  # fmt: skip
-USUAL = "channel_first"
-"""The lowering of a run that names none."""
+USUAL = next(iter(LOWERINGS))
+"""The lowering of a run that names none: the first."""
 
 
 def meant(layer: Op, asked: str) -> str:

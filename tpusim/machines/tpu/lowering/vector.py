@@ -49,8 +49,12 @@ from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op, Shape
 
-FEW_TIMED = 4
-"""Most tilings from which a simulation chooses: networks have many ops of the vector unit, and most are cheap."""
+FEW_TIMED, TOO_HIGH = 4, 0.5
+"""Most tilings from which a simulation chooses: networks have many ops of the vector unit, and most are cheap.
+
+Beside them is the largest of those with an estimate of at most the share `TOO_HIGH` more than the lowest: estimates of
+few blocks are now and then too high by half.
+"""
 
 IGNORED = frozenset({
     "transformation", "k_order", "patch", "search", "multi_tile", "loop_order", "chunks", "loads", "fetch", "layout",
@@ -169,7 +173,8 @@ class VectorUnits(Units):
     policy = Policy(("scalars", "maps"), one_ahead_if_free)
 
     def __init__(self, outputs: InStrips, channels: int, hardware: Hardware, tiling: Tiling[int] | None) -> None:
-        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs)
+        along = (self.turn.rows, self.turn.cols) if isinstance(self.turn, Turn) else (ROW, COL)
+        self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs, along)
         self.groups, self.word_fill = outputs.word_groups(hardware.vector_memory.word_elements)
         self._extents = outputs.row.extent, outputs.col.extent, self.groups
         self.portions = portions(channels, hardware.lanes)
@@ -211,16 +216,26 @@ class VectorUnits(Units):
         wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
         sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
         every = (self._tiling(*each) for each in sizes)
-        costs = [(self.cycles(each), each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)]
-        most = min(cost for cost, _ in costs) * (1 + self.close)
-        _, chosen = max((each for each in costs if each[0] <= most), key=lambda each: each[1].psum_words)
-        # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
-        costs.sort(key=lambda each: (each[1] is not chosen, each[0]))
+        costs = {each: self.cycles(each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)}
+        lowest = min(costs.values())
+
+        def largest(share: float) -> Tiling[int]:
+            """The largest block of those with at most so much more than the lowest estimate."""
+            near = (each for each, cost in costs.items() if cost <= lowest * (1 + share))
+            return max(near, key=lambda each: each.psum_words)
+
+        chosen, doubted = largest(self.close), largest(TOO_HIGH)
         if self.hardware.mapping.search != "simulate":
-            return (Ranked(costs[0][1], 0.0, partial(float, costs[0][0])),)
+            return (Ranked(chosen, 0.0, partial(float, costs[chosen])),)
+        # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
+        by_cost = sorted(costs, key=lambda each: (each is not chosen, costs[each]))
         least, blocks = self.least, max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // len(self.portions))
-        few = islice(((cost, each) for cost, each in costs if each.blocks <= blocks), FEW_TIMED)
-        return tuple([Ranked(each, least, partial(float, cost), expected=cost) for cost, each in few])
+        few = [*islice((each for each in by_cost if each.blocks <= blocks), FEW_TIMED)]
+        expected = {**costs, doubted: lowest}
+        return tuple([
+            Ranked(each, least, partial(float, costs[each]), expected=expected[each])
+            for each in dict.fromkeys((*few, doubted))
+        ])  # fmt: skip
 
     @property
     def least(self) -> float:

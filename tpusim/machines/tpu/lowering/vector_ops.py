@@ -179,19 +179,19 @@ class _PointByPoint(VectorUnits):
 
     @cached_property
     def any_strips(self) -> bool:
-        """Whether strips may share words: maps lie as they come, all are cut alike, and no window reaches beyond."""
-        turned = self.turn not in (Turn(), IMAGES_IN_LANES) or self.moved
+        """Whether strips may share words: nothing is moved, all maps are cut alike, and no window reaches beyond."""
+        turned = self.turn not in (Turn(), IMAGES_IN_LANES, COLUMNS_IN_LANES) or self.moved
         apart = any(each.share[ROW] > 1 or each.share[COL] > 1 for each in self.maps)
         return not (turned or apart or any(axis.ends != (0, 0) for axis in self.layer.axes))
 
     def _outputs(self) -> Maps:
         """The outputs, cut into the strips that fill words best where any may."""
         _, high, wide, images = self.shapes[OFMAP]
-        # Only maps that lie as they come can be cut by rows and columns.
         row, col = (MapAxis(each.size, each.kernel, each.stride, each.ends, each.dilation) for each in self.layer.axes)
         if self.turn not in (Turn(), IMAGES_IN_LANES) or self.moved:
+            # Windows are along axes that lie as they come.
             one = MapAxis(high, 1, 1, (0, 0), 1)
-            return Maps(images, row if self.layer.along_channels else one, replace(one, size=wide))
+            row, col = row if self.layer.along_channels else one, replace(one, size=wide)
         if not self.any_strips:
             return Maps(images, row, col)
         return Maps(images, *in_strips(row, col, images, self.hardware))
