@@ -313,7 +313,7 @@ def test_the_estimate_is_about_what_auto_takes(monkeypatch: pytest.MonkeyPatch) 
     layer, hardware = Gemm("many_passes", m=64, n=512, k=1024), load_hardware("tpu_v2", {"array.size": 16})
     monkeypatch.setitem(LOWERINGS, OTHER, LOWERINGS[FIRST])
     # The other would take the Program of the first.
-    monkeypatch.setattr(drafts, "MOST_ROWS", 0)
+    monkeypatch.setattr(drafts, "LONGEST", 0)
     estimate = need_of(AskedJob(Job(layer, 1, AUTO), hardware, check=False)).total
     tracemalloc.start()
     ready = prepared(layer, 1, hardware, AUTO)
