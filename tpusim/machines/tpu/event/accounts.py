@@ -138,17 +138,15 @@ def waiting(held: Track, rows: Records, since: str) -> Slices:
     return _slices(held.kinds[at], starts, ends - starts, rows["step"][each])
 
 
-def bus(moves: Records) -> Slices:
-    """Slices of a bus, transfer by transfer."""
+def bus(moves: Records) -> Iterator[Slices]:
+    """Slices of a bus, transfer by transfer, kind by kind: of millions of transfers not all at once."""
     waits = moves["ended"] - moves["start"] - moves["busy"]
     moving, step = moves["stalled"] + waits, moves["step"]
-    return _joined(
-        _between(BLOCKED, moves, "free", "ready"),
-        _between(PORT_STALL, moves, "ready", "start"),
-        _between(BUSY, moves, "start", "stalled"),
-        _slices(PORT_STALL, moves["stalled"], waits, step),
-        _slices(BUSY, moving, moves["ended"] - moving, step),
-    )
+    yield _between(BLOCKED, moves, "free", "ready")
+    yield _between(PORT_STALL, moves, "ready", "start")
+    yield _between(BUSY, moves, "start", "stalled")
+    yield _slices(PORT_STALL, moves["stalled"], waits, step)
+    yield _slices(BUSY, moving, moves["ended"] - moving, step)
 
 
 def _slices(state: int | Cycles, starts: Cycles, cycles: Cycles, steps: Cycles) -> Slices:
@@ -173,11 +171,12 @@ def _use(slices: Slices) -> Counter[str]:
     return Counter({name: int(each) for name, each in zip(STATES, sums, strict=True)})
 
 
-def _cut(slices: Slices, cuts: Cycles) -> list[Counter[str]]:
-    """Cycles between each cut and the next, by state."""
+def _cut(parts: Iterable[Slices], cuts: Cycles) -> list[Counter[str]]:
+    """Cycles between each cut and the next, by state, of slices in parts."""
     if len(cuts) == 2:
-        return [_use(slices)]
+        return [_sum(map(_use, parts))]
     found: list[Counter[str]] = [Counter() for _ in cuts[1:]]
+    slices = _joined(*parts)
     slices = slices[:, slices[2] > 0]
     slices = slices[:, np.argsort(slices[1])]
     for state, name in enumerate(STATES):
@@ -287,21 +286,19 @@ class ArrayLog:
 
     # ---- accounts
 
-    def waits(self, held: Track) -> Slices:
+    def waits(self, held: Track) -> Iterator[Slices]:
         """Slices of an array that waits, or stands by while the vector unit works; `held` tells what holds transfers
         when.
         """
         passes, works, cleared = self.passes, self.works, self.passes["cleared"]
-        return _joined(
-            waiting(held, passes, "ended"),
-            _between(WAITING_WEIGHTS, passes, "filled", "loaded"),
-            _between(BLOCKED, passes, "loaded", "cleared"),
-            _slices(passes["cause"], cleared, passes["start"] - 1 - cleared, passes["step"]),
-            waiting(held, works, "ended"),
-            _between(WAITING_WEIGHTS, works, "filled", "loaded"),
-            _between(BLOCKED, works, "loaded", "issued"),
-            _between(VECTOR_WORK, works, "issued", "done"),
-        )
+        yield waiting(held, passes, "ended")
+        yield _between(WAITING_WEIGHTS, passes, "filled", "loaded")
+        yield _between(BLOCKED, passes, "loaded", "cleared")
+        yield _slices(passes["cause"], cleared, passes["start"] - 1 - cleared, passes["step"])
+        yield waiting(held, works, "ended")
+        yield _between(WAITING_WEIGHTS, works, "filled", "loaded")
+        yield _between(BLOCKED, works, "loaded", "issued")
+        yield _between(VECTOR_WORK, works, "issued", "done")
 
     def systolic_array_use(self, held: Track, cuts: Cycles) -> list[Counter[str]]:
         """Cycles of the array between each cut and the next: it waits, or frames of its passes go on."""
@@ -341,27 +338,25 @@ class ArrayLog:
         first = cuts.searchsorted(begins, "right")
         over = cuts.searchsorted(begins + counts * self.frame["period"] + self.lost) > first
         whole = {state: np.where(over, 0, cycles) for state, cycles in uses.items()}
-        return _sums(_cut(slices(over), cuts), _between_cuts(whole, first, cuts))
+        return _sums(_cut([slices(over)], cuts), _between_cuts(whole, first, cuts))
 
     def preload_use(self, held: Track, cuts: Cycles) -> list[Counter[str]]:
         """Cycles of the weight path between each cut and the next."""
         if len(cuts) > 2:
-            return _cut(self.preloading(held), cuts)
-        columns, loads, use = self.log.columns, self.loads, _use(self._ahead_of_preloads(held))
+            return _cut([self.preloading(held)], cuts)
+        columns, loads, use = self.log.columns, self.loads, _sum(map(_use, self._ahead_of_preloads(held)))
         biases = columns.loads["bias"][columns.rows["recipe"][loads["step"]]]
         busy = len(loads) * self.hardware.preload_cycles + BIAS_CYCLES * int(biases.sum())
         use["busy"] += busy
         use["port_stall"] += int((loads["last"] - loads["start"]).sum()) - busy
         return [use]
 
-    def _ahead_of_preloads(self, held: Track) -> Slices:
+    def _ahead_of_preloads(self, held: Track) -> Iterator[Slices]:
         """Slices of the weight path until the port is asked for weights."""
         loads, filled = self.loads, np.maximum(self.loads["ready"], self.loads["filled"])
-        return _joined(
-            _between(BLOCKED, loads, "free", "ready"),
-            waiting(held, loads, "ready"),
-            _slices(BLOCKED, filled, loads["start"] - filled, loads["step"]),
-        )
+        yield _between(BLOCKED, loads, "free", "ready")
+        yield waiting(held, loads, "ready")
+        yield _slices(BLOCKED, filled, loads["start"] - filled, loads["step"])
 
     # ---- tracks
 
@@ -375,7 +370,7 @@ class ArrayLog:
         step = np.broadcast_to(self.loads["step"][:, None], there.shape)[there]
         before, read, entered = before[there], self.reads[there], entered[there]
         return _joined(
-            self._ahead_of_preloads(held),
+            *self._ahead_of_preloads(held),
             _slices(PORT_STALL, before, read - before, step),
             _slices(BUSY, read, entered - read, step),
         )
@@ -386,7 +381,7 @@ class ArrayLog:
         yield "stream", Track.of([self._words("stream", 0)])
         yield (
             "systolic_array",
-            Track.in_order(STATES, *_joined(self.waits(held), self._busy(self._within(span, -1, self.frames)))),
+            Track.in_order(STATES, *_joined(*self.waits(held), self._busy(self._within(span, -1, self.frames)))),
         )
         yield "drain", Track.of([self._words("drain", self.frame["result_delay"])])
         adding = (
@@ -497,7 +492,7 @@ class Recording:
         span = range(first, self.cycles if stop is None else stop)
         log, held = self.log, holding(self.log.queue)
         tracks = {
-            **{name: Track.in_order(STATES, *bus(log.on_bus(name))) for name in log.buses},
+            **{name: Track.in_order(STATES, *_joined(*bus(log.on_bus(name)))) for name in log.buses},
             # Two transfers may be under way at once, but not three.
             **{f"dma_{turn}": _transfers(log, log.queue[turn::2], self.program) for turn in (0, 1)},
             "queue": held,
