@@ -118,9 +118,11 @@ def test_what_is_found_has_a_line_of_the_page(site: Path, asked: str) -> None:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"{(site / 'search.html').as_uri()}?q={asked.replace(' ', '+')}")
         page.wait_for_selector("ul.search li .search-line")
-        found = page.locator("ul.search > li")
-        lines = page.locator("ul.search > li > .search-line").all_inner_texts()
-        assert len(lines) == found.count() >= 1
+        # What is found, and the line of each, comes one by one.
+        every, told = "ul.search > li", "ul.search > li > .search-line"
+        count = "each => document.querySelectorAll(each).length"
+        page.wait_for_function(f"([every, told]) => ({count})(every) === ({count})(told)", arg=[every, told])
+        lines = page.locator(told).all_inner_texts()
         assert any(word in lines[0].lower() for word in asked.lower().split())
         assert max(map(len, lines)) < 300
         assert complaints == []
