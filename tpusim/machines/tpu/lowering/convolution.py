@@ -60,7 +60,7 @@ Load = tuple[int, int, int]
 
 
 LONG = 2_000
-"""Stages of a layer whose loop may be written turn by turn as the last, which saves nothing in shorter ones."""
+"""Fewest stages of a layer whose turns may be copied; of fewer stages that would save little."""
 
 
 class Convolution(Units):
@@ -426,8 +426,8 @@ def _of_any(
     hardware: Hardware,
     tile: tuple[int, int],
 ) -> float:
-    """Least cycles of whichever tiling of a shape, in whichever strips; 0 if the choice of a poorer machine, which may
-    be a little faster at any time, is to be timed, too.
+    """Cycles that no tiling of a shape can beat, in any strips; 0 if the choice of a poorer machine is timed, too, as
+    that may be a little faster than a choice close to this bound.
     """
     if next(hardware.poorer(), None):
         return 0.0

@@ -83,13 +83,13 @@ class _Written:
     def with_copies(self, pairs: int) -> Rows:
         """The rows, with copies in all gaps."""
         more = [[pairs * each for each in loop.gap.since(loop.last)] for loop in self.loops]
-        # By how much all is later that stands behind so many gaps.
+        # How much later a row, a slot, an origin or a wait stands, by the number of gaps ahead of it.
         later = dict(zip(Lengths._fields, np.cumsum([[0] * len(Lengths._fields), *more], axis=0).T, strict=True))
         behind = np.searchsorted([loop.gap.rows for loop in self.loops], np.arange(len(self.table)), side="right")
         table, arrays = self.table.copy(), dict(self.arrays)
         for name, kind in _PLACES.items():
             table[name] += np.where(table[name] >= 0, later[kind][behind], 0).astype(np.int32)
-        # Whoever waits across a gap for the pair ahead of it waits for the last of the copies.
+        # A row behind a gap that waits for the pair ahead of the gap waits for the last copy of that pair.
         passed = np.searchsorted([loop.last.rows for loop in self.loops], arrays["waits"], side="right")
         arrays["waits"] = arrays["waits"] + later["rows"][np.minimum(passed, behind[self.waiting])]
         times = np.arange(1, pairs + 1)[:, np.newaxis]
@@ -125,10 +125,10 @@ def _pairs(loop: Loop, array: NDArray[Any], kind: str) -> list[NDArray[Any]]:
 
 
 def _in_line(pairs: Sequence[Numbers], times: int) -> bool:
-    """Whether elements of the third pair lie as many times as far from the second as those from the first.
+    """Whether each element moves by one step from the first pair to the second, and by `times` steps to the third.
 
-    What lags behind its turn is of a turn ahead of the gap, and what is brought early for the turn behind it is of that
-    one: they are set to where they are once the gap is filled.
+    A spill behind the gap may leave a result of the turn ahead of it, and a load ahead of the gap may bring data for
+    the turn behind it. Their elements are set to where they lie once the gap is filled.
     """
     first, second, third = pairs
     step, beyond = second - first, third - second

@@ -64,9 +64,9 @@ _SECTION = "section_passes", "section_words"
 class Ranked(NamedTuple):
     """A tiling with the `least` cycles that it can take and its `estimate`.
 
-    `floor` gives the least cycles of every tiling whose array takes some share of this one's cycles; `of_any` those of
-    whichever tiling of the layer, 0 where nobody knows. Among several, the tiling that is `expected` to take the fewest
-    cycles comes first.
+    `floor` gives the least cycles of every tiling whose array takes some share of this one's cycles; `of_any` gives
+    cycles that no tiling of the layer can beat, 0 where nobody knows. Among several, the tiling that is `expected` to
+    take the fewest cycles comes first.
     """
 
     tiling: Tiling[int]
@@ -372,8 +372,8 @@ class Bound:
         return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
 
     def of_any(self) -> float:
-        """Least cycles of whichever candidate, without a look at any: those of all streams behind the first weights, or
-        of every tensor on the bus once.
+        """Cycles that no candidate can beat, without a look at any: all streams behind the first weights, or every
+        tensor on the bus once.
 
         Of steps of a pipeline less is known: the ifmap may stay on chip.
         """
