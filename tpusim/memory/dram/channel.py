@@ -184,7 +184,7 @@ def _commands(rules: Rules, m: Numbers, groups: Numbers, banks: Numbers, request
             m[HITTING] = _column(rules, m, groups, bank, requests, b, first, now)
         else:
             if bank[OPEN] < 0:
-                bank[OPEN], bank[USED] = requests[ROW, bank[QUEUE + bank[HEAD]]], 0
+                bank[OPEN], bank[USED] = requests[bank[QUEUE + bank[HEAD]], ROW], 0
                 m[ACTS + m[FIRST_ACT]] = now
                 m[FIRST_ACT] = (m[FIRST_ACT] + 1) & 3
                 m[ACTIVATES] += 1
@@ -286,8 +286,8 @@ def _column(
     m[WRITE_BURSTS if write else READ_BURSTS] += 1
     done = now + (rules.write_cycles if write else rules.read_cycles)
     while request >= 0:
-        requests[DONE, request] = done
-        request = requests[MERGED, request]
+        requests[request, DONE] = done
+        request = requests[request, MERGED]
     again = remove(rules, bank, requests, position, write)
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
         # The bank has no more work: the last active bank takes its place in the list.

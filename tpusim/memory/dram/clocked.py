@@ -177,7 +177,7 @@ class Clocked:
 
         Raises InputError, see `rules.transfer`.
         """
-        rows = np.ascontiguousarray(transfer(self._mapping, addresses, write, times)[0].T)
+        rows = transfer(self._mapping, addresses, write, times)[0]
         busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
         self.requested = self.requested.and_also(rows[:, WRITE], int(busiest))
         waiting, requests = self._every.waiting, self._every.requests

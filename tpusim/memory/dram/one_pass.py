@@ -64,14 +64,14 @@ class OnePass:
         Raises InputError, see `rules.transfer`.
         """
         requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
-        self.requested = self.requested.and_also(requests[WRITE], busiest)
+        self.requested = self.requested.and_also(requests[:, WRITE], busiest)
         if requests.size:
             last, taken = self._last
             begin = max(last, start)
             already = taken if begin == last else 0
             cycle, count = _serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
             self._last = int(cycle), int(count)
-        return Served(requests[ACCEPTED], requests[DONE])
+        return Served(*np.ascontiguousarray(requests[:, [ACCEPTED, DONE]].T))
 
     def counts(self, before: int = 0) -> Counts:
         """Counts of the events in each channel up to its last column command, and refreshes up to cycle `before`.
@@ -79,7 +79,7 @@ class OnePass:
         The state is copied: the next transfer may still begin earlier.
         """
         state = ControllerState(*(each.copy() for each in self._state))
-        _settle(self._rules, state, np.empty((REQUEST_SIZE, 0), np.int64), before)
+        _settle(self._rules, state, np.empty((0, REQUEST_SIZE), np.int64), before)
         return Counts(*state.channels[:, COUNTED : COUNTED + len(Counts._fields)].T)
 
 
@@ -104,14 +104,14 @@ def _serve(
         # Reads that were done before this cycle no longer count against the limit.
         reads, flying = flying, 0
         for place in range(reads):
-            done = requests[DONE, flight[place]]
+            done = requests[flight[place], DONE]
             if done < 0 or done >= cycle:
                 flight[flying] = flight[place]
                 flying += 1
         upcoming, left, taken, flying = _accept(
             rules, state, requests, cycle, window, left, upcoming, taken, flight, flying
         )
-        if left == 0 and upcoming == requests.shape[1]:
+        if left == 0 and upcoming == len(requests):
             break
         if taken == rules.per_cycle:
             cycle += 1
@@ -137,18 +137,18 @@ def _accept(
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Accept as many of the oldest requests as possible in one cycle: those of the window, and those that move up."""
     left = place = 0
-    while taken < rules.per_cycle and (place < held or (upcoming < requests.shape[1] and left < len(window))):
+    while taken < rules.per_cycle and (place < held or (upcoming < len(requests) and left < len(window))):
         request = window[place] if place < held else upcoming
         upcoming += place >= held
         place += 1
-        c, read = requests[CHANNEL, request], requests[WRITE, request] == 0
+        c, read = requests[request, CHANNEL], requests[request, WRITE] == 0
         m = state.channels[c]
-        coming = requests[TIME, request] <= cycle and not (read and 0 < rules.outstanding <= flying)
+        coming = requests[request, TIME] <= cycle and not (read and 0 < rules.outstanding <= flying)
         # A channel advances lazily, when the room in its queues is asked for.
         if coming and m[NEXT] < cycle:
             advance(rules, state, requests, c, cycle, 0, 0, 0)
         if coming and m[READS if read else WRITES] < rules.waiting:
-            requests[ACCEPTED, request] = cycle
+            requests[request, ACCEPTED] = cycle
             take_in(rules, m, state.banks[c], requests, request, cycle)
             taken += 1
             if read and rules.outstanding:
@@ -181,22 +181,22 @@ def _possible(
     # One waiting request, the common case of a long transfer, needs no search over channels.
     if len(window) == 1 and not limited:
         request = window[0]
-        if requests[TIME, request] > cycle:
-            return int(requests[TIME, request])
-        c, write, room = requests[CHANNEL, request], requests[WRITE, request], rules.waiting
+        if requests[request, TIME] > cycle:
+            return int(requests[request, TIME])
+        c, write, room = requests[request, CHANNEL], requests[request, WRITE], rules.waiting
         advance(rules, state, requests, c, FAR, room * (1 - write), room * write, 0)
         return int(state.channels[c, CLOCK])
     wanted[:] = 0
     for request in window:
-        write = requests[WRITE, request]
-        if requests[TIME, request] > cycle:
-            best = min(best, requests[TIME, request])
+        write = requests[request, WRITE]
+        if requests[request, TIME] > cycle:
+            best = min(best, requests[request, TIME])
         elif write or not limited:
-            wanted[requests[CHANNEL, request], write] = 1
+            wanted[requests[request, CHANNEL], write] = 1
     while True:
         for request in flight if limited else flight[:0]:
-            if requests[DONE, request] >= 0:
-                best = min(best, requests[DONE, request] + 1)
+            if requests[request, DONE] >= 0:
+                best = min(best, requests[request, DONE] + 1)
         none = len(state.channels)
         c, soonest, until = none, best - 1, best - 1
         for other in range(len(state.channels)):

@@ -48,8 +48,8 @@ def look(rules: Rules, bank: Numbers, requests: Numbers) -> None:
     read = write = -1
     for position in range(bank[LENGTH] if row >= 0 else 0):
         request = bank[head + position]
-        if requests[ROW, request] == row:
-            if requests[WRITE, request]:
+        if requests[request, ROW] == row:
+            if requests[request, WRITE]:
                 write = position if write < 0 else write
             else:
                 read = position if read < 0 else read
@@ -81,8 +81,8 @@ def _append(rules: Rules, bank: Numbers, requests: Numbers, request: int) -> Non
         bank[HEAD] = 0
     bank[QUEUE + bank[HEAD] + length] = request
     bank[LENGTH] = length + 1
-    hit = WRITE_HIT if requests[WRITE, request] else READ_HIT
-    if bank[OPEN] >= 0 and requests[ROW, request] == bank[OPEN] and bank[hit] < 0:
+    hit = WRITE_HIT if requests[request, WRITE] else READ_HIT
+    if bank[OPEN] >= 0 and requests[request, ROW] == bank[OPEN] and bank[hit] < 0:
         bank[hit] = length
     _may_close(rules, bank)
 
@@ -105,7 +105,7 @@ def remove(rules: Rules, bank: Numbers, requests: Numbers, position: int, write:
     bank[hit] = -1
     for place in range(position, bank[LENGTH] if bank[OPEN] >= 0 else 0):
         request = bank[head + place]
-        if requests[ROW, request] == bank[OPEN] and requests[WRITE, request] == write:
+        if requests[request, ROW] == bank[OPEN] and requests[request, WRITE] == write:
             bank[hit] = place
             break
     _may_close(rules, bank)
@@ -135,15 +135,15 @@ def take_one(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers) -> tup
     if request == FAR:
         m[MAY_MOVE] = 0
         return -1, False
-    b = requests[BANK, request]
+    b = requests[request, BANK]
     bank = banks[b]
-    if requests[WRITE, request]:
+    if requests[request, WRITE]:
         m[WRITES] -= 1
         m[DRAIN] -= 1
-        bank[FIRST_WRITE] = requests[BEHIND, request]
+        bank[FIRST_WRITE] = requests[request, BEHIND]
     else:
         m[READS] -= 1
-        bank[FIRST_READ] = requests[BEHIND, request]
+        bank[FIRST_READ] = requests[request, BEHIND]
     m[QUEUED] += 1
     _append(rules, bank, requests, request)
     return int(b), waiting > 1 or (_waits(bank) and bank[LENGTH] < rules.depth)
@@ -178,43 +178,43 @@ def _pending(m: Numbers, banks: Numbers, requests: Numbers, request: int, write:
     # Bursts of a transfer that only ascends are all different: nothing can be shared.
     if m[DISTINCT]:
         return -1
-    burst, bank = requests[BURST, request], banks[requests[BANK, request]]
+    burst, bank = requests[request, BURST], banks[requests[request, BANK]]
     head = QUEUE + bank[HEAD]
     for place in range(head, head + bank[LENGTH]):
-        if requests[BURST, bank[place]] == burst and requests[WRITE, bank[place]] == write:
+        if requests[bank[place], BURST] == burst and requests[bank[place], WRITE] == write:
             return int(bank[place])
     other = bank[FIRST_WRITE if write else FIRST_READ]
-    while other >= 0 and requests[BURST, other] != burst:
-        other = requests[BEHIND, other]
+    while other >= 0 and requests[other, BURST] != burst:
+        other = requests[other, BEHIND]
     return int(other)
 
 
 @inlined
 def take_in(rules: Rules, m: Numbers, banks: Numbers, requests: Numbers, request: int, cycle: int) -> None:
     """Accept a request: it waits, or a pending request serves it, too."""
-    write, now = requests[WRITE, request], max(cycle, m[CLOCK])
+    write, now = requests[request, WRITE], max(cycle, m[CLOCK])
     m[MAY_MOVE] = 1
-    if requests[FINAL, request]:
+    if requests[request, FINAL]:
         m[COMPLETE] = 1
         m[NEXT] = min(m[NEXT], now)
     if not write and _pending(m, banks, requests, request, 1) >= 0:
-        requests[DONE, request] = cycle + 1
+        requests[request, DONE] = cycle + 1
         return
     other = _pending(m, banks, requests, request, write)
     if other >= 0:
-        requests[MERGED, request] = requests[MERGED, other]
-        requests[MERGED, other] = request
+        requests[request, MERGED] = requests[other, MERGED]
+        requests[other, MERGED] = request
         return
-    bank = banks[requests[BANK, request]]
+    bank = banks[requests[request, BANK]]
     if bank[LENGTH] == 0 and bank[FIRST_READ] < 0 and bank[FIRST_WRITE] < 0:
-        m[BANKS_ACTIVE + m[ACTIVE]] = requests[BANK, request]
+        m[BANKS_ACTIVE + m[ACTIVE]] = requests[request, BANK]
         m[ACTIVE] += 1
     # The request goes behind those that wait for its bank already.
     first, last = (FIRST_WRITE, LAST_WRITE) if write else (FIRST_READ, LAST_READ)
     if bank[first] < 0:
         bank[first] = request
     else:
-        requests[BEHIND, bank[last]] = request
+        requests[bank[last], BEHIND] = request
     bank[last] = request
     m[WRITES if write else READS] += 1
     if write or bank[LENGTH] < rules.depth:

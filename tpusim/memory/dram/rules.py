@@ -138,7 +138,7 @@ def part(function: F) -> F:
     return compiled(function, (_DRAM,), _DRAM, _nrt=False, forceinline=True)
 
 
-# A request is a column of the table: its place, and its address in bursts; whether it writes, and whether it is the
+# A request is a row of the table: its place, and its address in bursts; whether it writes, and whether it is the
 # last of its channel; its earliest cycle; two fields that each model uses in its own way; the cycles in which it was
 # accepted and done (-1: not yet).
 CHANNEL, BANK, ROW, BURST, WRITE, FINAL, TIME, MODELS_OWN, ACCEPTED, DONE = *range(8), 9, 10
@@ -202,7 +202,7 @@ class Places(NamedTuple):
 def places(mapping: AddressMapping, addresses: Numbers) -> Places:
     """Places of bytes at `addresses`, int64[n]. Raises InputError for addresses below 0."""
     requests, _, _ = transfer(mapping, addresses, False, None)
-    return Places(*requests[[CHANNEL, BANK, ROW, BURST]])
+    return Places(*requests[:, [CHANNEL, BANK, ROW, BURST]].T)
 
 
 def transfer(
@@ -211,7 +211,7 @@ def transfer(
     """The requests of a transfer of n bursts, none accepted yet.
 
     Takes `addresses` in bytes, int64[n]; `write`, one value or bool[n]; `times`, int64[n], the memory cycles before
-    which requests are not accepted. Returns the table of requests, int64[REQUEST_SIZE, n]; whether bursts ascend, which
+    which requests are not accepted. Returns the table of requests, int64[n, REQUEST_SIZE]; whether bursts ascend, which
     means that none comes twice; and the number of requests in the busiest channel.
 
     Raises:
@@ -224,7 +224,7 @@ def transfer(
         raise InputError(_ADDRESSES)
     if (times is not None and earliest.shape != given.shape) or writes.size not in (1, given.size):
         raise InputError(_ORDER)
-    requests = np.empty((REQUEST_SIZE, given.size), np.int64)
+    requests = np.empty((given.size, REQUEST_SIZE), np.int64)
     found, by_channel = np.zeros(len(FIELDS), np.int64), np.zeros((2, mapping.channels), np.int64)
     lowest, ordered, ascending = _fill(requests, given, writes, earliest, mapping.cuts, found, by_channel)
     if lowest < 0:
@@ -260,15 +260,15 @@ def _fill(
         if len(times):
             ordered = ordered and times[at] >= earliest
             earliest = times[at]
-        requests[CHANNEL, at], requests[BANK, at], requests[ROW, at] = found[_CHANNEL], found[_BANK], found[_ROW]
-        requests[BURST, at], requests[WRITE, at], requests[TIME, at] = burst, writes[0 if one else at], earliest
-        requests[FINAL, at], requests[MODELS_OWN, at], requests[MODELS_OWN + 1, at] = 0, -1, -1
-        requests[ACCEPTED, at], requests[DONE, at] = -1, -1
+        requests[at, CHANNEL], requests[at, BANK], requests[at, ROW] = found[_CHANNEL], found[_BANK], found[_ROW]
+        requests[at, BURST], requests[at, WRITE], requests[at, TIME] = burst, writes[0 if one else at], earliest
+        requests[at, FINAL], requests[at, MODELS_OWN], requests[at, MODELS_OWN + 1] = 0, -1, -1
+        requests[at, ACCEPTED], requests[at, DONE] = -1, -1
         last[found[_CHANNEL]] = at
         counts[found[_CHANNEL]] += 1
         ascending = ascending and burst > before
         before = burst
     for c in range(len(last)):
         if counts[c]:
-            requests[FINAL, last[c]] = 1
+            requests[last[c], FINAL] = 1
     return lowest, ordered, ascending

@@ -93,7 +93,7 @@ def serve(program: Program, run: LoopRun, hbm: BankedHbm, status: int) -> None:
     """Have a DRAM with banks serve the next transfer, or store it."""
     state, dma = run.state, run.state.dma[0]
     log = state.moves[dma.transfer]
-    step, start = program.rows[log.step], int(log.start)
+    step, start = program.rows.located(log.step), int(log.start)
     assert isinstance(step, Transfer)
     words = slice(step.words)
     if status == STORE:

@@ -7,6 +7,8 @@ from functools import cache, cached_property, lru_cache
 from itertools import accumulate, groupby, product
 from math import ceil, prod
 
+import numpy as np
+
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, Along, Coordinates, Tensor, Transfer
@@ -239,12 +241,16 @@ class TransferRuns:
         use.
         """
         found: dict[Tensor, dict[tuple[Along, ...], dict[_Held, None]]] = {}
-        for step in self.program.rows:
-            if isinstance(step, Transfer) and self._as_read(step.tensor):
-                of_lanes = found.setdefault(step.tensor, {})
-                for part in step.parts:
-                    # A dict as an ordered set: parts used twice count once.
-                    of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
+        rows = self.program.rows
+        read = [isinstance(each, Transfer) and self._as_read(each.tensor) for each in rows.recipes]
+        moves = map(rows.located, np.flatnonzero(np.array(read)[rows.table["recipe"]]).tolist())
+        # Rows that do the same in the same place are one object.
+        for step in {id(step): step for step in moves}.values():
+            assert isinstance(step, Transfer)
+            of_lanes = found.setdefault(step.tensor, {})
+            for part in step.parts:
+                # A dict as an ordered set: parts used twice count once.
+                of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
         ahead: dict[str, dict[_Held, int]] = {}
         for tensor, of_lanes in found.items():
             parts = [held for each in of_lanes.values() for held in each]

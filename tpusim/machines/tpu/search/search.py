@@ -111,9 +111,9 @@ def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candid
     candidates, tiling = _chosen(of(cut, hardware))
     bound = Bound(candidates)
     # An estimate is no lower than the bound.
-    least, estimate = bound.alone(tiling), float(candidates.estimate(tiling))
-    first = Ranked(tiling, least, partial(float, max(estimate, least)), candidates.floor, of_any=bound.of_any)
-    return Searched(_on_a_pipe(candidates, first), candidates, bound)
+    least, estimate = bound.alone(tiling), max(float(candidates.estimate(tiling)), bound.piped.alone(tiling))
+    first = Ranked(tiling, least, partial(float, estimate), candidates.floor, of_any=bound.of_any)
+    return Searched(first, candidates, bound)
 
 
 def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> Tiling[int]:
@@ -193,8 +193,7 @@ def ranked(searched: Searched) -> tuple[Ranked, ...]:
             held[each.tiling.outputs] += 1
     found.sort(key=attrgetter("expected"))
     beyond = max(first.estimate() - first.least, 0)
-    timed = (_on_a_pipe(candidates, each) for each in found[:MOST_TIMED])
-    return (first._replace(expected=first.least + BELIEVED * beyond), *timed)
+    return (first._replace(expected=first.least + BELIEVED * beyond), *found[:MOST_TIMED])
 
 
 def every(candidates: Candidates) -> tuple[Ranked, ...]:
@@ -244,15 +243,7 @@ def _distinct(candidates: Candidates, bound: Bound, but: Iterable[str], most: in
         if key not in known:
             known.add(key)
             least, estimated, expected = costs
-            yield Ranked(tiling, least, partial(float, max(estimated, least)), candidates.floor, expected)
-
-
-def _on_a_pipe(candidates: Candidates, one: Ranked) -> Ranked:
-    """A tiling with its estimate where HBM is a pipe: a DRAM must not change the choice of tilings to simulate."""
-    if not candidates.hardware.hbm.dram:
-        return one
-    estimate = max(float(candidates.estimate(one.tiling)), Bound(candidates.piped).alone(one.tiling))
-    return one._replace(estimate=partial(float, estimate))
+            yield Ranked(tiling, least, partial(float, estimated), candidates.floor, expected)
 
 
 def _in_order(candidates: Candidates, bound: Bound) -> Iterator[tuple[Tiling[int], float, float, float]]:
@@ -273,6 +264,7 @@ def _in_order(candidates: Candidates, bound: Bound) -> Iterator[tuple[Tiling[int
     least, guessed = bound.cycles(tilings), candidates.estimate(tilings)
     # Beside chunks, all were compared as chunks are, which hide nothing behind the next block.
     estimated = np.concatenate([candidates.estimate(kind) for kind in kinds]) if len(kinds) > 1 else guessed
+    estimated = np.maximum(estimated, least if bound.piped is bound else bound.piped.cycles(tilings))
     expected = least + BELIEVED * np.maximum(guessed - least, 0)
     order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, expected // (least.min() * ALIKE)))
     costs = (each[order].tolist() for each in (least, estimated, expected))
@@ -321,6 +313,11 @@ class Bound:
         self._unpacking = float(hardware.vector_unit.unpack_cycles) / in_a_word
         self._axes = (self.shape.row, self.chunk.tap_rows), (self.shape.col, self.chunk.tap_cols)
         self._count = cache(lambda counting, at, size: counting(self._axes[at][0], size, self._axes[at][1]))
+
+    @cached_property
+    def piped(self) -> Bound:
+        """The bound where HBM is a pipe: a DRAM must not change which tilings are expected to be fast."""
+        return Bound(self.of.piped) if self.hardware.hbm.dram else self
 
     def cycles(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Least cycles of every candidate: no run takes fewer."""
