@@ -177,9 +177,8 @@ class Clocked:
 
         Raises InputError, see `rules.transfer`.
         """
-        rows = transfer(self._mapping, addresses, write, times)[0]
-        busiest = np.bincount(rows[:, CHANNEL]).max(initial=0)
-        self.requested = self.requested.and_also(rows[:, WRITE], int(busiest))
+        rows, _, writes, busiest = transfer(self._mapping, addresses, write, times)
+        self.requested = self.requested.and_also(len(rows), writes, busiest)
         waiting, requests = self._every.waiting, self._every.requests
         if all(each.finished for each in self._live):
             for each in self._live:

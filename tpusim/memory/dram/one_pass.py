@@ -38,7 +38,8 @@ class OnePass:
     """A DRAM with its state: open rows, constraints of commands, the refresh clock, and its progress.
 
     The DRAM is fresh at cycle 0; its first refresh is due in cycle `first_refresh`, or tREFI.
-    `requested` has the number of bursts that transfers have asked for.
+    `requested` has the number of bursts that transfers have asked for, `last_accepted` the cycle in which the last of
+    them was accepted.
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
@@ -50,8 +51,8 @@ class OnePass:
         sizes = self._rules.lookahead, self._rules.outstanding + 1, (device.channels, 2)
         self._room = tuple(np.zeros(size, np.int64) for size in sizes)
         self.requested = Requested()
-        # Cycle of the last acceptance, and the number of acceptances in it.
-        self._last = 0, 0
+        # The number of acceptances in the cycle of the last.
+        self.last_accepted, self._taken = 0, 0
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
@@ -63,15 +64,14 @@ class OnePass:
         when the transfer before has issued its column commands there; nothing of this transfer depends on the next.
         Raises InputError, see `rules.transfer`.
         """
-        requests, distinct, busiest = transfer(self._mapping, addresses, write, times)
-        self.requested = self.requested.and_also(requests[:, WRITE], busiest)
+        requests, distinct, writes, busiest = transfer(self._mapping, addresses, write, times)
+        self.requested = self.requested.and_also(len(requests), writes, busiest)
         if requests.size:
-            last, taken = self._last
-            begin = max(last, start)
-            already = taken if begin == last else 0
+            begin = max(self.last_accepted, start)
+            already = self._taken if begin == self.last_accepted else 0
             cycle, count = _serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
-            self._last = int(cycle), int(count)
-        return Served(*np.ascontiguousarray(requests[:, [ACCEPTED, DONE]].T))
+            self.last_accepted, self._taken = int(cycle), int(count)
+        return Served(requests[:, ACCEPTED], requests[:, DONE].copy())
 
     def counts(self, before: int = 0) -> Counts:
         """Counts of the events in each channel up to its last column command, and refreshes up to cycle `before`.

@@ -182,10 +182,9 @@ class Requested(NamedTuple):
     writes: int = 0
     busiest: int = 0
 
-    def and_also(self, write: Numbers, busiest: int) -> Requested:
-        """Add the bursts of one more transfer; `write`, int64[n], is 1 for bursts that are written."""
-        writes = int(write.sum())
-        return Requested(self.reads + len(write) - writes, self.writes + writes, self.busiest + busiest)
+    def and_also(self, bursts: int, writes: int, busiest: int) -> Requested:
+        """Add one more transfer of `bursts`, of which some are `writes`."""
+        return Requested(self.reads + bursts - writes, self.writes + writes, self.busiest + busiest)
 
 
 class Places(NamedTuple):
@@ -201,18 +200,18 @@ class Places(NamedTuple):
 
 def places(mapping: AddressMapping, addresses: Numbers) -> Places:
     """Places of bytes at `addresses`, int64[n]. Raises InputError for addresses below 0."""
-    requests, _, _ = transfer(mapping, addresses, False, None)
+    requests, *_ = transfer(mapping, addresses, False, None)
     return Places(*requests[:, [CHANNEL, BANK, ROW, BURST]].T)
 
 
 def transfer(
     mapping: AddressMapping, addresses: ArrayLike, write: ArrayLike, times: ArrayLike | None
-) -> tuple[Numbers, bool, int]:
+) -> tuple[Numbers, bool, int, int]:
     """The requests of a transfer of n bursts, none accepted yet.
 
     Takes `addresses` in bytes, int64[n]; `write`, one value or bool[n]; `times`, int64[n], the memory cycles before
     which requests are not accepted. Returns the table of requests, int64[n, REQUEST_SIZE]; whether bursts ascend, which
-    means that none comes twice; and the number of requests in the busiest channel.
+    means that none comes twice; the number of writes; and the number of requests in the busiest channel.
 
     Raises:
         InputError: for addresses below 0, times out of order, and lists of another length.
@@ -226,27 +225,28 @@ def transfer(
         raise InputError(_ORDER)
     requests = np.empty((given.size, REQUEST_SIZE), np.int64)
     found, by_channel = np.zeros(len(FIELDS), np.int64), np.zeros((2, mapping.channels), np.int64)
-    lowest, ordered, ascending = _fill(requests, given, writes, earliest, mapping.cuts, found, by_channel)
+    lowest, ordered, ascending, written = _fill(requests, given, writes, earliest, mapping.cuts, found, by_channel)
     if lowest < 0:
         raise InputError(_ADDRESSES)
     if not ordered:
         raise InputError(_ORDER)
-    return requests, ascending, int(by_channel[0].max())
+    return requests, ascending, int(written), int(by_channel[0].max())
 
 
 @kernel
 def _fill(
     requests: Numbers, addresses: Numbers, writes: Numbers, times: Numbers, cuts: Numbers,
     found: Numbers, by_channel: Numbers,
-) -> tuple[int, bool, bool]:  # fmt: skip
-    """Fill in every request. Returns the lowest address, whether times are in order, and whether bursts ascend.
+) -> tuple[int, bool, bool, int]:  # fmt: skip
+    """Fill in every request. Returns the lowest address, whether times are in order, whether bursts ascend, and the
+    number of writes.
 
     Cuts the number of a burst into fields as `AddressMapping.cuts` says; the bank counts through the groups. A single
     value of `writes` is for all requests; without `times` every time is 0. The first row of `by_channel`, initially
     zero, counts the requests of each channel; its second row, and `found`, are working space.
     """
     counts, last = by_channel[0], by_channel[1]
-    lowest, ordered, ascending, before, one, earliest = 0, True, True, -1, len(writes) == 1, 0
+    lowest, ordered, ascending, before, one, earliest, written = 0, True, True, -1, len(writes) == 1, 0, 0
     for at in range(len(addresses)):
         lowest = min(lowest, addresses[at])
         burst = int((addresses[at] >> cuts[0, 0]) & cuts[0, 1])
@@ -261,7 +261,9 @@ def _fill(
             ordered = ordered and times[at] >= earliest
             earliest = times[at]
         requests[at, CHANNEL], requests[at, BANK], requests[at, ROW] = found[_CHANNEL], found[_BANK], found[_ROW]
-        requests[at, BURST], requests[at, WRITE], requests[at, TIME] = burst, writes[0 if one else at], earliest
+        write = writes[0 if one else at]
+        written += write
+        requests[at, BURST], requests[at, WRITE], requests[at, TIME] = burst, write, earliest
         requests[at, FINAL], requests[at, MODELS_OWN], requests[at, MODELS_OWN + 1] = 0, -1, -1
         requests[at, ACCEPTED], requests[at, DONE] = -1, -1
         last[found[_CHANNEL]] = at
@@ -271,4 +273,4 @@ def _fill(
     for c in range(len(last)):
         if counts[c]:
             requests[last[c], FINAL] = 1
-    return lowest, ordered, ascending
+    return lowest, ordered, ascending, written

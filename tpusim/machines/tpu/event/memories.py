@@ -5,7 +5,7 @@ A memory is a pipe, or a DRAM with banks, which works out each transfer at once,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,6 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import HBM, Transfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares
-
-if TYPE_CHECKING:
-    from tpusim.memory.dram.rules import Served
 
 Cycles = NDArray[np.int64]
 
@@ -89,14 +86,14 @@ class BankedHbm(PipedMemory):
         # Words of spills are wanted at the peak bandwidth of all channels, whatever still waits to be stored.
         super().__init__(hardware, hardware.pipes[HBM.bus])
         self._keep, self._cycles, self._until = keep, 0, 0
-        self._mapping = device.addresses()
+        self._mapping, self._ahead = device.addresses(), device.requests.lookahead
         self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
 
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
         """A fill: a word has come with the last burst that holds a part of it; words are converted in turn."""
         conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
-        accepted, done = self._served(bursts, write=False, start=start)
+        done, free = self._served(bursts, write=False, start=start)
         words = np.arange(1, step.words + 1, dtype=np.int64)
         # With nothing but padding there is no burst, and the words are there at once.
         first, come = start, np.full(step.words, start)
@@ -104,16 +101,16 @@ class BankedHbm(PipedMemory):
             latest = np.maximum.accumulate(done)[last_shares(step.words, len(done))]
             first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
         arrivals = np.maximum(come, first - (-words * conversion // step.words))
-        return arrivals, int(come[-1]), max(start + max(1, conversion), self._after(accepted))
+        return arrivals, int(come[-1]), max(start + max(1, conversion), free)
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """A spill: a burst is offered once its last word has been taken and converted."""
         bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
         times = self._clocks.to_memory(ready)[last_shares(len(bursts), step.words)]
-        accepted, done = self._served(bursts, write=True, start=start, times=times)
+        done, free = self._served(bursts, write=True, start=start, times=times)
         asked = start + self._busy(step)
-        ended = max(asked, int(ready[-1]), self._after(accepted))
+        ended = max(asked, int(ready[-1]), free)
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
         return ended - start - max(0, last - asked), min(asked, ended), ended, stored
 
@@ -122,13 +119,17 @@ class BankedHbm(PipedMemory):
         """The work of the DRAM so far."""
         return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
 
-    def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> Served:
-        """Serve a transfer in the DRAM; `times` are in cycles of the memory."""
-        served = self._dram.serve(bursts, write, self._clocks.to_memory(start), times)
+    def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> tuple[Cycles, int]:
+        """Serve a transfer in the DRAM; `times` are in cycles of the memory.
+
+        Returns the cycles of the memory in which its bursts are done, and the first cycle after its last acceptance.
+        """
+        served, free = self._dram.serve(bursts, write, self._clocks.to_memory(start), times), 0
         if bursts.size:
-            first, last = int(served.accepted.min()), int(served.done.max())
+            # The first that is accepted is one of those that may go ahead at first.
+            first, last = int(served.accepted[: self._ahead].min()), int(served.done.max())
             self._cycles += max(0, last - max(first, self._until))
-            self._until = max(self._until, last)
+            self._until, free = max(self._until, last), self._clocks.to_machine(self._dram.last_accepted + 1)
         if self._keep:
             from tpusim.memory.dram.rules import places
 
@@ -137,8 +138,4 @@ class BankedHbm(PipedMemory):
             np.minimum.at(begun, at, served.accepted)
             np.maximum.at(over, at, served.done)
             self.spans.append(ChannelSpan(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
-        return served
-
-    def _after(self, accepted: Cycles) -> int:
-        """The first cycle after that of the last acceptance."""
-        return self._clocks.to_machine(int(accepted.max(initial=-1)) + 1)
+        return served.done, free
