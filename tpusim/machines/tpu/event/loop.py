@@ -359,16 +359,27 @@ def begin(program: Columns, state: LoopState, row: Row, move: MoveRecipe, log: M
 
 def bring(program: Columns, state: LoopState, move: MoveRecipe, log: MoveTimes) -> None:
     """Words of a fill come evenly from the pipe, the first after the latency."""
-    first = log.start + program.latency[move.bus]
-    for word in range(move.words):
-        state.wanted[word] = first - (-(word + 1) * move.busy // move.words)
+    first, wanted = log.start + program.latency[move.bus], state.wanted
+    # Word number n, counted from 1, has come n * busy / words cycles after the latency, rounded up.
+    each, more, words = move.busy // move.words, move.busy % move.words, move.words
+    at, rest = first, words - 1
+    for word in range(words):
+        at, rest = at + each, rest + more
+        if rest >= words:
+            at, rest = at + 1, rest - words
+        wanted[word] = at
     log.come, log.ended = first + move.moving + 1, log.start + move.busy
 
 
 def demand(state: LoopState, move: MoveRecipe, log: MoveTimes) -> None:
     """The pipe can take the words of a spill evenly, the first at once."""
-    for word in range(move.words):
-        state.wanted[word] = log.start + word * move.busy // move.words
+    each, more, words, wanted = move.busy // move.words, move.busy % move.words, move.words, state.wanted
+    at, rest = log.start, 0
+    for word in range(words):
+        wanted[word] = at
+        at, rest = at + each, rest + more
+        if rest >= words:
+            at, rest = at + 1, rest - words
     log.come = log.start + (move.words - 1) * move.moving // move.words + 1
 
 
@@ -377,6 +388,15 @@ def store(program: Columns, move: MoveRecipe, log: MoveTimes) -> None:
     log.busy, log.stalled = move.busy, log.start + move.busy
     log.ended = max(log.stalled, log.taken + 1 - (-move.busy // move.words))
     log.stored = log.ended + program.latency[move.bus]
+
+
+def access(cells: Any, end: int, base: int, at: int, keeps: int) -> int:
+    """The first free cycle from `at` on, which a transfer owns from now on."""
+    slot = next_free(cells, end, base, at)
+    # Nobody asks for cycles before the next transfer's, so owning them shows only where they are kept.
+    if keeps:
+        cells[slot - base] = DMA
+    return slot
 
 
 def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: MoveTimes) -> int:
@@ -391,19 +411,20 @@ def take(program: Columns, state: LoopState, kind: int, move: MoveRecipe, log: M
         for word in range(move.words):
             slot = max(slot + 1, wanted[word])
     else:
-        if window.keeps and not room(state, max(last_wanted, end, slot) + move.accesses + 8):
+        keeps, taken = window.keeps, state.taken
+        if keeps and not room(state, max(last_wanted, end, slot) + move.accesses + 8):
             return MORE_ROOM
         for number in range(move.parts, move.parts_end):
             its = program.parts[number]
-            for at in range(its.words):
-                before = its.beside + (its.ahead if at == 0 else 0)
-                behind = its.behind if at == its.words - 1 else 0
-                for access in range(before + 1 + behind):
-                    slot = next_free(cells, end, base, max(slot + 1, wanted[word]))
-                    if window.keeps:
-                        cells[slot - base] = DMA
-                    if access == before:
-                        state.taken[word] = slot
+            words, beside, ahead, behind = its.words, its.beside, its.ahead, its.behind
+            for at in range(words):
+                # Of the accesses for a word, that of the word itself comes behind these.
+                before = beside + (ahead if at == 0 else 0)
+                for _ in range(before):
+                    slot = access(cells, end, base, max(slot + 1, wanted[word]), keeps)
+                slot = taken[word] = access(cells, end, base, max(slot + 1, wanted[word]), keeps)
+                for _ in range(behind if at == words - 1 else 0):
+                    slot = access(cells, end, base, slot + 1, keeps)
                 word += 1
         state.owned[DMA] += move.accesses
         window.settled, log.taken = slot + 1, state.taken[move.words - 1]
