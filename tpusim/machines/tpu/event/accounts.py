@@ -58,13 +58,13 @@ def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
     A layer has what units do in its time, whichever layer they serve.
     """
     cuts = np.array(cuts_of(log, program, hardware) if program.layers else (0, log.cycles))
-    held, moves, ports = holding(log.queue), log.on_bus(HBM.bus), program.ports(hardware)
-    uses = dict[str, list[Counter[str]]]()
+    moves, ports = log.on_bus(HBM.bus), program.ports(hardware)
+    uses = {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
+    held = holding(log.queue)
     for array in arrays_of(log, hardware):
         uses[array.name("systolic_array")] = array.systolic_array_use(held, cuts)
         uses[array.name("preload")] = array.preload_use(held, cuts)
         uses[array.name("vector_unit")] = array.vector_unit_use(cuts)
-    uses |= {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
     units = accounts({unit: _sum(each) for unit, each in uses.items()}, log.owned, log.cycles, ports)
     use = program.use
     whole = Timing(log.cycles, units, bus_use(log, moves, program), use.port_reads, use.port_writes, log.hbm)
@@ -115,12 +115,14 @@ def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
 def holding(queue: Records) -> Track:
     """A track that names, at any time, what holds the oldest transfer to or from lanes or banks."""
     # Transfers end in order, so each of them is the oldest from the end of the one before.
-    begun, ends = np.append(0, queue["done"])[: len(queue)], ("freed", "come", "converted", "done")
-    cycles = np.maximum.accumulate(np.stack([begun, *(queue[each] for each in ends)]), axis=0).T
-    starts, stops = cycles[:, :-1].ravel(), cycles[:, 1:].ravel()
-    kinds, steps = np.tile(np.arange(len(HOLDERS)), len(queue)), np.repeat(queue["step"], len(HOLDERS))
-    seen = starts < stops
-    return Track(HOLDERS, starts[seen], stops[seen], kinds[seen], steps[seen])
+    ends = "freed", "come", "converted", "done"
+    cycles = np.zeros((len(queue), 1 + len(ends)), np.int64)
+    cycles[1:, 0] = queue["done"][:-1]
+    for number, each in enumerate(ends, 1):
+        cycles[:, number] = np.maximum(cycles[:, number - 1], queue[each])
+    # Of millions of transfers most have few holders.
+    at, kinds = np.nonzero(cycles[:, :-1] < cycles[:, 1:])
+    return Track(HOLDERS, cycles[at, kinds], cycles[at, kinds + 1], kinds, queue["step"][at])
 
 
 def waiting(held: Track, rows: Records, since: str) -> Slices:
@@ -460,7 +462,8 @@ def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cy
     numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
     order = np.argsort(first)
     for recipe, step in zip(order.tolist(), moves["step"][first[order]].tolist(), strict=True):
-        numbers[recipe] = known.setdefault(program.rows[step].label, len(known))
+        its = program.rows.recipes[program.rows.table["recipe"][step]]
+        numbers[recipe] = known.setdefault(its.label, len(known))
     return [*known], numbers[at]
 
 

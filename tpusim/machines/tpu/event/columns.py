@@ -230,12 +230,13 @@ class MachineRow:
     launch: int
 
 
-def record_of(row: type[Any]) -> np.dtype[Any]:
-    """Type of a record with the fields of a row."""
-    return np.dtype([(name, np.int64) for name in row.__annotations__])
+def record_of(row: type[Any], number: type[np.integer[Any]] = np.int64) -> np.dtype[Any]:
+    """Type of a record with the fields of a row, each a `number`."""
+    return np.dtype([(name, number) for name in row.__annotations__])
 
 
-ROW, WAIT = record_of(Row), record_of(Wait)
+# There may be millions of these, and none tells of cycles.
+ROW, WAIT = record_of(Row, np.int32), record_of(Wait, np.int32)
 LOAD, PASS, WORK, MOVE = map(record_of, (LoadRecipe, PassRecipe, WorkRecipe, MoveRecipe))
 PART, PACE, LOST, POINTERS, MACHINE = map(record_of, (MovedPart, ArrayPace, LostFrames, PointerReads, MachineRow))
 

@@ -154,10 +154,14 @@ class Log:
     @property
     def queue(self) -> Records:
         """Transfers to and from lanes or banks, on any bus: all but prefetches."""
-        moves: Records = self.moves[self.columns.rows["kind"][self.moves["step"]] != PREFETCH]
-        return moves
+        return _those(self.moves, self.columns.rows["kind"][self.moves["step"]] != PREFETCH)
 
     def on_bus(self, name: str) -> Records:
         """Transfers on a bus, by the name of its account."""
-        moves: Records = self.moves[self.moves["bus"] == self.buses.index(name)]
-        return moves
+        return _those(self.moves, self.moves["bus"] == self.buses.index(name))
+
+
+def _those(table: Records, which: NDArray[np.bool_]) -> Records:
+    """Some records of a table, and the table itself where it is all of them: there may be millions."""
+    those: Records = table if which.all() else table[which]
+    return those

@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.addresses import SlotPlaces, places_of
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
@@ -70,13 +70,14 @@ class Rows(Sequence[Step]):
         self,
         table: NDArray[Any],
         recipes: Sequence[Step],
-        slots: Sequence[int],
+        slots: ArrayLike,
         waits: NDArray[np.int32],
-        origins: Sequence[int] = (),
+        origins: ArrayLike = (),
     ) -> None:
-        self.table, self.recipes, self.slots, self.waits, self.origins = table, recipes, slots, waits, origins
+        self.table, self.recipes, self.waits = table, recipes, waits
+        # There may be millions, and a list holds each as an object.
+        self.slots, self.origins = np.asarray(slots, np.int32), np.asarray(origins, np.int32)
         self.ends = np.append(table["waits"][1:], len(waits)).astype(np.int32)
-        self._made: list[Step | None] = [None] * len(table)
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Rows:
@@ -104,22 +105,23 @@ class Rows(Sequence[Step]):
     def together(cls, several: Sequence[Rows]) -> Rows:
         """Rows one part after another; a recipe that several parts share is one."""
         recipes: dict[int, tuple[int, Step]] = {}
-        tables, slots, origins, waits = list[NDArray[Any]](), list[int](), list[int](), list[NDArray[np.int32]]()
-        first = waited = 0
+        tables, slots, origins, waits = (list[NDArray[Any]]() for _ in range(4))
+        first = waited = first_slot = first_origin = 0
         for each in several:
             table = each.table.copy()
             mine = [recipes.setdefault(id(recipe), (len(recipes), recipe))[0] for recipe in each.recipes]
             table["recipe"] = np.array(mine, np.int32)[table["recipe"]]
-            for name, by in (("preload", first), ("slots", len(slots)), ("origin", len(origins))):
+            for name, by in (("preload", first), ("slots", first_slot), ("origin", first_origin)):
                 table[name][table[name] >= 0] += by
             table["waits"] += waited
             tables.append(table)
             waits.append(each.waits + np.int32(first))
-            slots += each.slots
-            origins += each.origins
+            slots.append(each.slots)
+            origins.append(each.origins)
             first, waited = first + len(table), waited + len(each.waits)
+            first_slot, first_origin = first_slot + len(each.slots), first_origin + len(each.origins)
         found = [recipe for _, recipe in recipes.values()]
-        return cls(np.concatenate(tables), found, slots, np.concatenate(waits), origins)
+        return cls(np.concatenate(tables), found, np.concatenate(slots), np.concatenate(waits), np.concatenate(origins))
 
     @property
     def movable(self) -> bool:
@@ -128,9 +130,9 @@ class Rows(Sequence[Step]):
 
     def moved(self, words: int) -> Rows:
         """The rows with each slot moved up by a number of `words`."""
-        return self.placed([each + words for each in self.slots])
+        return self.placed(self.slots + np.int32(words))
 
-    def placed(self, slots: Sequence[int]) -> Rows:
+    def placed(self, slots: ArrayLike) -> Rows:
         """The rows with their slots elsewhere."""
         return Rows(self.table, self.recipes, slots, self.waits, self.origins)
 
@@ -172,7 +174,7 @@ class Rows(Sequence[Step]):
         return Rows(table, self.recipes, self.slots, waits[np.lexsort((waits, whose))], self.origins)
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self.table)
 
     @overload
     def __getitem__(self, at: int) -> Step: ...
@@ -223,10 +225,10 @@ class Rows(Sequence[Step]):
             return found
         number, _, _, _, slots, origin, _ = self.table[at].tolist()
         # Few slots take turns, so most rows do in the same words what rows before have done.
-        words = tuple(self.slots[slots : self._ends[slots]]) if slots >= 0 else ()
+        words = tuple(self.slots[slots : self._ends[slots]].tolist()) if slots >= 0 else ()
         element: tuple[int, ...] = ()
         if origin >= 0 and isinstance(recipe := self.recipes[number], Transfer):
-            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)])
+            element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)].tolist())
         found = self._located.get((number, words, element))
         if found is None:
             found = self._located[number, words, element] = self.recipes[number].at(SlotPlaces(words, 0, element))
@@ -238,6 +240,11 @@ class Rows(Sequence[Step]):
         """Where the slots of rows end, by where they begin."""
         firsts = np.unique(self.table["slots"]).tolist()
         return dict(zip(firsts, [*firsts[1:], len(self.slots)], strict=True))
+
+    @cached_property
+    def _made(self) -> list[Step | None]:
+        """The steps of rows, as far as somebody has asked."""
+        return [None] * len(self)
 
     @cached_property
     def _places(self) -> list[Step | None]:
@@ -267,7 +274,7 @@ class Rows(Sequence[Step]):
         # Ranges of a row lie side by side, those of its recipe as well.
         at = np.arange(len(rows)) + np.repeat(firsts[mine] - (counts[mine].cumsum() - counts[mine]), counts[mine])
         starts, stops = ranges[at].T
-        moved = places_of(starts, np.array(self.slots, np.int64), self.table["slots"][rows]) - starts
+        moved = places_of(starts, self.slots.astype(np.int64), self.table["slots"][rows]) - starts
         return WordRanges(rows, starts + moved, stops + moved)
 
     def origins_of(self, rows: Numbers, axes: int) -> Numbers:
@@ -275,7 +282,7 @@ class Rows(Sequence[Step]):
         first = self.table["origin"][rows]
         found = np.zeros((len(rows), axes), np.int64)
         if (first >= 0).any():
-            found[first >= 0] = np.array(self.origins)[first[first >= 0, None] + np.arange(axes)]
+            found[first >= 0] = self.origins[first[first >= 0, None] + np.arange(axes)]
         return found
 
     def are(self, kind: type[Step] | UnionType) -> NDArray[np.bool_]:

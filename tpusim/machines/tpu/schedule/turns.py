@@ -101,17 +101,18 @@ class _Written:
                 found[name] += np.where(found[name] >= 0, times * step, 0).astype(np.int32)
             return found.reshape(-1)
 
-        def further(loop: Loop, kind: str) -> Numbers:
+        def further(loop: Loop, kind: str) -> NDArray[Any]:
             """Numbers that are as much further on as those of the last pair ahead of the gap; slots are the same."""
             before, last, _ = _pairs(loop, arrays[kind], kind)
             found: Numbers = last + times * (last - before)
-            return found.reshape(-1)
+            return found.astype(np.int32).reshape(-1)
 
         slots, origins, waits = (
-            self._filled(array, kind, [further(loop, kind) for loop in self.loops]) for kind, array in arrays.items()
+            self._filled(array.astype(np.int32), kind, [further(loop, kind) for loop in self.loops])
+            for kind, array in arrays.items()
         )
         rows = self._filled(table, "rows", [copies(loop) for loop in self.loops])
-        return Rows(rows, self.rows.recipes, slots.tolist(), waits.astype(np.int32), origins.tolist())
+        return Rows(rows, self.rows.recipes, slots, waits, origins)
 
     def _filled(self, array: NDArray[Any], kind: str, copies: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """An array with copies in the gaps."""
