@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,9 @@ from tpusim.machines.tpu.program.transfers import HBM
 STATES = *CAUSES, "busy", "bank_conflict"
 """States of units, by their number in slices."""
 BUSY, BANK_CONFLICT = range(len(CAUSES), len(STATES))
+
+_AT_ONCE = 1 << 18
+"""Transfers that are looked at together."""
 
 Slices: TypeAlias = NDArray[np.int64]
 """Slices of a unit's time, which never overlap: int64[4, slices], their states, first cycles, cycles and steps."""
@@ -104,7 +107,7 @@ def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
     ends = np.zeros(layers.max() + 1, np.int64)
     np.maximum.at(ends, layers[log.works["step"]], log.works["done"])
     for array in arrays_of(log, hardware):
-        over = array.passes["start"] - 1 + array.frames * array.frame["period"] + array.lost
+        over = array.passes["start"] - 1 + array.frames * array.frame("period") + array.lost
         np.maximum.at(ends, layers[array.passes["step"]], over)
     return [0, *np.maximum.accumulate(ends)[:-1].tolist(), log.cycles]
 
@@ -114,15 +117,24 @@ def cuts_of(log: Log, program: Program, hardware: Hardware) -> list[int]:
 
 def holding(queue: Records) -> Track:
     """A track that names, at any time, what holds the oldest transfer to or from lanes or banks."""
-    # Transfers end in order, so each of them is the oldest from the end of the one before.
-    ends = "freed", "come", "converted", "done"
-    cycles = np.zeros((len(queue), 1 + len(ends)), np.int64)
-    cycles[1:, 0] = queue["done"][:-1]
-    for number, each in enumerate(ends, 1):
-        cycles[:, number] = np.maximum(cycles[:, number - 1], queue[each])
     # Of millions of transfers most have few holders.
+    parts = [_holders(queue, range(len(queue))[first : first + _AT_ONCE]) for first in range(0, len(queue), _AT_ONCE)]
+    starts, ends, kinds, steps = map(np.concatenate, zip(*parts or [_holders(queue, range(0))], strict=True))
+    return Track(HOLDERS, starts, ends, kinds, steps)
+
+
+def _holders(queue: Records, which: range) -> tuple[NDArray[Any], ...]:
+    """First cycles, ends, kinds and transfers of the slices of some transfers, in order."""
+    ends = "freed", "come", "converted", "done"
+    some, cycles = queue[which.start : which.stop], np.zeros((len(which), 1 + len(ends)), np.int64)
+    # Transfers end in order, so each of them is the oldest from the end of the one before.
+    before = max(which.start - 1, 0)
+    cycles[which.start == 0 :, 0] = queue["done"][before : max(which.stop - 1, before)]
+    for number, each in enumerate(ends, 1):
+        cycles[:, number] = np.maximum(cycles[:, number - 1], some[each])
     at, kinds = np.nonzero(cycles[:, :-1] < cycles[:, 1:])
-    return Track(HOLDERS, cycles[at, kinds], cycles[at, kinds + 1], kinds, queue["step"][at])
+    starts, stops, steps = cycles[at, kinds], cycles[at, kinds + 1], some["step"][at]
+    return starts, stops, kinds.astype(np.int32), steps.astype(np.int32)
 
 
 def waiting(held: Track, rows: Records, since: str) -> Slices:
@@ -259,31 +271,36 @@ class ArrayLog:
         return unit_name(unit, self.array)
 
     @cached_property
-    def recipes(self) -> Records:
-        """Return the recipe of each pass."""
-        columns = self.log.columns
-        recipes: Records = columns.passes[columns.rows["recipe"][self.passes["step"]]]
-        return recipes
+    def _kinds(self) -> tuple[Records, NDArray[np.int32], Records, NDArray[np.int32]]:
+        """The recipes of passes, and the number of each pass's; the frames, and the number of each pass's."""
+        columns, steps = self.log.columns, self.passes["step"]
+        frames = [tuple(getattr(frame, name) for name in _FRAME) for frame in self.log.frames]
+        table = np.array(frames, [(name, np.int64) for name in _FRAME])
+        return columns.passes, columns.rows["recipe"][steps], table, columns.rows["pace"][steps]
 
-    @cached_property
-    def frame(self) -> Records:
-        """Return the frame of each pass."""
-        rows = [tuple(getattr(frame, name) for name in _FRAME) for frame in self.log.frames]
-        table = np.array(rows, [(name, np.int64) for name in _FRAME])
-        frames: Records = table[self.log.columns.rows["pace"][self.passes["step"]]]
-        return frames
+    def recipe(self, name: str) -> Cycles:
+        """What the recipe of each pass says."""
+        recipes, mine, _, _ = self._kinds
+        said: Cycles = recipes[name][mine]
+        return said
+
+    def frame(self, name: str) -> Cycles:
+        """What the frame of each pass says."""
+        _, _, frames, mine = self._kinds
+        said: Cycles = frames[name][mine]
+        return said
 
     @cached_property
     def frames(self) -> Cycles:
         """The number of frames of each pass, without those that it loses to conflicts of banks."""
-        frames: Cycles = -(-self.recipes["words"] // self.frame["together"])
+        frames: Cycles = -(-self.recipe("words") // self.frame("together"))
         return frames
 
     @property
     def lost(self) -> Cycles:
         """The cycles that each pass loses to conflicts of banks."""
-        frames = np.append(self.log.columns.conflicts["frames"], 0)[self.recipes["conflicts"]]
-        lost: Cycles = frames * self.frame["period"]
+        frames = np.append(self.log.columns.conflicts["frames"], 0)[self.recipe("conflicts")]
+        lost: Cycles = frames * self.frame("period")
         return lost
 
     # ---- accounts
@@ -304,7 +321,7 @@ class ArrayLog:
 
     def systolic_array_use(self, held: Track, cuts: Cycles) -> list[Counter[str]]:
         """Cycles of the array between each cut and the next: it waits, or frames of its passes go on."""
-        uses = {STATES[state]: self.frames * self.frame[of] for state, of in _IN_FRAMES.items()}
+        uses = {STATES[state]: self.frames * self.frame(of) for state, of in _IN_FRAMES.items()}
         uses |= {STATES[BANK_CONFLICT]: self.lost}
         return _sums(_cut(self.waits(held), cuts), self._in_frames(cuts, -1, self.frames, uses, self._busy))
 
@@ -318,13 +335,13 @@ class ArrayLog:
         found = [_between_cuts(alone, cuts.searchsorted(self.works["start"], "right"), cuts)]
         for does, (delay, of) in _ADDING.items():
             counts = self._added(does)
-            busy = {STATES[BUSY]: counts * self.frame[of]}
-            found.append(self._in_frames(cuts, self.frame[delay], counts, busy, partial(self._adding, does)))
+            busy = {STATES[BUSY]: counts * self.frame(of)}
+            found.append(self._in_frames(cuts, self.frame(delay), counts, busy, partial(self._adding, does)))
         return _sums(*found)
 
     def _added(self, does: str) -> Cycles:
         """The frames of each pass in which the vector unit does that."""
-        added: Cycles = self.frames * self.recipes[does]
+        added: Cycles = self.frames * self.recipe(does)
         return added
 
     def _in_frames(
@@ -338,7 +355,7 @@ class ArrayLog:
             return [Counter({state: int(cycles.sum()) for state, cycles in uses.items()})]
         begins = self.passes["start"] + delay
         first = cuts.searchsorted(begins, "right")
-        over = cuts.searchsorted(begins + counts * self.frame["period"] + self.lost) > first
+        over = cuts.searchsorted(begins + counts * self.frame("period") + self.lost) > first
         whole = {state: np.where(over, 0, cycles) for state, cycles in uses.items()}
         return _sums(_cut([slices(over)], cuts), _between_cuts(whole, first, cuts))
 
@@ -385,17 +402,17 @@ class ArrayLog:
             "systolic_array",
             Track.in_order(STATES, *_joined(*self.waits(held), self._busy(self._within(span, -1, self.frames)))),
         )
-        yield "drain", Track.of([self._words("drain", self.frame["result_delay"])])
+        yield "drain", Track.of([self._words("drain", self.frame("result_delay"))])
         adding = (
-            self._adding(does, self._within(span, self.frame[delay], self._added(does)))
+            self._adding(does, self._within(span, self.frame(delay), self._added(does)))
             for does, (delay, _) in _ADDING.items()
         )
         yield "vector_unit", Track.in_order(STATES, *_joined(*adding, *self._working(program, span)))
 
     def _words(self, name: str, delay: Cycles | int) -> Pieces:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
-        together, first = self.frame["together"], self._late(np.arange(len(self.passes)), np.zeros_like(self.frames))
-        last = (self.frames - 1) * self.frame["period"] + (self.recipes["words"] - 1) % together + 1
+        together, first = self.frame("together"), self._late(np.arange(len(self.passes)), np.zeros_like(self.frames))
+        last = (self.frames - 1) * self.frame("period") + (self.recipe("words") - 1) % together + 1
         return Pieces(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
 
     def _within(self, span: range, delay: Cycles | int, counts: Cycles) -> NDArray[np.bool_]:
@@ -403,25 +420,26 @@ class ArrayLog:
         span.
         """
         begins = self.passes["start"] + delay
-        ends = begins + counts * self.frame["period"] + self.lost
+        ends = begins + counts * self.frame("period") + self.lost
         within: NDArray[np.bool_] = (begins < span.stop) & (ends > span.start)
         return within
 
     def _busy(self, which: NDArray[np.bool_]) -> Slices:
         """A frame for every word (of each array), of some passes."""
         at, begins, lost = self._frames(-1, np.where(which, self.frames, 0))
-        frame, steps = self.frame[at], self.passes["step"][at]
+        steps = self.passes["step"][at]
         found = [_slices(BANK_CONFLICT, begins - lost, lost, steps)]
         for state, of in _IN_FRAMES.items():
-            found.append(_slices(state, begins, frame[of], steps))
-            begins = begins + frame[of]
+            cycles = self.frame(of)[at]
+            found.append(_slices(state, begins, cycles, steps))
+            begins = begins + cycles
         return _joined(*found)
 
     def _adding(self, does: str, which: NDArray[np.bool_]) -> Slices:
         """Work of the vector unit on each frame of some passes, that add to sums or finish results."""
         delay, cycles = _ADDING[does]
-        at, begins, _ = self._frames(self.frame[delay], np.where(which, self._added(does), 0))
-        return _slices(BUSY, begins, self.frame[cycles][at], self.passes["step"][at])
+        at, begins, _ = self._frames(self.frame(delay), np.where(which, self._added(does), 0))
+        return _slices(BUSY, begins, self.frame(cycles)[at], self.passes["step"][at])
 
     def _working(self, program: Program, span: range) -> Iterator[Slices]:
         """Work of vector steps on every word, once its operands are read."""
@@ -437,7 +455,7 @@ class ArrayLog:
         """(number of the pass, cycle, cycles lost before it) of each of the `counts` first frames of every pass,
         `delay` after its ifmap slot.
         """
-        begins, period = self.passes["start"] + delay, self.frame["period"]
+        begins, period = self.passes["start"] + delay, self.frame("period")
         at = np.repeat(np.arange(len(counts)), counts)
         number = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
         late = self._late(at, number)
@@ -446,10 +464,10 @@ class ArrayLog:
 
     def _late(self, at: Cycles, number: Cycles) -> Cycles:
         """The cycles by which conflicts make words late, given the places of passes, and numbers of words in them."""
-        columns, conflicts = self.log.columns, self.recipes["conflicts"][at]
+        columns, conflicts = self.log.columns, self.recipe("conflicts")[at]
         first = np.append(columns.conflicts["words"], len(columns.delivered))[conflicts]
         delivered = np.append(columns.delivered, 0)[np.where(conflicts < 0, -1, first + number)]
-        late: Cycles = np.where(conflicts < 0, 0, delivered - number * self.frame["period"][at])
+        late: Cycles = np.where(conflicts < 0, 0, delivered - number * self.frame("period")[at])
         return late
 
 

@@ -76,8 +76,8 @@ class Wait:
     """
 
     step: int
-    data: int
-    stored: int
+    data: bool
+    stored: bool
 
 
 class LoadRecipe:
@@ -231,8 +231,9 @@ class MachineRow:
 
 
 def record_of(row: type[Any], number: type[np.integer[Any]] = np.int64) -> np.dtype[Any]:
-    """Type of a record with the fields of a row, each a `number`."""
-    return np.dtype([(name, number) for name in row.__annotations__])
+    """Type of a record with the fields of a row: truths, or each a `number`."""
+    types = {"int": number, "bool": np.bool_}
+    return np.dtype([(name, types[of]) for name, of in row.__annotations__.items()])
 
 
 # There may be millions of these, and none tells of cycles.

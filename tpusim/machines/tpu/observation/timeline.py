@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,8 +191,8 @@ class Track:
     names: tuple[str, ...]
     starts: Cycles
     ends: Cycles
-    kinds: Cycles
-    steps: Cycles
+    kinds: NDArray[np.integer[Any]]
+    steps: NDArray[np.integer[Any]]
 
     @classmethod
     def of(cls, pieces: Iterable[Pieces]) -> Track:

@@ -90,7 +90,7 @@ def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str
             yield at, "uses {} x {} weights that step {} does not load".format(*sizes[at].tolist(), loaded)
         elif arrays[loaded] and pointed[at]:
             yield at, f"reads pointers for array {arrays[loaded]}; they are read for the first array alone"
-    fills = np.array([each.word_fill for each in program.all_paces])[list(program.numbers_of_paces)]
+    fills = np.array([each.word_fill for each in program.all_paces])[program.numbers_of_paces]
     vectors = np.flatnonzero(rows.are(Vector))
     _, firsts = np.unique(recipes[vectors].astype(np.int64) << 32 | fills[vectors], return_index=True)
     for at in vectors[firsts].tolist():

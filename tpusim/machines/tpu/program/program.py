@@ -236,7 +236,7 @@ class Program:
         return tuple(pace.frame(hardware) for pace in self._paced[0])
 
     @property
-    def numbers_of_paces(self) -> Sequence[int]:
+    def numbers_of_paces(self) -> NDArray[np.int32]:
         """Number of each step's pace among those of `frames`: a preload has that of its passes."""
         return self._paced[1]
 
@@ -247,30 +247,30 @@ class Program:
 
     def pace_of(self, index: int) -> Pace:
         """Pace of a step."""
-        return self._paced[0][self._paced[1][index]]
+        return self._paced[0][int(self._paced[1][index])]
 
     def fill_of(self, index: int) -> int:
         """Elements of a word in use at the pace of a step."""
         return self.pace_of(index).word_fill
 
     @cached_property
-    def _paced(self) -> tuple[tuple[Pace, ...], Sequence[int]]:
+    def _paced(self) -> tuple[tuple[Pace, ...], NDArray[np.int32]]:
         """Different paces, and the number of each step's."""
         of_layers = self.paces or (self.pace,)
         known = {pace: number for number, pace in enumerate(dict.fromkeys(of_layers))}
         rows = self.rows
-        own = np.array(self.layers, np.int64) if self.paces else np.zeros(len(rows), np.int64)
-        numbers = np.array([known[each] for each in of_layers], np.int64)[own]
+        own = np.array(self.layers, np.int32) if self.paces else np.zeros(len(rows), np.int32)
+        numbers = np.array([known[each] for each in of_layers], np.int32)[own]
         fills = np.array([isinstance(each, Stream) and each.fill for each in rows.recipes], np.int64)
         for at in np.flatnonzero(fills[rows.table["recipe"]]).tolist() if fills.any() else ():
             pace = replace(of_layers[own[at]], word_fill=int(fills[rows.table["recipe"][at]]))
             numbers[at] = numbers[rows.table["preload"][at]] = known.setdefault(pace, len(known))
-        return (*known,), numbers.tolist()
+        return (*known,), numbers
 
     @cached_property
     def queues(self) -> int:
         """Number of arrays with weights of their own, up to the last that has passes."""
-        return max(1, 1 + max(self.arrays, default=0))
+        return max(1, 1 + int(self.rows.table["array"].max(initial=0)))
 
     @cached_property
     def finishing(self) -> int:

@@ -144,7 +144,7 @@ class Waits:
             self._use(kinds[ranges.rows], first + ranges.rows, ranges)
         for name, (numbers, boxes) in _boxes(rows, Spill).items():
             self._spills[name].append((first + numbers, boxes))
-        self._places.append(len(self._paces) + np.array(program.numbers_of_paces))
+        self._places.append(len(self._paces) + program.numbers_of_paces.astype(np.int64))
         self._paces += program.all_paces
         pairs = np.unique(np.concatenate([np.zeros(0, np.int64), *(mine << 32 | others for mine, others in waits)]))
         self._pairs.append((first + (pairs >> 32), pairs & 0xFFFFFFFF))
