@@ -89,8 +89,8 @@ class Draft:
             return planned(self.units)
 
 
-MOST_ROWS, LONGEST = 100_000, 5_000
-"""Most steps of all Programs together that a process keeps for machines that differ in time alone, and of each."""
+MOST_KEPT, LONGEST = 400, 5_000
+"""Most Programs that a process keeps for machines that differ in time alone, and most steps of each."""
 
 _kept: dict[Hashable, Program] = {}
 """Programs by what they follow from, the oldest first."""
@@ -104,7 +104,7 @@ def _written(units: Units) -> Program:
         program = program_of(units)
         if len(program.rows) > LONGEST:
             return program
-        while _kept and sum(len(each.rows) for each in _kept.values()) + len(program.rows) > MOST_ROWS:
+        if len(_kept) >= MOST_KEPT:
             del _kept[next(iter(_kept))]
     _kept[units.follows] = program
     return program

@@ -469,6 +469,9 @@ class Candidates:
 
         They hardly differ between whole reductions, and a reduction in chunks has next to none.
         """
+        whole = (self._parts(tilings) == 1) & (self.folds > 1)
+        if not whole.any():
+            return np.zeros(whole.shape)
         costs = self._costs(tilings)
         sections, passes = self._section_cycles(tilings), tilings.section_passes
         last = costs.per_pass * (self.passes // self.folds) * _ceil(tilings.chunk_folds, self._begun_with)
@@ -477,7 +480,6 @@ class Candidates:
         # The second section is queued behind the ifmap, so it comes when all of that is there.
         second = brought + 2 * sections * passes / self.passes - passes * costs.per_pass
         late = np.maximum(all_in, np.where(passes < self.passes, second, 0))
-        whole = (self._parts(tilings) == 1) & (self.folds > 1)
         return np.asarray(np.where(whole, np.maximum(late, 0), 0), dtype=np.float64)
 
     def _costs(self, tilings: Tiling[Counts]) -> _Costs:

@@ -108,10 +108,11 @@ class Searched(NamedTuple):
 
 @lru_cache(maxsize=1 << 10)
 def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candidates]) -> Searched:
-    candidates, tiling = _chosen(of(cut, hardware))
+    candidates, tiling, estimate = _chosen(of(cut, hardware))
     bound = Bound(candidates)
+    least = bound.alone(tiling)
     # An estimate is no lower than the bound.
-    least, estimate = bound.alone(tiling), max(float(candidates.estimate(tiling)), bound.piped.alone(tiling))
+    estimate = max(estimate, least if bound.piped is bound else bound.piped.alone(tiling))
     first = Ranked(tiling, least, partial(float, estimate), candidates.floor, of_any=bound.of_any)
     return Searched(first, candidates, bound)
 
@@ -125,15 +126,15 @@ def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) 
     return _chosen((among or candidates_of(hardware))(cut, hardware))[1]
 
 
-def best(candidates: Candidates) -> Tiling[int] | None:
-    """The cheapest tiling by its estimate; None if none fits.
+def best(candidates: Candidates) -> tuple[Tiling[int], float] | None:
+    """The cheapest tiling by its estimate, and that; None if none fits.
 
     Deeper buffers, and reductions in chunks, are taken only where their estimate is clearly lower, or as low with fewer
     blocks and every tap of them on chip. Each way is represented by its cheapest tiling, or by the one with the largest
     block among those that are close to it. Of the ways of a kind the first one close to the best is taken: it moves
     data in the fewest pieces.
     """
-    found: tuple[float, Tiling[int]] | None = None
+    found: tuple[float, Tiling[int], float] | None = None
     for ways in filter(None, candidates.fitting):
         # All at once: an estimate takes as long for one tiling as for a thousand.
         tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
@@ -146,30 +147,31 @@ def best(candidates: Candidates) -> Tiling[int] | None:
             begin = mine.stop
         least = costs[of_ways].min() * (1 + TOLERANCE)
         at = next(at for at in of_ways if costs[at] <= least)
-        cost, tiling = float(costs[at]), tilings.at(at)
-        cost += float(candidates.late(tiling))
+        estimate, tiling = float(costs[at]), tilings.at(at)
+        cost = estimate + float(candidates.late(tiling))
         if found:
-            before, simple = found
+            before, simple, _ = found
             fewer = tiling.blocks < simple.blocks and tiling.chunk_taps == simple.chunk_taps
             if cost * (1 / (1 + TOLERANCE) if fewer else 1 + TOLERANCE) >= before:
                 continue
-        found = cost, tiling
-    return found and found[1]
+        found = cost, tiling, estimate
+    return found and found[1:]
 
 
-def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int]]:
-    """The cheapest tiling, and the candidates that it is among.
+def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int], float]:
+    """The candidates, the cheapest tiling among them, and its estimate.
 
     With a forced multi-tile, these have the block that the paper's rule would get, if it fits, so that only one thing
     changes at a time.
     """
     cut, hardware, among = candidates.cut, candidates.hardware, type(candidates)
     if cut.ruled and (ruled := best(among(cut.ruled, hardware))):
-        alike = among(cut, hardware, (ruled.rows, ruled.cols, ruled.groups))
-        if tiling := best(alike):
-            return alike, tiling
-    if tiling := best(candidates):
-        return candidates, tiling
+        block, _ = ruled
+        alike = among(cut, hardware, (block.rows, block.cols, block.groups))
+        if found := best(alike):
+            return alike, *found
+    if found := best(candidates):
+        return candidates, *found
     raise candidates.too_small()
 
 
