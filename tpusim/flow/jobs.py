@@ -123,11 +123,15 @@ def resolve(
     stay, as the others count on their places, but `auto` times none of them; `watch` is told of each layer that it
     times.
 
+    On a machine that fuses, layers that the workload's file leaves out run as well.
+
     Raises:
         InputError: an unknown lowering, at its place, a pattern that fits no layer, or, under `auto`, `layers` that
             begin or end nowhere.
     """
     family, machine = family_of(hardware), hardware.of_type(dtype)
+    if workload.entire and family.fusing(machine):
+        workload = workload.entire
     check_own(workload, family)
     # Patterns go before files, and what nobody names goes by the family's first lowering, or by what suits the layer.
     work, named = by_name(workload, lowering, family)

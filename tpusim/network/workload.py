@@ -375,6 +375,8 @@ class Workload:
             otherwise, of ONNX, JAX or in Python, whoever makes it may say so, and nobody looks for what is alike.
         grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
         chips: chips that share the network; the workload is the part of one of them.
+        entire: the workload with the layers that its file leaves out unless they are asked for; they run on machines
+            that fuse, as compiled networks have them. None where none are, or where somebody has asked.
 
     Examples:
         >>> from tpusim import Gemm, Workload
@@ -399,6 +401,7 @@ class Workload:
     grows: str = ""
     chips: int = 1
     blocks: Annotated[tuple[LayerBlock, ...], PlainValidator(tuple)] = ()
+    entire: Annotated[Workload | None, PlainValidator(lambda work: work)] = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}
@@ -454,7 +457,7 @@ class Workload:
         names = {layer.name for layer in kept}
         own = tuple(each for each in self.lowerings if each.layer in names)
         biases = tuple(each for each in self.biases if each in names)
-        return replace(self, **{"layers": kept, "lowerings": own, "biases": biases, **more})
+        return replace(self, **{"layers": kept, "lowerings": own, "biases": biases, "entire": None, **more})
 
     @property
     def narrow(self) -> tuple[str, ...]:
@@ -497,6 +500,11 @@ class Workload:
         edges = without(self.edges, [layer.name for layer in left_out], placed)
         timed = self.with_layers(lambda layer: layer.unit == "array")
         return replace(timed, edges=edges, not_timed=tuple(counts.items()))
+
+    def with_ops_of_file(self, ops: str) -> Self:
+        """Return the workload with the `ops` that its file names: `with_ops`, unless the machine fuses."""
+        some = self.with_ops(ops)
+        return some if some is self else replace(some, entire=self)
 
 
 def _no_layer(name: str, names: Iterable[str], where: str) -> Problem:

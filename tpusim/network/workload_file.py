@@ -217,7 +217,8 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
         if problems:
             raise InputError(problems)
     same = {name: getattr(file, name) for name in _SAME}
-    return narrowed(Workload(batch=batch, **parts._asdict(), **same), document).with_ops(ops or file.ops)
+    work = narrowed(Workload(batch=batch, **parts._asdict(), **same), document)
+    return work.with_ops(ops) if ops else work.with_ops_of_file(file.ops)
 
 
 _SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice, product
 from math import prod
@@ -64,7 +64,7 @@ class Space:
         self.axes = spec.axes
         self._spec = spec
         self._machines = _Machines(spec.hardware, self.axes)
-        self._networks = [_Network(document, self.axes) for document in spec.workloads]
+        self._networks = [_Network(document, self.axes, spec.ops) for document in spec.workloads]
         self._known: dict[Hashable, Jobs] = {}
         fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
         self._batch_axis, self._lowering_axis = (
@@ -168,9 +168,12 @@ class _Machines:
 class _Network:
     """A workload with layers that change, or with sizes that change."""
 
-    def __init__(self, document: Document, axes: Sequence[Axis]) -> None:
+    def __init__(self, document: Document, axes: Sequence[Axis], ops: str | None) -> None:
         self._document, self._axes = document, axes
-        self._ops = document.data.get("ops", "all")
+        of_file = document.data.get("ops", "all")
+        self._of_ops: Callable[[Workload], Workload] = (
+            lambda work: work.with_ops(ops) if ops else work.with_ops_of_file(of_file)
+        )
         self._known: dict[tuple[object, ...], Workload] = {}
         self._sizes = tuple(
             (path.removeprefix(SIZES), number)
@@ -205,7 +208,7 @@ class _Network:
                 places = {self._axes[axis].name: axis for _, axis in self._sizes}
                 raise _impossible(error, places, self._sizes, self._axes, values) from None
         if not self._layers:
-            return self._known[sized].with_ops(self._ops)
+            return self._of_ops(self._known[sized])
         # Sizes of layers may follow from those of the layers before them.
         names, wiring = names_in(document, batch), wiring_of(document, batch)
         read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
@@ -213,7 +216,7 @@ class _Network:
         # A value of an axis has no place in the file.
         own = tuple(replace(each, where=None) for each in parts.lowerings)
         found = replace(self._known[sized], **parts._replace(lowerings=own)._asdict())
-        return narrowed(found, document).with_ops(self._ops)
+        return self._of_ops(narrowed(found, document))
 
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
