@@ -76,7 +76,7 @@ class Rows(Sequence[Step]):
     ) -> None:
         self.table, self.recipes, self.waits = table, recipes, waits
         # There may be millions, and a list holds each as an object.
-        self.slots, self.origins = np.asarray(slots, np.int32), np.asarray(origins, np.int32)
+        self.slots, self.origins = np.asarray(slots, np.int64), np.asarray(origins, np.int32)
         self.ends = np.append(table["waits"][1:], len(waits)).astype(np.int32)
 
     @classmethod
@@ -130,7 +130,7 @@ class Rows(Sequence[Step]):
 
     def moved(self, words: int) -> Rows:
         """The rows with each slot moved up by a number of `words`."""
-        return self.placed(self.slots + np.int32(words))
+        return self.placed(self.slots + words)
 
     def placed(self, slots: ArrayLike) -> Rows:
         """The rows with their slots elsewhere."""
@@ -274,7 +274,7 @@ class Rows(Sequence[Step]):
         # Ranges of a row lie side by side, those of its recipe as well.
         at = np.arange(len(rows)) + np.repeat(firsts[mine] - (counts[mine].cumsum() - counts[mine]), counts[mine])
         starts, stops = ranges[at].T
-        moved = places_of(starts, self.slots.astype(np.int64), self.table["slots"][rows]) - starts
+        moved = places_of(starts, self.slots, self.table["slots"][rows]) - starts
         return WordRanges(rows, starts + moved, stops + moved)
 
     def origins_of(self, rows: Numbers, axes: int) -> Numbers:

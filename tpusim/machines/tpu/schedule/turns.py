@@ -105,10 +105,12 @@ class _Written:
             """Numbers that are as much further on as those of the last pair ahead of the gap; slots are the same."""
             before, last, _ = _pairs(loop, arrays[kind], kind)
             found: Numbers = last + times * (last - before)
-            return found.astype(np.int32).reshape(-1)
+            return found.astype(getattr(self.rows, kind).dtype).reshape(-1)
 
         slots, origins, waits = (
-            self._filled(array.astype(np.int32), kind, [further(loop, kind) for loop in self.loops])
+            self._filled(
+                array.astype(getattr(self.rows, kind).dtype), kind, [further(loop, kind) for loop in self.loops]
+            )
             for kind, array in arrays.items()
         )
         rows = self._filled(table, "rows", [copies(loop) for loop in self.loops])
