@@ -33,8 +33,9 @@ HEADER = "network batch: cycles, passes, HBM bytes read, written, words read, wr
 
 
 def published(network: str, batch: int, machine: str) -> str:
-    """The line of one run."""
-    result = simulate(load_workload(network, batch=batch), load_hardware(machine), check=False).to_dict()
+    """The line of one run, layer by layer."""
+    work = load_workload(network, batch=batch, ops="array")
+    result = simulate(work, load_hardware(machine, {"sequencer.fusion": "none"}), check=False).to_dict()
     total, layers = result["total"], result["layers"]
     del total["wall_seconds"]
     assert {layer.pop("lowering") for layer in layers} == {"channel_first"}

@@ -173,7 +173,7 @@ def test_a_number_stays_with_its_unit(columns: int) -> None:
 
 def test_explain_says_how_to_read_the_shape() -> None:
     text = " ".join(in_terminal(*EXPLAINED, "conv1").split())
-    assert "224x224x3>64 7x7/2 (conv2d rows x columns x channels > output channels, kernel, /stride, d" in text
+    assert "224x224x3>64 7x7/2 + relu (conv2d rows x columns x channels > output channels, kernel, /stride, d" in text
     assert "(gemm m x k > n, g products side by side, w bits of weights in HBM)" in in_terminal(*EXPLAINED, "fc")
 
 

@@ -304,3 +304,32 @@ def test_auto_fuses_only_what_takes_fewer_cycles_so() -> None:
     cycles = [simulate(work, each, lowering="auto", check=False).total.cycles
               for each in (machine, load_hardware("tpu_v2", ["mapping.search=estimate"]))]  # fmt: skip
     assert cycles[0] < cycles[1]
+
+
+AS_COMPILED = (
+    "tpu_v2_core", "tpu_v3_core", "tpu_v4", "tpu_v4_core", "tpu_v5e", "tpu_v5p", "tpu_v5p_core", "tpu_v6e", "tpu_v7x",
+    "tpu_v7x_core",
+)  # fmt: skip
+"""Machines that stand for a TPU as Google's compiler uses it."""
+
+
+@pytest.mark.parametrize("name", ["tpu_v2", "tpu_v2_estimator", "tpu_v2_core_hbm", *AS_COMPILED])
+def test_a_machine_that_fuses_runs_what_the_file_leaves_out(name: str) -> None:
+    network, machine = load_workload("resnet18", batch=2), load_hardware(name)
+    names = {each.name for each in resolve(network, machine).work.layers}
+    carried = {each for _, riders in resolve(network, machine).work.riders for each in riders}
+    every = {each.name for each in load_workload("resnet18", batch=2, ops="all").layers}
+    if name in AS_COMPILED:
+        assert machine.sequencer.fusion == "results"
+        assert names | carried == every
+        assert len(carried) > 20
+    else:
+        assert machine.sequencer.fusion == "none"
+        assert names == {each.name for each in network.layers}
+    # What somebody asks for holds on every machine.
+    asked = load_workload("resnet18", batch=2, ops="array")
+    assert {each.name for each in resolve(asked, machine).work.layers} == {each.name for each in network.layers}
+    unfused = machine.with_overrides({"sequencer.fusion": "none"})
+    assert {each.name for each in resolve(network, unfused).work.layers} == {each.name for each in network.layers}
+    picked = network.with_layers(lambda layer: layer.name == network.layers[0].name)
+    assert len(resolve(picked, machine).work.layers) == 1
