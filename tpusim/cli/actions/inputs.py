@@ -89,7 +89,7 @@ def resolved(work: Workload, machine: Machine, lowering: str | None, layers: str
 
     Raises InputError as `resolve` and `Jobs.picked` do.
     """
-    place = {layer.name: index for index, layer in enumerate(work.layers)}
+    place = {layer.name: index for index, layer in enumerate((work.entire or work).layers)}
     # Timing every layer with and without riders may take a while, so it reports progress.
     with Meter(len(place)) as meter:
 
