@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from fractions import Fraction
 from functools import cache, lru_cache
 from string import printable
 from typing import Any
@@ -127,6 +128,7 @@ def machine(
     convert_cycles: Any = 0,
     entry: Any = "ready",
     transpose_words: int = 8,
+    gather_cycles: Any = 0,
     scalar_words: int = 2,
     operand_cycles: Any = 0,
     result_cycles: Any = 0,
@@ -138,6 +140,7 @@ def machine(
     launch_cycles: int = 0,
     between_blocks: Any = "overlap",
     block_cycles: int = 0,
+    loop_cycles: int = 0,
     multi_tile: Any = "auto",
     loop_order: Any = "auto",
     chunks: Any = "auto",
@@ -177,6 +180,7 @@ def machine(
             stack_by=stack_by,
             transpose_cycles=transpose_cycles,
             transpose_words=transpose_words,
+            gather_cycles=gather_cycles,
             relayout_cycles=relayout_cycles,
             convert_cycles=convert_cycles,
             scalar_words=scalar_words,
@@ -197,7 +201,12 @@ def machine(
             layout=layout,
             alignment_bytes=alignment_bytes,
         ),
-        sequencer=Sequencer(launch_cycles=launch_cycles, between_blocks=between_blocks, block_cycles=block_cycles),
+        sequencer=Sequencer(
+            launch_cycles=launch_cycles,
+            between_blocks=between_blocks,
+            block_cycles=block_cycles,
+            loop_cycles=loop_cycles,
+        ),
         mapping=MappingPolicy(multi_tile=multi_tile, loop_order=loop_order, chunks=chunks, entry=entry, search=search),
     )
 
@@ -354,12 +363,14 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         stack_by=draw(among("copy", "column", "word")),
         transpose_cycles=draw(among(0, 0, 9, 64)),
         transpose_words=draw(among(1, 2, 8)),
+        gather_cycles=draw(among(0, 0, "2/3", 3)),
         relayout_cycles=draw(among(0, 8, "7/5", 30)),
         convert_cycles=draw(among(0, 0, "8/3")),
         entry=draw(among("ready", "ready", "relaid")),
         launch_cycles=draw(among(0, 0, 17)),
         between_blocks=draw(among("overlap", "overlap", "drain")),
         block_cycles=draw(among(0, 0, 3, 40)),
+        loop_cycles=draw(among(0, 0, 20)),
         scalar_words=draw(among(1, 2, 2, 8)),
         operand_cycles=draw(among(0, 0, "7/4")),
         result_cycles=draw(among(0, 0, "1/2", 6)),
@@ -398,6 +409,8 @@ def machines_of_all_kinds(draw: st.DrawFn, largest: int = 24, words: st.SearchSt
         "loads": draw(among("pieces", "whole", "windows")),
         "window_bytes": draw(among(2**34, 40, 4096)),
         "window_cycles": draw(among(0, 300)),
+        "window_results": draw(among(Fraction(1), Fraction(3))),
+        "window_bandwidth": draw(among(Fraction(1), Fraction(3, 4))),
         "strips": draw(among("balanced", "one_image")),
         "row_windows": draw(among(0, 0, 2, 4)),
         "transposed_channels": draw(among(0, 0, 2, 8)),

@@ -16,7 +16,7 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.program.transfers import Inbound, Spill
 from tpusim.machines.tpu.runs.prepared import prepared
-from tpusim.machines.tpu.sections import Arrangement
+from tpusim.machines.tpu.sections import Arrangement, BlockSizes
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload import Workload
 
@@ -114,6 +114,92 @@ def test_a_window_is_no_larger_than_it_may_be() -> None:
         parts = -(-16 // int(tiling["chunk_folds"]))
         blocks.append(int(tiling["blocks"]) * parts * -(-16 // int(tiling["kept_folds"])))
     assert blocks[0] < blocks[1] < blocks[2]
+
+
+def pipelined(**more: str | int) -> Hardware:
+    """A machine whose bodies are steps of a pipeline, in given blocks, and whose HBM never keeps it waiting."""
+    changes: dict[str, str | int] = {
+        **PIPELINED, "hbm.bandwidth": "100 TB/s", "hbm.latency": "1 ps", "vector_memory.ports": "separate",
+        "vector_memory.capacity": "64 KiB", "mapping.search": "estimate",
+    }  # fmt: skip
+    blocks = {f"mapping.block.{name}": size for name, size in more.items() if name in BlockSizes.model_fields}
+    rest = {name.replace("__", "."): value for name, value in more.items() if name not in BlockSizes.model_fields}
+    return load_hardware("tiny_4x4", [f"{path}={value}" for path, value in {**changes, **blocks, **rest}.items()])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "missing"),
+    [
+        ((64, 12, 8), 2),  # a column fold of two in the last window: two passes
+        ((64, 20, 8), 2),
+        ((96, 8, 8), 2),  # half of the rows, of two folds and two passes each
+        ((64, 8, 12), 2),  # a row fold of two, for two column folds
+        ((64, 8, 4), 0),
+        ((128, 16, 16), 0),
+    ],
+)
+@pytest.mark.parametrize("weights", ["shared", "own"])
+def test_the_last_windows_are_computed_whole(sizes: tuple[int, int, int], missing: int, weights: str) -> None:
+    """64 rows, two column folds and two row folds are a window: where the last has less, its body idles for the rest.
+
+    Of arrays with weights of their own each takes a column fold, so that a fold less saves neither of them a pass.
+    """
+    machine = pipelined(images=64, out_channels=8, in_channels=8, array__count=2, array__weights=weights)
+    layer = Gemm("product", *sizes)
+    program = prepared(layer, 1, machine, "channel_first").program
+    frame, words = program.frame(machine), max(each.words for each in program.streams)
+    a_pass = max(frame.frames(words) * frame.period, machine.preload_cycles)
+    shares = {(64, 12, 8): 0, (64, 20, 8): 0, (96, 8, 8): 1, (64, 8, 12): 1}
+    passes = shares.get(sizes, 0) if weights == "own" else missing
+    assert [each.delay for each in program.rows if isinstance(each, Preload) if each.delay] == [passes * a_pass] * (
+        passes > 0
+    )
+    result = simulate(Workload("one", 1, (layer,)), machine, engine="both")
+    assert (result.total.outputs_mismatched, result.total.outputs_checked) == (0, sizes[0] * sizes[1])
+
+
+def test_no_window_hangs_over_where_all_are_full() -> None:
+    """And no body idles."""
+    machine = pipelined(images=16, out_channels=8, in_channels=8)
+    rows = prepared(Gemm("product", 32, 16, 16), 1, machine, "channel_first").program.rows
+    assert not any(each.delay for each in rows if isinstance(each, Preload))
+
+
+@pytest.mark.parametrize(("m", "blocks"), [(16, 1), (32, 2), (64, 4)])
+def test_a_window_comes_whenever_it_is_not_that_of_the_step_ahead(m: int, blocks: int) -> None:
+    """Two row folds take turns, so both operands come in every step, though there are two slots for each."""
+    program = prepared(Gemm("product", m, 4, 8), 1, pipelined(images=16, in_channels=4), "channel_first").program
+    came = [step.tensor.name for step in program.rows if isinstance(step, Inbound)]
+    assert came.count("filter") == came.count("ifmap") == 2 * blocks
+    whole = prepared(Gemm("product", m, 4, 8), 1, pipelined(images=16), "channel_first").program
+    came = [step.tensor.name for step in whole.rows if isinstance(step, Inbound)]
+    assert came.count("filter") == 1
+
+
+def test_bodies_of_a_loop_take_longer_than_one_by_itself() -> None:
+    machine = pipelined(images=16, sequencer__block_cycles=5, sequencer__loop_cycles=7)
+    for m, delays in ((16, [5]), (48, [12] * 3)):
+        rows = prepared(Gemm("product", m, 4, 4), 1, machine, "channel_first").program.rows
+        assert [each.delay for each in rows if isinstance(each, Preload)] == delays
+
+
+def test_arrays_that_share_rows_load_tiles_beside_one_another() -> None:
+    """Up to a word of weights a cycle; not where all arrays have one rate, nor where they have no choice."""
+    machine = load_hardware("tpu_v5e")
+    shared, own = (machine.arranged(Arrangement(weights, 1)) for weights in ("shared", "own"))
+    assert (machine.array.count, machine.array.weights_per_cycle, machine.vector_memory.word_elements) == (4, 4, 8)
+    assert (shared.array.weights_per_cycle, own.array.weights_per_cycle) == (8, 4)
+    only = machine.with_overrides(["array.weights=shared"])
+    assert only.arranged(Arrangement("shared", 1)).array.weights_per_cycle == 4
+    among_all = machine.with_overrides(["array.weights_rate=all"])
+    assert among_all.arranged(Arrangement("shared", 1)).array.weights_per_cycle == 4
+
+
+def test_a_wavefront_still_crosses_the_array_that_is_split() -> None:
+    machine = load_hardware("tpu_v6e")
+    whole, split = (machine.arranged(Arrangement("shared", parts)) for parts in (1, 2))
+    assert (whole.array.pes_per_cycle, split.array.pes_per_cycle) == (3, 2)
+    assert split.array.flow_cycles + split.skew > (whole.array.flow_cycles + whole.skew) / 2
 
 
 def test_an_array_without_room_for_two_is_refused() -> None:

@@ -205,6 +205,19 @@ def test_words_of_a_pixel_are_transposed_together(cycles: int, words: int, group
     assert word_cycles(groups, True, hardware) == each
 
 
+@pytest.mark.parametrize(
+    ("kernel", "gather", "each"),
+    [(3, "1/2", 2 + 5), (5, "1/2", 2 + 13), (5, 1, 2 + 25), (3, 0, 2), (7, 1, 2 + 25)],
+)
+def test_the_taps_of_a_pass_are_put_side_by_side(kernel: int, gather: Any, each: int) -> None:
+    """4 channels of 3x3 or 5x5 taps fill one pass, those of 7x7 two: 24.5 taps a pass."""
+    hardware = machine(128, 128, transpose_cycles=2, gather_cycles=gather).having("mapping", transposed_channels=4)
+    layer = conv(4, 12, 8, kernel, padding=kernel // 2)
+    program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
+    assert program.word_cycles == each
+    agreed(layer, 2, program, hardware)
+
+
 @pytest.mark.parametrize(("by", "rotations"), [("copy", 14), ("column", 3), ("word", 1)])
 def test_which_copies_are_rotated(by: str, rotations: int) -> None:
     """Taps of one channel stand side by side, 16 copies of a word; two of these come by themselves."""

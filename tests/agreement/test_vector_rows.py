@@ -76,7 +76,8 @@ def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
         program, _ = lowered(layer, 1, load_hardware("tpu_v5e", [f"mapping.window={window}"]), LOWERING)
         delays.append(sum(each.delay for each in program.vectors))
     # 16 pieces of 512 KiB, one in a body or two.
-    assert delays == [16 * 70, 8 * 70]
+    begun = load_hardware("tpu_v5e").sequencer.block_cycles
+    assert delays == [16 * begun, 8 * begun]
 
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))

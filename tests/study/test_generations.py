@@ -17,12 +17,14 @@ from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
 from tpusim.cli.actions import validate
 from tpusim.cli.names import GENERATION_SETS
+from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.report.style import SERIES
 from tpusim.report.tables.validation import over_generations, validated
 from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, rows, tables_from
 from tpusim.study.validation.chips import DECODERS, chip_sets, layers_of
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Validation, compare, of_type
+from tpusim.study.validation.convolutions import LANES
 from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets, overhang
 from tpusim.study.validation.tokens import token_sets
 
@@ -118,6 +120,28 @@ def test_maps_have_the_sizes_of_the_tables() -> None:
             (layer,) = case.layers
             assert isinstance(layer, Conv2d)
             assert [*layer.tensors(case.batch).ofmap[1:3]] == known[f"{case.theirs:.0f}"], case.name
+
+
+@pytest.mark.parametrize(("generation", "alike"), [("v5e", 20), ("v7x", 22)])
+def test_most_products_have_the_windows_of_the_code(generation: str, alike: int) -> None:
+    """Rows of outputs, column folds and row folds of a step, found by what the compiler expects of it."""
+    emitted = {
+        row["scheduled_with_hbm"]: [
+            int(row[f"{of}_window_bounds"].split("x")[at]) for of, at in (("output", 0), ("output", 1), ("input", 1))
+        ]
+        for row in rows("xla_tpu_gen_gemm")
+        if row["gen"] == generation
+    }
+    sets = generation_sets()[f"code_{generation}_products"]
+    machine, found = load_hardware(sets.hardware, sets.changes), 0
+    for case in sets.cases:
+        (layer,) = case.layers
+        ready = prepared(layer, 1, machine, "channel_first")
+        high, wide, deep = emitted[f"{case.theirs:.0f}"]
+        rows_, cols = ready.running.array.rows // LANES, ready.running.array.cols // LANES
+        chosen = [int(ready.explanation.choices[each]) for each in ("groups", "kept_folds", "chunk_folds")]
+        found += chosen == [high, -(-wide // cols), -(-deep // rows_)]
+    assert found >= alike
 
 
 def test_the_overhang_of_the_last_windows_is_taken_off() -> None:

@@ -265,6 +265,10 @@ OF_TYPES = [
         ("vector_unit.stack_by=column", lambda h: h.vector_unit.stack_by, "column"),
         ("mapping.window=2 MiB", lambda h: h.mapping.window_bytes, 2**21),
         ("mapping.window_cycles=500", lambda h: h.mapping.window_cycles, 500),
+        ("mapping.window_results=3", lambda h: h.mapping.window_results, 3),
+        ("mapping.window_bandwidth=17/20", lambda h: h.mapping.window_bandwidth, Fraction(17, 20)),
+        ("sequencer.loop_cycles=90", lambda h: h.sequencer.loop_cycles, 90),
+        ("vector_unit.gather_cycles=1/2", lambda h: h.vector_unit.gather_cycles, Fraction(1, 2)),
         *OF_TYPES,
     ],
 )

@@ -49,14 +49,16 @@ def last_weight(last_read: int, hardware: Hardware) -> int:
     return last_read + hardware.preload_cycles - (hardware.preload_words - 1) * hardware.weight_word_cycles
 
 
-def word_cycles(words: int, transposed: bool, hardware: Hardware) -> int:
+def word_cycles(words: int, transposed: bool, hardware: Hardware, taps: Fraction = Fraction(0)) -> int:
     """Least cycles of a streamed word: to be transposed, and to be streamed whole where `array.streamed` is `all`.
 
-    The `words` of a pixel are transposed together, up to `transpose_words` at a time.
+    The `words` of a pixel are transposed together, up to `transpose_words` at a time. Ahead of that the channels of
+    `taps` are put side by side.
     """
     unit, word = hardware.vector_unit, hardware.vector_memory.word_elements
     streams = issue_cycles(word, hardware) if hardware.array.streamed == "all" else 0
-    return max(streams, -(-unit.transpose_cycles // min(unit.transpose_words, words)) if transposed else 0)
+    cycles = unit.transpose_cycles + taps * unit.gather_cycles
+    return max(streams, ceil(cycles / min(unit.transpose_words, words)) if transposed else 0)
 
 
 FREE, IFMAP, POINTER, PSUM, RESULT, VECTOR, WEIGHT, DMA = range(8)

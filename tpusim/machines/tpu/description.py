@@ -315,8 +315,17 @@ class Hardware(FileModel):
         rows, cols, count = array.rows // split, array.cols // split, 1 if alone else array.count * split
         # Weights that are one rate for all arrays come to each of several at its share.
         among = count if (weights, array.weights_rate) == ("own", "all") else 1
-        rates = {"weights_per_cycle": max(1, array.weights_per_cycle // among), "weights_rate": "each"}
-        return self.having("array", rows=rows, cols=cols, count=count, weights=weights, split=1, **rates)
+        rate = max(1, array.weights_per_cycle // among)
+        if (weights, array.weights, array.weights_rate) == ("shared", "either", "each"):
+            # Arrays that take words in turn stand for arrays that take passes of a sum in turn: tiles of as many passes
+            # load side by side.
+            rate = min(self.vector_memory.word_elements, rate * count)
+        rates = {"weights_per_cycle": rate, "weights_rate": "each"}
+        # What enters a small array crosses others on its way, so it takes nearly as long as through the large one.
+        crossed = -(-array.pes_per_cycle // split)
+        return self.having(
+            "array", rows=rows, cols=cols, count=count, weights=weights, split=1, pes_per_cycle=crossed, **rates
+        )
 
     def without_windows(self) -> Hardware:
         """The machine with bodies that wait for whole loads, for lowerings that make no pipeline of them."""

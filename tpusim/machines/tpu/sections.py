@@ -282,6 +282,7 @@ class VectorUnit(FileSection):
         transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
             channels so.
         transpose_words: words of a pixel that are transposed together.
+        gather_cycles: cycles for each tap whose channels are put beside those of others ahead of that.
         convert_cycles: cycles to convert a full word of the ifmap, in the lanes of a register (`slots.lanes`) or in
             all, ahead of the passes that use it, where the array has no numbers of its type.
         convert_bytes: bytes of a converted operand, which `mapping.window` counts beside those of the operand.
@@ -308,6 +309,7 @@ class VectorUnit(FileSection):
     stack_by: Annotated[Literal["copy", "column", "word"], Choice()] = "copy"
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536), written(4)] = 8
+    gather_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
@@ -427,6 +429,7 @@ class Sequencer(FileSection):
             results are written (`drain`), as in a loop whose body is scheduled by itself.
         block_cycles: cycles that the body of that loop takes beyond its steps, ahead of its first weights. Where blocks
             overlap, passes ahead hide them.
+        loop_cycles: cycles that it takes beyond these where a layer has several bodies of the array.
         fusion: what rides on results. `results`: biases, additions and activations of a network ride on the layers that
             they follow. `none`: each is a layer of its own, but for biases, which take no time.
         between_layers: how layers follow one another. `drain`: each on an empty machine. `overlap`: one begins while
@@ -437,6 +440,7 @@ class Sequencer(FileSection):
     launch_cycles: Annotated[int, whole(2**24, least=0)] = 0
     between_blocks: Annotated[Literal["overlap", "drain"], Choice()] = "overlap"
     block_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    loop_cycles: Annotated[int, whole(2**24, least=0)] = 0
     fusion: Annotated[Literal["none", "results"], Choice()] = "none"
     between_layers: Annotated[Literal["drain", "overlap", "stay"], Choice()] = "drain"
 
@@ -502,8 +506,10 @@ class MappingPolicy(FileSection):
             and all that it leaves goes out while the step behind runs, as in code of Google's compiler.
         window_bytes: most bytes that a step of the pipeline reads and leaves, where `loads` are `windows`; a step of
             the smallest block may have more.
-        window_cycles: cycles that the choice of blocks adds to each step of the pipeline. A compiler that expects more
-            of a step than it takes makes fewer and larger ones.
+        window_cycles: cycles that the choice of blocks adds to the transfers of each step of the pipeline. A compiler
+            that expects more of a step than it takes makes fewer and larger ones.
+        window_results: how often the choice of blocks counts the bytes of results.
+        window_bandwidth: the bandwidth that it expects, in shares of `hbm.bandwidth`.
         fetch: what a block fetches of the ifmap: all that its taps need at once (`resident`), or for each tap by itself
             (`per_tap`; paper, Fig. 8).
         k_order: order of implicit GEMM's K: `channels_fastest`, or `taps_fastest`.
@@ -539,6 +545,8 @@ class MappingPolicy(FileSection):
     loads: Annotated[Literal["pieces", "whole", "windows"], Choice()] = "pieces"
     window_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("4 MiB", "window")] = 2**34
     window_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    window_results: Annotated[Fraction, Rational(65536)] = Fraction(1)
+    window_bandwidth: Annotated[Fraction, Rational(65536)] = Fraction(1)
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     patch: Annotated[Literal["touched", "window"], Choice()] = "touched"

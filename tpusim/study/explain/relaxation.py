@@ -19,7 +19,7 @@ from tpusim.result.records import LayerResult
 from tpusim.result.vocabulary.fields import by_path
 
 _ALUS, _WORD = "vector_unit.alus", "vector_memory.word_elements"
-_CONVERSIONS = ("unpack", "pack", "stack", "relayout", "operand", "result", "ready")
+_CONVERSIONS = ("unpack", "pack", "stack", "gather", "relayout", "operand", "result", "ready")
 _A_WORD = tuple([f"vector_unit.{what}_cycles" for what in _CONVERSIONS])
 """Fields with the cycles of the vector unit for a word, which are fractions."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, cached_property
 from itertools import product
 from math import prod
@@ -312,6 +313,12 @@ class Transposed(Dense):
     """
 
     transposed = True
+
+    @property
+    def gathered(self) -> Fraction:
+        """The taps that a pass has on the mean."""
+        rows = self.shape.taps * self.shape.channels
+        return Fraction(self.shape.taps, -(-rows // self.hardware.array.rows))
 
     @property
     def stacked(self) -> str:

@@ -225,7 +225,7 @@ class Plan:
     @property
     def word_cycles(self) -> int:
         """Least cycles of a streamed word, whatever part of it is used; 0 if there is no minimum."""
-        return word_cycles(self._word_groups[0], self.cut.transposed, self.hardware)
+        return word_cycles(self._word_groups[0], self.cut.transposed, self.hardware, self.cut.gathered)
 
     @cached_property
     def _word_groups(self) -> tuple[int, int]:

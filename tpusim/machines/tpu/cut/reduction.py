@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import ClassVar, NamedTuple
@@ -246,6 +247,11 @@ class Cut(ABC):
     def transposed(self) -> bool:
         """Whether the vector unit transposes the words of a pixel for each pass, so that no lane needs a copy."""
         return False
+
+    @property
+    def gathered(self) -> Fraction:
+        """Taps whose channels are put side by side ahead of a transposition."""
+        return Fraction(0)
 
     @property
     def per_fold(self) -> float:

@@ -237,7 +237,7 @@ def frames_of(cut: Cut, adds: bool, hardware: Hardware) -> tuple[Frame, Frame]:
     """
     word = hardware.vector_memory.word_elements
     groups, fill = cut.shape.word_groups(word)
-    ready = word_cycles(groups, cut.transposed, hardware)
+    ready = word_cycles(groups, cut.transposed, hardware, cut.gathered)
     fills = {fill: None, cut.shape.last_word(word): None}
     whole, *last = (frame_of(hardware, each, stream_clients(adds), word_cycles=ready) for each in fills)
     return whole, last[0] if last else whole

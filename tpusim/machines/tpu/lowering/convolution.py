@@ -30,7 +30,7 @@ from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic
-from tpusim.machines.tpu.definition import frame_of, stream_clients
+from tpusim.machines.tpu.definition import Frame, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
@@ -55,8 +55,9 @@ from tpusim.network.ops.array_op import ArrayOp
 IFMAP, WEIGHTS, SUMS = range(3)
 """The places of a unit's needs."""
 
-Load = tuple[int, int, int]
-"""The ifmap of a channel group, a block and a chunk; or the weights of a group, a column fold and a section."""
+Load = tuple[int, ...]
+"""The ifmap of a channel group, a block and a chunk; or the weights of a group, a column fold and a section. Behind
+these, where a step of a pipeline moves what the step ahead has not, how often others have come."""
 
 
 LONG = 2_000
@@ -72,7 +73,9 @@ class Convolution(Units):
         # The first loads grow piece by piece, so that the first pass waits for little. A loop over blocks that drains
         # has one body for all of them, the first included.
         sequencer, loads = plan.hardware.sequencer, plan.hardware.mapping.loads
-        drains, turn = sequencer.between_blocks == "drain", sequencer.block_cycles
+        drains = sequencer.between_blocks == "drain"
+        several = plan.shape.groups * len(plan.blocks) * len(plan.turns) * len(plan.chunks) > 1
+        turn = sequencer.block_cycles + sequencer.loop_cycles * several
         order, lag, arrays = ("weights", "ifmap"), plan.tiling.lag, self._arrays()
         self._pipelined = loads == "windows"
         gaps = one_ahead_if_free if self._pipelined else beside
@@ -87,6 +90,7 @@ class Convolution(Units):
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
         self._walks = cache(lambda block, chunk: plan.walks_alike(plan.chunks[chunk], plan.blocks[block]))
+        self._idle = cache(self._overhang)
         # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
@@ -145,12 +149,17 @@ class Convolution(Units):
 
     def units(self) -> Iterator[Unit]:
         plan, sections, kept, ahead = self.plan, self.plan.sections, self.plan.tiling.kept_folds, None
+        windows, held, come = self._pipelined, [(-1, -1, -1)] * 2, [0, 0]
         for stage in plan.stages_of(self._turns):
             group, block, fold, number = stage.group, stage.block, stage.fold, stage.section
             section = sections[number]
+            # The loop brings a window whenever it is not that of the step ahead, though a buffer may have it still.
+            for area, window in enumerate(((group, block, section.chunk), (group, fold // kept, section.chunk))):
+                come[area] += windows and window != held[area]
+                held[area] = window
             needs = (
-                SlotNeed("ifmap", (group, block, section.chunk)),
-                SlotNeed("weights", (group, fold, number)),
+                SlotNeed("ifmap", (group, block, section.chunk, come[IFMAP])),
+                SlotNeed("weights", (group, fold, number, come[WEIGHTS])),
                 SlotNeed("sums", (group, block, fold)),
             )
             leaves = SUMS if number in self._last_sections else -1
@@ -158,8 +167,32 @@ class Convolution(Units):
             # What a step of a pipeline moves is moved ahead of the step, or behind it.
             gap = not self._pipelined or body != ahead
             fill = plan.fill_of(plan.blocks[block])
-            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap, fill=fill)
+            idle = self._idle(block, fold // kept, section.chunk) if self._pipelined and gap else 0
+            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap, fill=fill, idle=idle)
             ahead = body
+
+    def _overhang(self, block: int, turn: int, chunk: int) -> int:
+        """Cycles of a body for rows, columns and passes of its windows that lie beyond the layer: the code of the loop
+        is the same for all windows, and computes the last ones whole.
+        """
+        plan, queues = self.plan, self.policy.arrays
+        numbers = [max(len(some) for some in each.sums) for each in plan.chunks]
+        folds, words = len(plan.turns[turn]), plan.results(plan.blocks[block])
+        every = max(numbers) * -(-len(plan.turns[0]) // queues) * self._of_a_pass(plan.tiling.psum_words)
+        return every - numbers[chunk] * -(-folds // queues) * self._of_a_pass(words)
+
+    def _of_a_pass(self, words: int) -> int:
+        """Cycles of a pass over some words: those of its stream, or of the weights of the next."""
+        frame, hardware = self._frame, self.plan.hardware
+        return max(frame.frames(words) * frame.period, hardware.preload_cycles)
+
+    @cached_property
+    def _frame(self) -> Frame:
+        plan, clients = self.plan, stream_clients(len(self.plan.passes) > 1)
+        hardware = plan.hardware
+        if hardware.array.queues > 1:
+            hardware = hardware.having("array", count=self.policy.arrays)
+        return frame_of(hardware, plan.word_fill, clients, 1, plan.word_cycles)
 
     @property
     def turns(self) -> int:
@@ -205,12 +238,12 @@ class Convolution(Units):
     # ---- what comes
 
     def _ready(self, load: Load) -> int:
-        _, block, chunk = load
+        _, block, chunk, *_ = load
         return self._prepared(chunk, self.plan.blocks[block].sizes)
 
     def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> Sequence[Piece]:
         """By places where they come one by one, else by rows: pieces share the rows that taps of both stand on."""
-        _, block, number = load
+        _, block, number, *_ = load
         chunk, patch = self.plan.chunks[number], self.patch(block, number)
         places = range(len(chunk.places))
         if chunk.one_by_one:
@@ -220,7 +253,7 @@ class Convolution(Units):
         return [self._piece(load, patch, places, part) for part in parts]
 
     def _piece(self, load: Load, patch: Patch, places: range, filled: Patch) -> Piece:
-        group, _, chunk = load
+        group, _, chunk, *_ = load
         alike = self.plan.filled_alike(group, chunk, patch, places, filled) if filled.words else None
         brings = partial(self._filled, load, patch, places, filled)
         return Piece(places.start, places, brings, self.needs(filled), alike=alike)
@@ -231,13 +264,13 @@ class Convolution(Units):
 
     def _filled(self, load: Load, patch: Patch, places: range, filled: Patch, base: int) -> Iterator[Moves]:
         if filled.words:
-            (group, _, chunk), plan = load, self.plan
+            (group, _, chunk, *_), plan = load, self.plan
             parts, boxes = plan.filled(group, plan.chunks[chunk], patch, places, filled, base)
             yield self.traffic.moves(plan.ifmap, parts, boxes, plan.shape.ifmap_apart)
 
     def _sections(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """The weights of some passes in each piece; lane c takes those of array column c, W to a word."""
-        plan, (group, fold, section) = self.plan, load
+        plan, (group, fold, section, *_) = self.plan, load
         numbers, offsets, at = plan.sections[section].numbers, self._offsets, plan.columns[fold]
 
         def weights(some: range, base: int) -> Iterator[Moves]:

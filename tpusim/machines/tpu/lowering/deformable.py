@@ -227,7 +227,7 @@ class Sampled(Convolution):
 
     def cut_ifmap(self, load: Load, gaps: int, grows: bool) -> list[Piece]:
         """Pieces with the words of one place each."""
-        group, block, chunk = load
+        group, block, chunk, *_ = load
         table = self.table_key(group, block, chunk)
         band = SlotNeed("bands", (group, block, self._folds[chunk]))
         needs = band, SlotNeed("pointers", table), SlotNeed("blends", table)
@@ -238,7 +238,7 @@ class Sampled(Convolution):
         self, load: Load, key: TableKey, place: int, into: int, band: int, pointers: int, blends: int
     ) -> Iterator[Compute]:
         """Vector steps that gather corner by corner, weighting each element by its distance."""
-        group, block, chunk = load
+        group, block, chunk, *_ = load
         patch, lanes = self.patch(block, chunk), self.cut.lanes_of(self.plan.chunks[chunk], place, group)
         kind, count = key.lanes.index(lanes), sum(each.lanes for each in lanes)
         table, kinds, operands = self.table(lanes, patch, pointers, kind), kinds_of(lanes), []

@@ -480,7 +480,7 @@ class Schedule:
         # A new body is a new turn of the loop, which costs cycles and may have to wait for the end of the one before.
         begins = unit.body is not None and unit.body != self._body
         self._body = unit.body if unit.body is not None else self._body
-        delay = policy.turn if begins else 0
+        delay = policy.turn + unit.idle if begins else 0
         last = tuple(self._computed.values())
         drained = last if begins and policy.drains else ()
         serial = last if policy.serial else ()

@@ -152,6 +152,7 @@ class Unit(NamedTuple):
         tallies: the one of these places whose words the spill writes; -1 for none.
         array: array with weights of its own that takes the passes; -1: the one whose turn it is by its sums.
         fill: elements in use in each word that the passes stream, where they are fewer than in other units; 0: as many.
+        idle: cycles that a body which begins with the unit takes for outputs that it has and the layer has not.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -166,6 +167,7 @@ class Unit(NamedTuple):
     tallies: int = -1
     array: int = -1
     fill: int = 0
+    idle: int = 0
 
 
 class Touch(NamedTuple):

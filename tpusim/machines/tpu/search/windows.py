@@ -12,28 +12,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import even_extents
-from tpusim.machines.tpu.cut.tiling import Counts, Cycles, Tiling
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_outputs
 from tpusim.machines.tpu.search.candidates import Candidates, Extents, FittingWay, combined, held_so
 
-
-class _Traffic(NamedTuple):
-    """Cycles of the bus: of the first windows that come, of the last that goes, and of all that lies between."""
-
-    first: Cycles
-    last: Cycles
-    between: Cycles
+MOST_COLUMN_PARTS = 4
+"""Most parts into which columns are cut beside rows."""
 
 
 class Windows(Candidates):
     """Every block, with all numbers of column folds and of passes that cut a layer evenly; two buffers of everything
     that changes from step to step.
     """
+
+    @property
+    def _rectangles(self) -> list[tuple[int, int, int]]:
+        """Parts of columns beside parts of rows, too: a window is seldom long and narrow."""
+        sizes = given_outputs(self.shape, self.hardware)
+        rows, cols, groups = (
+            [size] if size else even_extents(extent) for size, extent in zip(sizes, self.extents, strict=True)
+        )
+        few = cols if len(cols) == 1 else {-(-self.extents[1] // parts) for parts in range(1, MOST_COLUMN_PARTS + 1)}
+        found = {*product(rows, few, groups)}
+        if 1 in rows:
+            found |= {*product([1], cols, groups)}
+        return sorted(found)
 
     def whole(self) -> Iterator[Tiling[Counts]]:
         """Steps that make whole sums."""
@@ -92,18 +101,27 @@ class Windows(Candidates):
         """The bytes of a step that reads windows of everything and leaves one, copies of converted operands among
         them.
         """
-        moved, hardware = self._traffic(tilings), self.hardware
+        hardware = self.hardware
         held = 1 + hardware.vector_unit.convert_bytes / hardware.vector_memory.element_bytes
         # Weights that the vector unit widens keep the bus for longer than their bytes take.
-        unpacking = self.filter_cycles * (1 - self.weight_bus / self.weight_cycles)
-        first = moved.first - unpacking / (self._turns(tilings) * self._chunks_of(tilings))
-        return np.asarray((first * held + moved.last) * float(hardware.hbm_bytes_per_cycle))
+        of_filter = self._of_filter(tilings) * self.weight_bus / self.weight_cycles
+        moved = (self.load(tilings).busiest + of_filter) * held + self._of_results(tilings)
+        return np.asarray(moved * float(hardware.hbm_bytes_per_cycle))
 
     def estimate(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
-        moved, bodies = self._traffic(tilings), self._bodies(tilings)
-        body = self._body(tilings) + self.hardware.mapping.window_cycles
-        inner = np.maximum(bodies * body, body + moved.between)
-        return np.asarray(moved.first + inner + moved.last, dtype=np.float64)
+        """Cycles that a compiler is thought to expect: the first windows and the last, and in between whatever is
+        longer in a step, its body or its transfers.
+        """
+        mapping, spill = self.hardware.mapping, self._of_results(tilings)
+        share, load, of_filter = float(mapping.window_bandwidth), self.load(tilings).busiest, self._of_filter(tilings)
+        steps, loads, filters, results = self._times(tilings)
+        body, first, last = self._body(tilings), load + of_filter, spill * float(mapping.window_results)
+        read = ((loads - 1) * load + (filters - 1) * of_filter) / np.maximum(1, steps - 1) / share
+        # Steps that add to sums leave no results.
+        bare = np.maximum(body, read + mapping.window_cycles)
+        full = np.maximum(body, read + mapping.window_cycles + last / share)
+        inner = (steps - results) * bare + (results - 1) * full
+        return np.asarray(first / share + inner + body + last / share, dtype=np.float64)
 
     def late(self, tilings: Tiling[Any]) -> NDArray[np.float64]:
         """Nothing: `estimate` has the first windows."""
@@ -117,31 +135,39 @@ class Windows(Candidates):
         """Chunks of a reduction."""
         return -(-self.folds // tilings.chunk_folds) * -(-self.taps // tilings.chunk_taps)
 
-    def _bodies(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        return np.asarray(self.shape.groups * tilings.blocks * self._turns(tilings) * self._chunks_of(tilings))
+    def _of_filter(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Cycles of the bus for the largest window of the filter."""
+        kept = np.minimum(tilings.kept_folds / self.columns, 1)
+        return np.asarray(self.filter_cycles * kept * self._share_of_sum(tilings))
+
+    def _share_of_sum(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """What the largest chunk has of a reduction."""
+        return np.asarray(tilings.chunk_folds / self.folds * tilings.chunk_taps / self.taps)
+
+    def _of_results(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
+        """Cycles of the bus for the largest window of results."""
+        return np.asarray(self.spill(tilings).busiest * np.minimum(tilings.kept_folds, self.columns))
 
     def _body(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
-        """Cycles of a body: the sums of its column folds go to the arrays in turn."""
+        """Cycles of the largest body: the sums of its column folds go to the arrays in turn."""
         queues = self.hardware.array.queues
-        kept = self.columns / self._turns(tilings)
-        a_pass = self.turn(tilings)
+        kept, a_pass = np.minimum(tilings.kept_folds, self.columns), self.turn(tilings)
         if queues > 1:
             kept = np.ceil(kept / queues)
             a_pass = np.maximum(tilings.psum_words * self.frame.period, self.hardware.preload_cycles)
         ready = tilings.ifmap_words * self.ready_cycles
         alone = self._drain_cycles + self.hardware.sequencer.block_cycles
-        return np.asarray(self.passes / self._chunks_of(tilings) * kept * a_pass + ready + alone)
+        return np.asarray(self.passes * self._share_of_sum(tilings) * kept * a_pass + ready + alone)
 
-    def _traffic(self, tilings: Tiling[Counts]) -> _Traffic:
+    def _times(self, tilings: Tiling[Counts]) -> tuple[Counts, ...]:
+        """How many steps there are, loads of the ifmap and of the filter, and windows of results.
+
+        A window comes again whenever a step needs another than the step ahead.
+        """
         groups, blocks, chunks = self.shape.groups, tilings.blocks, self._chunks_of(tilings)
         turns, block_major = self._turns(tilings), tilings.loop_order == "block_major"
-        load, spill = self.load(tilings).busiest, self.spill(tilings).busiest
-        # A window comes again where its buffers had to take others meanwhile.
-        held = np.where(block_major, chunks, chunks * blocks)
-        ifmaps = groups * blocks * chunks * np.where(held <= tilings.ifmap_buffers, 1, turns)
-        kept = np.where(block_major, self.columns, np.minimum(tilings.kept_folds, self.columns)) * chunks
-        filters = groups * np.where(kept <= tilings.filter_buffers, 1, blocks)
-        of_filter = self.filter_cycles / (turns * chunks)
-        first, last = load + of_filter, spill * self.columns / turns
-        moved = ifmaps * load + filters * self.filter_cycles + groups * blocks * self.columns * spill
-        return _Traffic(first, last, np.maximum(moved - first - last, 0))
+        results = blocks * turns
+        loads = np.where(block_major | (blocks == 1), blocks, results)
+        filters = np.where(block_major & (turns > 1), results, turns)
+        loads, filters = (np.where(chunks > 1, results * chunks, each) for each in (loads, filters))
+        return groups * results * chunks, groups * loads, groups * filters, groups * results
