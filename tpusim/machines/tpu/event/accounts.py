@@ -62,12 +62,13 @@ def timing_of(log: Log, program: Program, hardware: Hardware) -> Timing:
     """
     cuts = np.array(cuts_of(log, program, hardware) if program.layers else (0, log.cycles))
     moves, ports = log.on_bus(HBM.bus), program.ports(hardware)
-    uses = {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
-    held = holding(log.queue)
+    of_buses = {name: _cut(bus(log.on_bus(name)), cuts) for name in log.buses}
+    held, uses = holding(log.queue), dict[str, list[Counter[str]]]()
     for array in arrays_of(log, hardware):
         uses[array.name("systolic_array")] = array.systolic_array_use(held, cuts)
         uses[array.name("preload")] = array.preload_use(held, cuts)
         uses[array.name("vector_unit")] = array.vector_unit_use(cuts)
+    uses |= of_buses
     units = accounts({unit: _sum(each) for unit, each in uses.items()}, log.owned, log.cycles, ports)
     use = program.use
     whole = Timing(log.cycles, units, bus_use(log, moves, program), use.port_reads, use.port_writes, log.hbm)
