@@ -44,6 +44,7 @@ GENERATION_SETS = (
     "v3_tiles",
     "v6e_measured",
     "v4_measured",
+    "v7x_measured",
     "models_measured",
     "llm",
 )

@@ -103,7 +103,10 @@ def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
     return groups | {"chips": chips, "generations": [*told, *chips]}
 
 
-_GROUPS = (*map(code_of, GENERATIONS), PASSES, LLM, "v3_tiles", "v6e_measured", "v4_measured", "models_measured")
+_GROUPS = (
+    *map(code_of, GENERATIONS), PASSES, LLM, "v3_tiles", "v6e_measured", "v4_measured", "v7x_measured",
+    "models_measured",
+)  # fmt: skip
 """The groups of these sets (`NumberSet.group`), also of tables without rows."""
 
 

@@ -29,11 +29,21 @@ PARTS = (
 
 
 class TpuGeneration(NamedTuple):
-    """A TPU, the machine that stands for one core of it, and the columns of its array."""
+    """A TPU, the machine that stands for one core of it, the columns of its array, and the clock by which the tables
+    turn bytes of HBM into cycles, if other than the machine's.
+    """
 
     name: str
     core: str
     columns: int
+    clock: str = ""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """Changes of the machine by which it counts what `scheduled_with_hbm` does: of nearly all rows the first window,
+        (steps - 1) max(body, traffic of a step), a body, and the last window (`scripts/generation_model`).
+        """
+        return (*CODE_LEAVES_OUT, *([f"clock={self.clock}"] if self.clock else []))
 
 
 GENERATIONS = (
@@ -42,13 +52,11 @@ GENERATIONS = (
     TpuGeneration("v5e", "tpu_v5e", 128),
     TpuGeneration("v5p", "tpu_v5p_core", 128),
     TpuGeneration("v6e", "tpu_v6e", 256),
-    TpuGeneration("v7x", "tpu_v7x_core", 256),
+    TpuGeneration("v7x", "tpu_v7x_core", 256, "2200 MHz"),
 )
 
 CODE_LEAVES_OUT = ("sequencer.launch_cycles=0", "hbm.latency=1 ps")
-"""What `scheduled_with_hbm` does not count: nearly all rows are the first window + (steps - 1) max(body, traffic of a
-step) + body + the last window, to a ten-thousandth (`scripts/generation_model`).
-"""
+"""What neither code nor estimates count."""
 
 
 def code_of(generation: TpuGeneration) -> str:
@@ -68,13 +76,13 @@ def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
         code, unscheduled = compiled.told("scheduled")
         estimates, unpriced = compiled.told("estimated")
         alone = part == "vector ops"
-        for word, prefix, cases, others in (
-            ("scheduled", "code", code, unscheduled),
-            ("estimated", "estimated", estimates, unpriced),
+        for word, prefix, cases, others, changes in (
+            ("scheduled", "code", code, unscheduled, generation.code),
+            ("estimated", "estimated", estimates, unpriced, CODE_LEAVES_OUT),
         ):
             yield NumberSet(
                 f"{prefix}_{generation.name}_{name}", word, f"{prefix} {part}", f"{part} on TPU {generation.name}",
-                generation.core, cases, CODE_LEAVES_OUT, left_out=others, generation=generation.name, part=part,
+                generation.core, cases, changes, left_out=others, generation=generation.name, part=part,
                 group=code_of(generation),
                 # The code of ops of the vector unit is told without its transfers.
                 lowering="vector_ops" if alone else "channel_first", vector_work=alone and word == "scheduled",
