@@ -67,8 +67,8 @@ _Dtype = Annotated[
     str | None,
     Option(
         metavar="NAME",
-        help=f"What values are: {', '.join(names.DTYPES)}. Unless given, small integers of exact sums. f32, bf16, f8: "
-        "reals, held against float64 within a proven bound. Times follow where a machine's file tells of the type.",
+        help=f"What values are: {', '.join(names.DTYPES)}. Unless given, small integers of exact sums. f32, bf16, f16, "
+        "f8: reals, held against float64 within a proven bound. Times follow where a machine's file tells of the type.",
         autocompletion=words(names.DTYPES),
     ),
 ]

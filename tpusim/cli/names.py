@@ -9,7 +9,7 @@ ENGINES = {
     "both": "all that apply, and must agree",
 }
 """Engines that keep time, and a word on each."""
-DTYPES = ("integers", "f32", "bf16", "f8", "int8")
+DTYPES = ("integers", "f32", "bf16", "f16", "f8", "int8")
 SUMS = ("any", "array")
 OPS = ("all", "array")
 NARROW = ("int8", "int4")

@@ -152,6 +152,7 @@ class Unit(NamedTuple):
         tallies: the one of these places whose words the spill writes; -1 for none.
         array: array with weights of its own that takes the passes; -1: the one whose turn it is by its sums.
         fill: elements in use in each word that the passes stream, where they are fewer than in other units; 0: as many.
+        ahead: cycles of work for the body that the unit begins, if it begins one, which no step shows.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -166,6 +167,7 @@ class Unit(NamedTuple):
     tallies: int = -1
     array: int = -1
     fill: int = 0
+    ahead: int = 0
 
 
 class Touch(NamedTuple):
