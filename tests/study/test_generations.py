@@ -23,6 +23,7 @@ from tpusim.report.tables.validation import over_generations, validated
 from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, rows, tables_from
 from tpusim.study.validation.chips import DECODERS, chip_sets, layers_of
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Validation, compare, of_type
+from tpusim.study.validation.fused import fused_sets
 from tpusim.study.validation.generations import GENERATIONS, PARTS, generation_sets, overhang
 from tpusim.study.validation.tokens import token_sets
 
@@ -385,7 +386,7 @@ def test_one_table_over_generations_keeps_words_apart() -> None:
 
 
 def test_names_stand_for_sets() -> None:
-    groups = validate._of_generations(generation_sets() | chip_sets() | token_sets())
+    groups = validate._of_generations(generation_sets() | chip_sets() | fused_sets() | token_sets())
     assert {*groups} == {*GENERATION_SETS}
     assert all(groups.values())
     assert len(groups["code_v6e"]) == 12

@@ -506,5 +506,5 @@ def test_what_the_screen_leaves_out_is_asked_for_by_name() -> None:
     left = {each.status if each.status == "estimated" else each.group for each in others}
     assert left - {""} == {"estimated", "passes", "v3_tiles", "models_measured"}
     names = {*re.findall(r"\w+", BY_NAME)}
-    assert {*left, "llm", "training_step", "deepbench", "dram"} - {""} <= names
+    assert {*left, "fused", "llm", "training_step", "deepbench", "dram"} - {""} <= names
     assert validate._sets(sorted(left - {""}))

@@ -411,7 +411,8 @@ def validate(
 ) -> None:
     """Compare cycles with what is known of the chip.
 
-    Known are estimates and schedules of Google's compiler, and measurements. A single set is shown row by row.
+    Known are measurements, and schedules and estimates of Google's compiler. Without a name, a row tells of each TPU
+    and kind of ops what was measured and scheduled. A single set is shown case by case.
     """
     from tpusim.cli.actions.validate import compare_and_report
 

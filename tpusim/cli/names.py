@@ -46,6 +46,7 @@ GENERATION_SETS = (
     "v4_measured",
     "v7x_measured",
     "models_measured",
+    "fused",
     "llm",
 )
 """What stands for sets of TPUs after v2: all of them in one table, a generation's code and estimates, passes of the

@@ -19,6 +19,7 @@ from tpusim.report.tables.validation import SURVEYED, surveyed, validated
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import Comparison, Validation, compare
+from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.operations import STEP
@@ -76,7 +77,8 @@ def _compare_and_report(
 
 BY_NAME = (
     "v3_tiles and models_measured (tiles and networks that chips ran), llm (experts and attentions that chips ran, "
-    "code of tokens), estimated (prices of the compiler for TPU v2), passes, training_step, deepbench (a GPU), dram"
+    "code of tokens), fused (code of blocks), estimated (prices of the compiler for TPU v2), passes, training_step, "
+    "deepbench (a GPU), dram"
 )
 """What is shown by its name alone, as it takes longer than all the rest or is about something else."""
 _LONG = ("v3_tiles", "models_measured")
@@ -95,7 +97,8 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
     tpus = number_sets() | memory_sets()
     # A step of a network and blocks of a language model take a while to read.
     tokens = token_sets() if any(name.startswith(LLM) for name in names) else {}
-    later = generation_sets() | chip_sets() | tokens
+    blocks = fused_sets() if any(name.startswith(FUSED) for name in names) else {}
+    later = generation_sets() | chip_sets() | blocks | tokens
     steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
     known = tpus | deepbench_sets() | later | steps
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
@@ -126,7 +129,7 @@ def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
 
 _GROUPS = (
     *map(code_of, GENERATIONS), PASSES, LLM, "v3_tiles", "v6e_measured", "v4_measured", "v7x_measured",
-    "models_measured",
+    "models_measured", FUSED,
 )  # fmt: skip
 """The groups of these sets (`NumberSet.group`), also of tables without rows."""
 

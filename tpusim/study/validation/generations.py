@@ -22,6 +22,7 @@ from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
 
 PARTS = (
     "products", "convolutions", "first layers", "int8 and fp8", "vector ops", "float16 and float32", "both cores",
+    "fused blocks", "fused attention",
     "tiles", "networks", "token products", "token blocks", "experts", "turned experts",
     "attention",
 )  # fmt: skip
