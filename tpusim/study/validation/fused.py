@@ -8,7 +8,7 @@ of its own, of as many queries as keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from tpusim.flow.jobs import resolve
 from tpusim.input.document import Document
@@ -48,7 +48,10 @@ def _sets() -> Iterator[NumberSet]:
 
 
 def _case(
-    row: Row, networks: dict[str, Callable[[list[tuple[int, ...]]], Workload]], machine: str, changes: tuple[str, ...]
+    row: Row,
+    networks: Mapping[str, Callable[[list[tuple[int, ...]]], Workload]],
+    machine: str,
+    changes: tuple[str, ...],
 ) -> Case:
     """A block with its layers as they run; a loop whose bytes nobody told counts without them."""
     operands = [text.partition(":")[0] for text in row["shapes"].split("|")]
@@ -64,7 +67,7 @@ def _case(
 # ---- what the compiler was given
 
 
-def _graph(*layers: dict[str, object]) -> Workload:
+def _graph(*layers: Mapping[str, object]) -> Workload:
     return workload_of(Document("block", {"name": "block", "layers": [*layers]}), 1)
 
 
