@@ -6,6 +6,7 @@ import pytest
 
 from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.fused import Fused
+from tpusim.study.validation import fused
 from tpusim.study.validation.cases import Case, rows
 from tpusim.study.validation.comparison import Validation, taken
 from tpusim.study.validation.fused import fused_sets
@@ -30,6 +31,8 @@ def test_a_block_has_the_layers_that_run() -> None:
     assert residual.fused == ("add",)
     (scaled,) = case_of("fused_v6e_blocks", "conv_scale_relu 56x56").layers
     assert (scaled.text, scaled.outputs(8)) == ("56x56x64>64 3x3 + scale_shift + relu", 8 * 56 * 56 * 64)
+    (strided,) = fused._with_scale([(56, 56, 8, 64), (3, 3, 64, 128)], 2).layers
+    assert strided.text == "56x56x64>128 3x3/2 + scale_shift + relu"
     gated = case_of("fused_v7x_blocks", "gated_mlp")
     assert sum(layer.macs(1) for layer in gated.layers) == 3 * 1024 * 2048 * 5632
     assert gated.network is not None

@@ -26,6 +26,8 @@ FUSED = "fused"
 """The name of all these sets together."""
 _CHANGES = ("sequencer.fusion=results", "sequencer.between_layers=stay")
 _TABLE, _KERNEL = "xla_tpu_gen_fused", "attention_flash"
+Operands = list[tuple[int, ...]]
+"""The sizes of each operand of a block."""
 
 
 @cached
@@ -49,7 +51,7 @@ def _sets() -> Iterator[NumberSet]:
 
 def _case(
     row: Row,
-    networks: Mapping[str, Callable[[list[tuple[int, ...]]], Workload]],
+    networks: Mapping[str, Callable[[Operands, int], Workload]],
     machine: str,
     changes: tuple[str, ...],
 ) -> Case:
@@ -57,7 +59,8 @@ def _case(
     operands = [text.partition(":")[0] for text in row["shapes"].split("|")]
     tile = re.search(r"block (\d+)", row["note"])
     block = tuple(f"mapping.block.{size}={tile[1]}" for size in ("images", "in_channels")) if tile else ()
-    network = networks[row["op"]]([sizes(each) for each in operands])
+    stride = re.search(r"x\d+/(\d+)", row["note"])
+    network = networks[row["op"]]([sizes(each) for each in operands], int(stride[1]) if stride else 1)
     work = resolve(network, load_hardware(machine, (*changes, *block))).work
     name = " ".join((row["op"], " ".join(operands), *([f"block {tile[1]}"] if tile else [])))
     theirs = float(row["scheduled_with_hbm_total"] or row["scheduled_cycles_total"])
@@ -71,34 +74,34 @@ def _graph(*layers: Mapping[str, object]) -> Workload:
     return workload_of(Document("block", {"name": "block", "layers": [*layers]}), 1)
 
 
-def _with_gelu(operands: list[tuple[int, ...]]) -> Workload:
+def _with_gelu(operands: Operands, stride: int) -> Workload:
     (m, k), (_, n), _ = operands
     product = {"name": "product", "op": "gemm", "m": m, "n": n, "k": k, "biases": True}
     return _graph(product, {"name": "gelu", "op": "gelu", "approximate": "tanh"})
 
 
-def _with_sum(operands: list[tuple[int, ...]]) -> Workload:
+def _with_sum(operands: Operands, stride: int) -> Workload:
     (m, k), (_, n), _ = operands
     return Workload("block", 1, (Fused("product", Gemm("product", m, n, k), adds=True),))
 
 
-def _with_scale(operands: list[tuple[int, ...]]) -> Workload:
+def _with_scale(operands: Operands, stride: int) -> Workload:
     """Maps lie as rows, columns, images, channels; kernels as rows, columns, input and output channels."""
     (height, width, batch, channels), (high, wide, _, out), *_ = operands
-    layer = Conv2d("conv", channels, height, width, out, (high, wide), (1, 1), (high // 2, wide // 2))
+    layer = Conv2d("conv", channels, height, width, out, (high, wide), (stride, stride), (high // 2, wide // 2))
     scale = ScaleShift("scale", out, width=layer.out_width, height=layer.out_height)
     relu = Relu("relu", out, width=layer.out_width, height=layer.out_height)
     return Workload("block", batch, (Fused("conv", layer, behind=(scale, relu)),))
 
 
-def _gated(operands: list[tuple[int, ...]]) -> Workload:
+def _gated(operands: Operands, stride: int) -> Workload:
     (m, k), (_, n), *_ = operands
     product = {"op": "gemm", "m": m, "n": n, "k": k, "inputs": ["input"]}
     act = {"name": "act", "op": "swiglu", "inputs": ["gate", "up"]}
     return _graph({"name": "gate", **product}, {"name": "up", **product}, act, {"name": "down", "op": "gemm", "n": k})
 
 
-def _attention(operands: list[tuple[int, ...]]) -> Workload:
+def _attention(operands: Operands, stride: int) -> Workload:
     (images, heads, queries, head), (_, kv_heads, keys, _), _ = operands
     return Workload("block", 1, (FlashAttention("attention", heads, head, queries, kv_heads, keys, images, False),))
 
