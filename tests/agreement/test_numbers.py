@@ -197,7 +197,7 @@ def test_bytes_are_exact_in_transformed_tiles(lowering: str) -> None:
 def test_the_result_says_which_numbers_they_were(dtype: str) -> None:
     result = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), dtype=dtype, sums="array")
     assert (result.dtype, result.sums, result.correct) == (dtype, "array", True)
-    assert (result.total.error_share is not None) == (dtype in ("f32", "bf16", "f8"))
+    assert (result.total.error_share is not None) == (dtype in ("f32", "bf16", "f16", "f8"))
     assert result.total.cycles == simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4")).total.cycles
 
 

@@ -105,7 +105,7 @@ TOGETHER = {
                        {"capacity": "128 MiB", "bandwidth": "2 TB/s", "latency": "20 ns"}.items()},
     "vector_unit.slots": {f"vector_unit.slots.{key}": text for key, text in
                           {"loads": 3, "stores": 1, "lanes": 128, "register": "32 B", "registers": 8}.items()},
-    **{f"types.{name}": {f"types.{name}.bytes": 2} for name in ("f32", "bf16", "int8", "f8")},
+    **{f"types.{name}": {f"types.{name}.bytes": 2} for name in ("f32", "bf16", "f16", "int8", "f8")},
 }  # fmt: skip
 """What a field needs beside it."""
 

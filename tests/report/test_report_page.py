@@ -69,10 +69,18 @@ def test_the_largest_loss_is_the_largest(tiny: Result, cause: str) -> None:
 def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None:
     memory = {"capacity": "1 MiB", "bandwidth": "1 TB/s", "latency": "20 ns"}
     of_type = {"bytes": 1, "rate": 2, "weights_per_cycle": 8, "result_bytes": 4, "convert_cycles": 3}
-    of_type |= {"convert_bytes": 2, "widen": 1, "narrow": 1, "rounding": 4}
+    of_type |= {
+        "window": "8 MiB",
+        "convert_weight_cycles": 7,
+        "convert_result_cycles": "19/2",
+        "convert_bytes": 2,
+        "widen": 1,
+        "narrow": 1,
+        "rounding": 4,
+    }
     slots = {"loads": 3, "stores": 1, "lanes": 128, "register": "32 B", "registers": 8}
     slots |= {"latency": 2, "unrolled": 128}
-    types = {"types": dict.fromkeys(("f32", "bf16", "int8", "f8"), of_type)}
+    types = {"types": dict.fromkeys(("f32", "bf16", "f16", "int8", "f8"), of_type)}
     types["vector_unit"] = {**tiny.hardware["vector_unit"], "slots": slots}
     shown = dict(
         fields({**tiny.hardware, **types, "generation": "TPU v5e, 2023", "chip_cores": 2, "scratch_memory": memory})

@@ -1,4 +1,4 @@
-"""scripts/dram_layouts and scripts/dram_networks print the figures that docs/validation.md quotes."""
+"""scripts/dram_layouts and scripts/dram_networks print the figures that docs/experiments.md quotes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests import ROOT
 
-TOLD = (ROOT / "docs" / "validation.md").read_text()
+TOLD = (ROOT / "docs" / "experiments.md").read_text()
 
 
 @pytest.mark.parametrize("stride", [*(pytest.param(each, marks=pytest.mark.long) for each in (1, 2)), 4])

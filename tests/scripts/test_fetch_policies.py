@@ -1,4 +1,4 @@
-"""scripts/fetch_policies prints the figures that docs/validation.md quotes."""
+"""scripts/fetch_policies prints the figures that docs/experiments.md quotes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import ROOT
 def test_the_quoted_figures(bandwidth: int) -> None:
     script, told = (
         runpy.run_path(str(ROOT / "scripts" / "fetch_policies")),
-        (ROOT / "docs" / "validation.md").read_text(),
+        (ROOT / "docs" / "experiments.md").read_text(),
     )
     cells = []
     for order, fetch in script["WAYS"]:

@@ -1,4 +1,4 @@
-"""scripts/hbm_layouts prints the figures that docs/validation.md quotes."""
+"""scripts/hbm_layouts prints the figures that docs/experiments.md quotes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests import ROOT
 @pytest.mark.parametrize("layers", [slice(1), pytest.param(slice(None), marks=pytest.mark.long)], ids=["one", "all"])
 def test_the_quoted_figures(layers: slice) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "hbm_layouts"))
-    told = (ROOT / "docs" / "validation.md").read_text()
+    told = (ROOT / "docs" / "experiments.md").read_text()
     for layer in [*script["QUOTED"]][layers]:
         for fetch in script["FETCHES"]:
             cells = []

@@ -50,7 +50,7 @@ def test_who_wins(channels: int, size: int, some: slice) -> None:
         cycles(alus, first) / cycles(alus, each) for alus in sweep.axes["vector_unit.alus"][some] for each in tiles
     )
     row = f"| {channels} | {size} | {' | '.join(f'{gain:.2f}' for gain in gains)} |"
-    assert row in (ROOT / "docs" / "validation.md").read_text()
+    assert row in (ROOT / "docs" / "experiments.md").read_text()
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_who_wins_with_large_kernels(channels: int, taps: int) -> None:
         return simulate(Workload("net", 8, (layer,)), hardware, lowering=lowering, check=False).total.cycles
 
     gains = [cycles(alus, "channel_first") / cycles(alus, "fft") for alus in sweep.axes["vector_unit.alus"]]
-    told = (ROOT / "docs" / "validation.md").read_text()
+    told = (ROOT / "docs" / "experiments.md").read_text()
     (row,) = (line for line in told.splitlines() if line.startswith(f"| {taps}x{taps} | "))
     figures, column = row.strip("| ").split(" | ")[1:], [64, 128, 256, 512].index(channels)
     assert [figures[column], figures[column + 4]] == [f"{gain:.2f}" for gain in gains]

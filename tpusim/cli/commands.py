@@ -67,8 +67,8 @@ _Dtype = Annotated[
     str | None,
     Option(
         metavar="NAME",
-        help=f"What values are: {', '.join(names.DTYPES)}. Unless given, small integers of exact sums. f32, bf16, f8: "
-        "reals, held against float64 within a proven bound. Times follow where a machine's file tells of the type.",
+        help=f"What values are: {', '.join(names.DTYPES)}. Unless given, small integers of exact sums. f32, bf16, f16, "
+        "f8: reals, held against float64 within a proven bound. Times follow where a machine's file tells of the type.",
         autocompletion=words(names.DTYPES),
     ),
 ]
@@ -411,7 +411,8 @@ def validate(
 ) -> None:
     """Compare cycles with what is known of the chip.
 
-    Known are estimates and schedules of Google's compiler, and measurements. A single set is shown row by row.
+    Known are measurements, and schedules and estimates of Google's compiler. Without a name, a row tells of each TPU
+    and kind of ops what was measured and scheduled. A single set is shown case by case.
     """
     from tpusim.cli.actions.validate import compare_and_report
 

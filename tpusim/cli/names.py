@@ -9,7 +9,7 @@ ENGINES = {
     "both": "all that apply, and must agree",
 }
 """Engines that keep time, and a word on each."""
-DTYPES = ("integers", "f32", "bf16", "f8", "int8")
+DTYPES = ("integers", "f32", "bf16", "f16", "f8", "int8")
 SUMS = ("any", "array")
 OPS = ("all", "array")
 NARROW = ("int8", "int4")
@@ -44,7 +44,9 @@ GENERATION_SETS = (
     "v3_tiles",
     "v6e_measured",
     "v4_measured",
+    "v7x_measured",
     "models_measured",
+    "fused",
     "llm",
 )
 """What stands for sets of TPUs after v2: all of them in one table, a generation's code and estimates, passes of the

@@ -68,8 +68,8 @@ def simulate(
         check: compute every output through the Program and compare it with the reference.
         seed: of the random operands.
         dtype: what operands are: integers (small ones, so that outputs must be equal), f32, bf16 (random reals; outputs
-            must be within a proven bound of sums in float64), f8 (the same, e4m3) or int8 (full range, equal). Time
-            follows it where the machine's file tells of the type (`types`).
+            must be within a proven bound of sums in float64), f16, f8 (the same; e4m3) or int8 (full range, equal).
+            Time follows it where the machine's file tells of the type (`types`).
         sums: the order in which the data path adds: any, or array, that of the machine, which takes much longer.
         journey: the values of the network that the layers are of: each then reads what comes before it, instead of
             random operands, and hands on its outputs. It needs `check`.

@@ -275,7 +275,7 @@ def journey(
         work: what `from_jax` returns.
         hardware: the machine of the run.
         lowering: that of the run.
-        dtype: that of the run: f32, bf16, f8 or int8.
+        dtype: that of the run: f32, bf16, f16, f8 or int8.
         seed: of arguments of which only the shape was given.
 
     Raises:

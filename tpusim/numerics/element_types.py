@@ -77,6 +77,14 @@ def to_bfloat16(values: Values) -> Values:
     return np.where(np.isnan(single), single, near)
 
 
+def to_float16(values: Values) -> Values:
+    """The nearest numbers of float16 (IEEE 754 binary16), as float32: 11 significant bits, steps of 2^-24 below 2^-14,
+    infinity from 65,520 on; ties go to the even one. NaN stays NaN.
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(values, np.float32).astype(np.float16).astype(np.float32)
+
+
 def to_float8(values: Values) -> Values:
     """The nearest numbers of e4m3 (OCP 8-bit floating point, without infinities), as float32: 4 significant bits, steps
     of 2^-9 below 2^-6, at most 448 in size; of two as near the even one. NaN stays NaN.
@@ -115,6 +123,7 @@ def _odd_sixteenths(random: np.random.Generator, shape: tuple[int, ...]) -> Valu
 
 F32 = ElementType("f32", "float32, sums in float32", False, to_float32, _normal)
 BF16 = ElementType("bf16", "bfloat16, sums in float32", False, to_bfloat16, lambda *asked: to_bfloat16(_normal(*asked)))
+F16 = ElementType("f16", "float16, sums in float32", False, to_float16, lambda *asked: to_float16(_normal(*asked)))
 _E4M3 = "8-bit floating point (e4m3), sums in float32"
 F8 = ElementType("f8", _E4M3, False, to_float8, lambda *asked: to_float8(_normal(*asked)))
 INT8 = ElementType("int8", "whole numbers from -128 to 127, sums of 32 bits", True, to_int8, _bytes, MOST_SUM)
@@ -124,5 +133,5 @@ OFFSETS = ElementType("int8", "bytes less their zero points", True, _whole, _byt
 SIXTEENTHS = ElementType("sixteenths", "odd sixteenths, results in float32", False, to_float32, _odd_sixteenths)
 """Operands of a layer that rounds anyway, where other layers get whole numbers."""
 
-ELEMENT_TYPES = {each.name: each for each in (F32, BF16, F8, INT8)}
+ELEMENT_TYPES = {each.name: each for each in (F32, BF16, F16, F8, INT8)}
 """Types by their `--dtype` name; without one, operands are small whole numbers (`tpusim.reference.operands`)."""

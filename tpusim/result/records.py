@@ -380,7 +380,7 @@ class Result:
             none.
         sizes: sizes that the workload names, such as the length of a sequence; left out of the JSON where there are
             none.
-        dtype: what operands are: integers, f32, bf16, f8 or int8.
+        dtype: what operands are: integers, f32, bf16, f16, f8 or int8.
         sums: order in which the data path added: any, or that of the array.
         reference_only: ops whose values the reference alone worked out, by name and count; left out of the JSON where
             there are none.

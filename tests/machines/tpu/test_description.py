@@ -139,7 +139,7 @@ def test_size_may_stand_beside_sides_that_agree():
 
 OF_TYPES = [
     (f"types.{name}.{field}={value}", lambda h, name=name, field=field: getattr(getattr(h.types, name), field), value)
-    for name in ("f32", "bf16", "int8", "f8")
+    for name in ("f32", "bf16", "f16", "int8", "f8")
     for field, value in {
         "bytes": 1,
         "rate": 2,
@@ -147,6 +147,8 @@ OF_TYPES = [
         "result_bytes": 4,
         "convert_cycles": 3,
         "convert_bytes": 2,
+        "convert_weight_cycles": 7,
+        "convert_result_cycles": 9,
         "widen": 2,
         "narrow": 1,
         "rounding": 4,
@@ -188,6 +190,8 @@ OF_TYPES = [
         ("vector_unit.transpose_words=4", lambda h: h.vector_unit.transpose_words, 4),
         ("vector_unit.convert_cycles=21/5", lambda h: h.vector_unit.convert_cycles, Fraction(21, 5)),
         ("vector_unit.convert_bytes=2", lambda h: h.vector_unit.convert_bytes, 2),
+        ("vector_unit.convert_weight_cycles=7", lambda h: h.vector_unit.convert_weight_cycles, 7),
+        ("vector_unit.convert_result_cycles=19/2", lambda h: h.vector_unit.convert_result_cycles, Fraction(19, 2)),
         ("vector_unit.relayout_cycles=8", lambda h: h.vector_unit.relayout_cycles, 8),
         ("vector_unit.scalar_words=32", lambda h: h.vector_unit.scalar_words, 32),
         ("vector_unit.operand_cycles=1.75", lambda h: h.vector_unit.operand_cycles, Fraction(7, 4)),
@@ -270,6 +274,10 @@ OF_TYPES = [
         ("sequencer.loop_cycles=90", lambda h: h.sequencer.loop_cycles, 90),
         ("vector_unit.gather_cycles=1/2", lambda h: h.vector_unit.gather_cycles, Fraction(1, 2)),
         *OF_TYPES,
+        *(
+            (f"types.{name}.window=1 MiB", lambda h, name=name: getattr(h.types, name).window_bytes, 2**20)
+            for name in ("f32", "bf16", "f16", "int8", "f8")
+        ),
     ],
 )
 def test_override_reaches_every_field(override, read, value):

@@ -12,7 +12,7 @@ from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.machines.tpu.sections import Arrangement
 from tpusim.network.ops.array_op import Gemm
-from tpusim.numerics.element_types import ELEMENT_TYPES, to_float8
+from tpusim.numerics.element_types import ELEMENT_TYPES, to_float8, to_float16
 from tpusim.report.plots.run import hardware_of
 from tpusim.report.tables.sentences import heading
 from tpusim.result.records import LayerResult
@@ -88,9 +88,46 @@ def test_converted_activations_delay_every_body() -> None:
     assert result.correct
 
 
+def test_weights_are_converted_beside_passes_and_results_behind_them() -> None:
+    """By hand: a body has 4 passes for each of 2 column folds. Each streams 4 words in 16 cycles, loads a word of
+    weights, and all but the first add to sums, 2 cycles a word as a lane has 2 ALUs. So weights of 30 cycles a word
+    take 8 x 30 + 6 x 4 x 2 cycles, of which passes hide 8 x 16. The last body leaves 4 words of each column fold.
+    """
+    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.block.out_channels=8"]
+    changes += ["mapping.block.in_channels=16", "types.f16.bytes=4", "vector_memory.word_elements=4"]
+    layer, waits = Gemm("product", 16, 8, 32), {}
+    for weights, results in ((30, 0), (2, 0), (0, "5/2"), (30, "5/2")):
+        types = [f"types.f16.convert_weight_cycles={weights}", f"types.f16.convert_result_cycles={results}"]
+        machine = load_hardware("tiny_4x4", [*changes, *types])
+        program = prepared(layer, 1, machine.of_type("f16"), "channel_first").program
+        waits[weights, results] = [step.delay for step in program.rows if isinstance(step, Preload) and step.delay]
+        assert simulate(Workload("one", 1, [layer]), machine, engine="both", dtype="f16").correct
+    # The second body adds in all of its passes. Where passes hide all of it, they still wait for their first weights.
+    assert waits[30, 0] == [8 * 30 + 6 * 8 - 8 * 16, 8 * 30 + 8 * 8 - 8 * 16]
+    assert waits[2, 0] == [2, 2]
+    assert waits[0, "5/2"] == [20]
+    assert waits[30, "5/2"] == [160, 176 + 20]
+
+
+def test_arrays_with_weights_of_their_own_wait_for_what_is_converted() -> None:
+    """The delay stands on the first preload of a body, and the first of the other array waits for it."""
+    changes = ["array.count=2", "array.weights=own", "mapping.loads=windows", "sequencer.between_blocks=drain"]
+    changes += ["vector_memory.word_elements=4", "vector_memory.ports=separate"]
+    changes += ["mapping.block.out_channels=16", "mapping.block.images=16"]
+    machine = load_hardware("tiny_4x4", [*changes, "types.f16.bytes=4", "types.f16.convert_result_cycles=100"])
+    layer = Gemm("product", 16, 16, 8)
+    program = prepared(layer, 1, machine.of_type("f16"), "channel_first").program
+    loads = [(number, step) for number, step in enumerate(program.rows) if isinstance(step, Preload)]
+    firsts = {array: next((n, step) for n, step in loads if step.array == array) for array in (0, 1)}
+    (first, delayed), (_, other) = firsts[0], firsts[1]
+    assert (delayed.delay, other.delay) == (4 * 4 * 100, 0)
+    assert first in other.after
+    assert simulate(Workload("one", 1, [layer]), machine, engine="both", dtype="f16").correct
+
+
 def test_windows_hold_converted_operands_beside_those_that_come() -> None:
     """The same window has room for fewer elements, so there are more steps."""
-    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.window=1KiB"]
+    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.window=4KiB"]
     changes.append("mapping.search=estimate")
     steps = []
     for kept in (0, 4):
@@ -110,6 +147,17 @@ def test_compute_bound_products_gain_what_the_peak_does(name: str) -> None:
     )
     gain = plain / narrow
     assert gain > 1.2 if machine.types.int8 and machine.types.int8.rate == 2 else 0.9 < gain < 1.3
+
+
+def test_float16_has_eleven_bits_and_ends_at_65504() -> None:
+    """By hand, from IEEE 754: ties to even, small steps below 2^-14, and infinity beyond the last number."""
+    given = [2049, 2051, 65519, 65520, -1e9, 2**-24, 2**-26, 1 + 2**-11, 1 + 3 * 2**-11, 0.0]
+    wanted = [2048, 2052, 65504, np.inf, -np.inf, 2**-24, 0.0, 1.0, 1 + 2**-9, 0.0]
+    assert to_float16(np.array(given)).tolist() == wanted
+    assert np.isnan(to_float16(np.array([np.nan]))).all()
+    drawn = ELEMENT_TYPES["f16"].drawn(np.random.default_rng(0), (1000,))
+    assert (to_float16(drawn) == drawn).all()
+    assert len({*(drawn * 2**10 % 1).tolist()}) > 2
 
 
 def test_e4m3_has_four_bits_and_ends_at_448() -> None:

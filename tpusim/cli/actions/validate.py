@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -14,10 +15,11 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.report.tables.validation import validated
+from tpusim.report.tables.validation import SURVEYED, surveyed, validated
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import Comparison, Validation, compare
+from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.operations import STEP
@@ -39,8 +41,9 @@ def compare_and_report(
 ) -> None:
     """Simulate the sets of these names or words, and report them: as JSON, in tables, drawn into `out`.
 
-    Without a name, all sets of TPU v2 and the measurements on TPU v3 are compared; with a lowering, sets that have a
-    lowering of their own are left out. Tables in `truth` take the place of the shipped ones.
+    Without a name, a row for each TPU and kind tells what was measured and scheduled. With a lowering and no name, sets
+    of TPU v2 and measurements on TPU v3 are compared, but for those that have a lowering of their own. Tables in
+    `truth` take the place of the shipped ones.
     """
     with tables_from(truth):
         _compare_and_report(names, lowering, changes, json, out, kinds)
@@ -54,7 +57,8 @@ def _compare_and_report(
     out: Path | None,
     kinds: Sequence[str],
 ) -> None:
-    sets = [each for each in _sets(names) if names or not lowering or each.lowering == USUAL]
+    surveys = not names and not lowering
+    sets = survey() if surveys else [each for each in _sets(names) if names or each.lowering == USUAL]
     memory = [each for each in sets if each.name in memory_sets()]
     plan = Validation([each for each in sets if each not in memory], [] if memory else changes, lowering)
     if memory and plan.sets and changes:
@@ -67,14 +71,34 @@ def _compare_and_report(
     if memory:
         with Meter(len(wanted_streams(memory))) as meter:
             comparisons += compare_memory(memory, changes, meter.show)
-    output.deliver(validated(comparisons), *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
+    told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
+    output.deliver(told, *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
+
+
+BY_NAME = (
+    "v3_tiles and models_measured (tiles and networks that chips ran), llm (experts and attentions that chips ran, "
+    "code of tokens), fused (code of blocks), estimated (prices of the compiler for TPU v2), passes, training_step, "
+    "deepbench (a GPU), dram"
+)
+"""What is shown by its name alone, as it takes longer than all the rest or is about something else."""
+_LONG = ("v3_tiles", "models_measured")
+
+
+def survey() -> list[NumberSet]:
+    """All sets of what was measured or scheduled, but for those of `BY_NAME`; nothing is simulated twice, for blocks of
+    the compiler.
+    """
+    known = (number_sets() | generation_sets() | chip_sets()).values()
+    kept = (each for each in known if each.status in SURVEYED and each.unit != PASSES and each.group not in _LONG)
+    return [replace(each, cases=tuple(replace(case, their_block=()) for case in each.cases)) for each in kept]
 
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
     tpus = number_sets() | memory_sets()
     # A step of a network and blocks of a language model take a while to read.
     tokens = token_sets() if any(name.startswith(LLM) for name in names) else {}
-    later = generation_sets() | chip_sets() | tokens
+    blocks = fused_sets() if any(name.startswith(FUSED) for name in names) else {}
+    later = generation_sets() | chip_sets() | blocks | tokens
     steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
     known = tpus | deepbench_sets() | later | steps
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
@@ -103,7 +127,10 @@ def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
     return groups | {"chips": chips, "generations": [*told, *chips]}
 
 
-_GROUPS = (*map(code_of, GENERATIONS), PASSES, LLM, "v3_tiles", "v6e_measured", "v4_measured", "models_measured")
+_GROUPS = (
+    *map(code_of, GENERATIONS), PASSES, LLM, "v3_tiles", "v6e_measured", "v4_measured", "v7x_measured",
+    "models_measured", FUSED,
+)  # fmt: skip
 """The groups of these sets (`NumberSet.group`), also of tables without rows."""
 
 

@@ -273,8 +273,8 @@ class Hardware(FileModel):
         if kind is None:
             return self
         memory = self.vector_memory
-        converting = "convert_cycles", "convert_bytes", "widen", "narrow", "rounding"
-        conversions = {each: getattr(kind, each) for each in converting}
+        converting = [each for each in NumberType.model_fields if each.startswith("convert_")]
+        conversions = {each: getattr(kind, each) for each in (*converting, "widen", "narrow", "rounding")}
         word = max(memory.word_elements, self.word_bytes // kind.bytes)
         weights = kind.weights_per_cycle or kind.rate * self.array.weights_per_cycle
         rate = {
@@ -282,12 +282,14 @@ class Hardware(FileModel):
             "weights_per_cycle": min(word, weights),
             "weights_rate": "all" if kind.weights_per_cycle else self.array.weights_rate,
         }
+        window = kind.window_bytes or self.mapping.window_bytes
         sizes = {"word_elements": word, "element_bytes": kind.bytes, "result_bytes": kind.result_bytes}
         return self.model_copy(
             update={
                 "array": self.array.model_copy(update=rate),
                 "vector_memory": memory.model_copy(update=sizes),
                 "vector_unit": self.vector_unit.model_copy(update=conversions),
+                "mapping": self.mapping.model_copy(update={"window_bytes": window}),
                 "types": NumberTypes(),
             }
         )

@@ -151,9 +151,12 @@ class NumberType(FileSection):
         weights_per_cycle: weights that enter a column in a cycle, of all arrays together, where the vector unit
             converts them on their way; 0: `rate` times those of the array.
         result_bytes: bytes of a result of the arrays in HBM; 0: as many as an operand has.
+        window_bytes: most bytes that a step of the pipeline reads and leaves, in place of `mapping.window`.
         convert_cycles: cycles in which the vector unit converts a full word of the ifmap, in the lanes of a register or
             in all, ahead of the passes that use it, where the array has no such numbers.
         convert_bytes: bytes of a converted operand; windows hold it beside the operand.
+        convert_weight_cycles: cycles in which the vector unit converts a word of weights, while passes stream.
+        convert_result_cycles: cycles in which it converts a word of results, behind the passes of a body.
         widen: ALU operations that widen an element of an operand of the vector unit.
         narrow: ALU operations that narrow an element of its results.
         rounding: ALU operations that round an element of its results which no operand had.
@@ -163,8 +166,11 @@ class NumberType(FileSection):
     rate: Annotated[int, whole(16), written(2)] = 1
     weights_per_cycle: Annotated[int, whole(4096, least=0), written(1)] = 0
     result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
+    window_bytes: Annotated[int | None, Quantity(SIZE, "16 GiB"), written("8 MiB", "window")] = None
     convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
+    convert_weight_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
     narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
@@ -176,12 +182,14 @@ class NumberTypes(FileSection):
     Attributes:
         f32: float32; a section.
         bf16: bfloat16; a section.
+        f16: float16; a section.
         int8: whole numbers of a byte; a section.
         f8: 8-bit floating point (e4m3); a section.
     """
 
     f32: NumberType | None = None
     bf16: NumberType | None = None
+    f16: NumberType | None = None
     int8: NumberType | None = None
     f8: NumberType | None = None
 
@@ -286,6 +294,8 @@ class VectorUnit(FileSection):
         convert_cycles: cycles to convert a full word of the ifmap, in the lanes of a register (`slots.lanes`) or in
             all, ahead of the passes that use it, where the array has no numbers of its type.
         convert_bytes: bytes of a converted operand, which `mapping.window` counts beside those of the operand.
+        convert_weight_cycles: cycles to convert a word of weights, while passes stream.
+        convert_result_cycles: cycles to convert a word of results, behind the passes of a body.
         relayout_cycles: cycles of loads for a word of an ifmap that arrives in another layout (`mapping.entry:
             relaid`); passes hide most of them.
         scalar_words: words of scalars, such as factors of a channel, that a lane keeps during steps of the vector unit.
@@ -312,6 +322,8 @@ class VectorUnit(FileSection):
     gather_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
+    convert_weight_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
     # The default is the value of configs/tpu_v2.yaml.
     scalar_words: Annotated[int, whole(65536)] = 2

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Shown, Table, telling
+from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Sentences, Shown, Table, telling
 from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word, together
 from tpusim.study.validation.generations import GENERATIONS, PARTS
@@ -19,8 +19,6 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
     A kind with several sets has a row for all their cases together. A figure that no set has makes no column. JSON has
     figures and rows of every set, and figures of all sets of a word and kind together; errors are ratios.
     """
-    # Sets of one word and kind have a comparison together, which is none of the sets.
-    shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
     networks = [each for each in comparisons if each.numbers.kind == NETWORKS]
     tables = summaries(comparisons)
     told: list[Sequence[Content]] = [*_cases(comparisons[0])] if len(comparisons) == 1 else []
@@ -29,18 +27,68 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
         told += [part for heading, table in over_generations(comparisons) for part in ([heading], [table])]
     if networks:
         told += ["Whole networks: cycles of all their operations together."], [Table(_TOTALS, networks)]
-    return Shown(
-        (*told, [Legend(_SUMMARY, [table for _, table in tables])]),
-        {
-            "sets": [{**_to_dict(each), "rows": _rows(each)} for each in comparisons],
-            "together": [_to_dict(each) for each in shared],
-            "generations": [
-                {"status": word, "generation": generation, "part": part, "unit": each.numbers.unit,
-                 "cases": len(each.rows), "mean": each.ours.mean, "median": each.ours.median, "bias": each.bias}
-                for (word, generation, part), each in _by_generation(comparisons).items()
-            ],
-        },
-    )  # fmt: skip
+    return Shown((*told, [Legend(_SUMMARY, [table for _, table in tables])]), _data(comparisons))
+
+
+def surveyed(comparisons: Sequence[Comparison], elsewhere: str) -> Shown:
+    """Return a row for each word, TPU and kind, measurements first, and names by which to see more; as JSON every set.
+
+    `elsewhere` tells what is shown by its name alone.
+    """
+    found: dict[tuple[str, str, str], list[Comparison]] = {}
+    for each in comparisons:
+        found.setdefault((each.numbers.status, _tpu(each), _kind(each)), []).append(each)
+    told: list[Sequence[Content]] = []
+    tables: list[Table[Surveyed]] = []
+    for word in SURVEYED:
+        rows = [(tpu, kind, sets) for (said, tpu, kind), sets in found.items() if said == word]
+        rows.sort(key=lambda row: _TPUS.index(row[0]))
+        if rows:
+            tables.append(Table(telling(_SURVEY, rows), rows))
+            told += [f"{word.capitalize()}: {WORDS[word]}."], [tables[-1]]
+    more = f"tpusim validate --set-of-numbers NAME tells more of a row; and by name alone: {elsewhere}."
+    return Shown((*told, [Legend(_SURVEY, tables)], [Sentences([more])]), _data(comparisons))
+
+
+SURVEYED = ("measured", "scheduled")
+"""Words of the survey: what chips took, and what their code takes."""
+
+Surveyed = tuple[str, str, list[Comparison]]
+"""A TPU, a kind of ops, and its sets."""
+
+_TPUS = ("v2", *(each.name for each in GENERATIONS))
+_KINDS = {
+    "first layers": "convolutions", "v3": "layers", "v3_odd": "a layer that stands apart", "vector_ops": "pooling",
+    "networks": "layers of networks",
+}  # fmt: skip
+"""Kinds of sets under the names of others."""
+
+
+def _tpu(each: Comparison) -> str:
+    """Return the TPU of a set, which its machine is named for."""
+    return each.numbers.generation or each.numbers.hardware.split("_")[1]
+
+
+def _kind(each: Comparison) -> str:
+    """Return what a set holds; a set of one case that belongs to no part stands by itself."""
+    numbers = each.numbers
+    kind = numbers.part or (numbers.name if len(each.rows) == 1 else numbers.kind)
+    return _KINDS.get(kind, kind)
+
+
+def _data(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Return figures and rows of every set, and figures together of sets of a word and kind, and of a generation."""
+    # Sets of one word and kind have a comparison together, which is none of the sets.
+    shared = (each for found in by_word(comparisons).values() for each in found if each not in comparisons)
+    return {
+        "sets": [{**_to_dict(each), "rows": _rows(each)} for each in comparisons],
+        "together": [_to_dict(each) for each in shared],
+        "generations": [
+            {"status": word, "generation": generation, "part": part, "unit": each.numbers.unit,
+             "cases": len(each.rows), "mean": each.ours.mean, "median": each.ours.median, "bias": each.bias}
+            for (word, generation, part), each in _by_generation(comparisons).items()
+        ],
+    }  # fmt: skip
 
 
 def summaries(comparisons: Sequence[Comparison]) -> list[tuple[str, Table[Comparison]]]:
@@ -220,6 +268,30 @@ _SUMMARY: tuple[Column[Comparison], ...] = (
     Column("without", lambda each: _percent(each.without_quirks), 2, legend="without: mean over all cases but those"),
     Column("agree", lambda each: "{} of {}".format(*each.agreement) if each.agreement else NONE, 3, legend=_AGREE),
     Column("roofline", lambda each: f"{100 * each.roofline.mean:.1f}", legend=_ROOFLINE),
+)
+
+
+def _joined(row: Surveyed) -> Comparison:
+    sets = row[2]
+    return together(sets) if len(sets) > 1 else sets[0]
+
+
+def _asked(row: Surveyed) -> str:
+    """Return the name that shows a row case by case, or set by set."""
+    numbers = row[2][0].numbers
+    return numbers.name if len(row[2]) == 1 else numbers.group or numbers.status
+
+
+_SURVEY: tuple[Column[Surveyed], ...] = (
+    Column("TPU", lambda row: row[0], justify="left"),
+    Column("what", lambda row: row[1], justify="left"),
+    Column("cases", lambda row: f"{len(_joined(row).rows)}"),
+    Column("mean", lambda row: _percent(_joined(row).ours.mean), legend=_MEAN),
+    Column("median", lambda row: _percent(_joined(row).ours.median), 2),
+    Column("90th", lambda row: _percent(_joined(row).ours.p90), 3, legend="90th: nine of ten are not larger"),
+    Column("bias", lambda row: _signed(_joined(row).bias), 4, legend="bias: average of the signed errors"),
+    Column("worst", lambda row: _signed(_joined(row).ours.worst), 5),
+    Column("--set-of-numbers", _asked, justify="left"),
 )
 
 _TOTALS: tuple[Column[Comparison], ...] = (

@@ -63,6 +63,8 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("vector_unit.gather_cycles", "putting the channels of a tap beside others", "cycles"),
     Field("vector_unit.convert_cycles", "converting a word of a new patch", "cycles"),
     Field("vector_unit.convert_bytes", "converted operand in a window", "bytes"),
+    Field("vector_unit.convert_weight_cycles", "converting a word of weights", "cycles"),
+    Field("vector_unit.convert_result_cycles", "converting a word of results", "cycles"),
     Field("vector_unit.relayout_cycles", "laying out a word anew", "cycles"),
     Field("vector_unit.scalar_words", "words of scalars that a lane keeps", "words"),
     Field("vector_unit.operand_cycles", "fetching an operand into place", "cycles"),
@@ -107,11 +109,14 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("sequencer.fusion", "what additions and activations ride on"),
     *(
         Field(f"types.{name}{key}", f"{what} of {name}", unit)
-        for name in ("f32", "bf16", "f8", "int8")
+        for name in ("f32", "bf16", "f16", "f8", "int8")
         for key, what, unit in (
             (".bytes", "operand", "bytes"), (".rate", "elements and weights a cycle", "times"),
             (".weights_per_cycle", "converted weights a cycle", "weights"), (".result_bytes", "result in HBM", "bytes"),
+            (".window", "windows of a step", ""),
             (".convert_cycles", "converting a word", "cycles"), (".convert_bytes", "converted operand", "bytes"),
+            (".convert_weight_cycles", "converting a word of weights", "cycles"),
+            (".convert_result_cycles", "converting a word of results", "cycles"),
             (".widen", "widening an operand", "operations"),
             (".narrow", "narrowing a result", "operations"), (".rounding", "rounding a result", "operations"),
         )

@@ -133,8 +133,8 @@ Row = dict[str, str]
 _SHIPPED = files("tpusim.study.validation") / "truth"
 _elsewhere: ContextVar[Path | None] = ContextVar("elsewhere", default=None)
 
-_FIGURE = re.compile("cycles|hbm|passes")
-"""Columns that a row may leave empty: what the compiler did not tell of a shape."""
+_FIGURE = re.compile("cycles|hbm|passes|^(?:min|max|stddev|program)_us$|^samples$")
+"""Columns that a row may leave empty: what the compiler did not tell of a shape, and how often timed figures vary."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

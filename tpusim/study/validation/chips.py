@@ -1,4 +1,4 @@
-"""What somebody timed on chips from TPU v3 to v6e: a convolution in hundreds of tiles, products, whole networks.
+"""What somebody timed on chips from TPU v3 to 7x: a convolution in hundreds of tiles, products, whole networks.
 
 Nothing here is estimated or scheduled, and no constant of a machine is fitted on it, but for the time of a launch on
 TPU v6e, on its set A.
@@ -16,8 +16,9 @@ from tpusim.network.ops.rows import LayerNorm, Softmax
 from tpusim.study.validation.cases import Case, LeftOut, NumberSet, Row, cached, numbers, rows, sizes
 from tpusim.study.validation.convolutions import LANES, SUBLANES
 
-V3, V4, V6E = "tpu_v3_core", "tpu_v4", "tpu_v6e"
-"""A core of TPU v3, and the chips that products and networks ran on: TPU v4 with both of its cores, and TPU v6e."""
+V3, V4, V6E, V7X = "tpu_v3_core", "tpu_v4", "tpu_v6e", "tpu_v7x_core"
+"""Cores of TPU v3 and 7x, and the chips that products and networks ran on: TPU v4 with both of its cores, and TPU v6e.
+"""
 
 
 @cached
@@ -74,6 +75,8 @@ def _tiled(kernel: str) -> tuple[Conv2d | Gemm, int]:
 LEAST_US = 10
 """A shorter product is mostly its launch; sets of small ones are told by themselves."""
 _ELEMENT_BYTES = 2
+_TOOK = "measured_us_op"
+"""The op alone, where a table tells the whole program's time beside it."""
 
 V6E_SETS = {
     "A": ("1024 to 4096 in steps of 512, float16 it seems", LEAST_US),
@@ -92,6 +95,8 @@ def _products() -> Iterator[NumberSet]:
         yield _measured(f"v6e_measured_{letter.lower()}", f"products on TPU v6e, {about}", V6E, "v6e", chosen, least)
     about = "products on TPU v4, float16 on both cores: a trend"
     yield _measured("v4_measured", about, V4, "v4", [*rows("tpu_v4_matmul_measured")], LEAST_US)
+    about = "products on a core of TPU 7x, Google's own benchmark"
+    yield _measured("v7x_measured", about, V7X, "v7x", [*rows("tpu_v7x_gemm_public")], 0)
 
 
 def _measured(name: str, about: str, machine: str, generation: str, found: Iterable[Row], least: float) -> NumberSet:
@@ -99,8 +104,8 @@ def _measured(name: str, about: str, machine: str, generation: str, found: Itera
     others: list[LeftOut] = []
     for row in found:
         m, n, k = numbers(row, "m n k")
-        took, shape = float(row["measured_us_op"]), f"{m}x{n}x{k}"
-        told = f"{shape} {row['set']}"
+        took, shape = float(row[_TOOK if _TOOK in row else "measured_us"]), f"{m}x{n}x{k}"
+        told = f"{shape} {row['set']}" if "set" in row else shape
         moved = _ELEMENT_BYTES * (m * n + m * k + n * k) / _bandwidth(generation) * 1e6
         if took <= least:
             others.append(LeftOut(told, took, f"at most {least} us"))

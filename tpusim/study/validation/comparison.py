@@ -250,10 +250,8 @@ SimulatedCycles = Mapping[Simulation | NetworkSimulation, SimulatedRun | None]
 """Results of simulations; None if the machine cannot take an imposed block."""
 
 
-TYPES = {"f32": "f32", "bf16": "bf16", "f16": "bf16", "f16?": "bf16", "s8": "int8", "f8": "f8"}
-"""Types in tables of reference numbers, and the types of `--dtype` that stand for them. No array has float16, which
-takes the bytes of bfloat16.
-"""
+TYPES = {"f32": "f32", "bf16": "bf16", "f16": "f16", "s8": "int8", "f8": "f8"}
+"""Types in tables of reference numbers, and the types of `--dtype` that stand for them."""
 
 
 def of_type(machine: Machine, dtype: str | None) -> Machine:

@@ -21,34 +21,47 @@ from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, Row,
 from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
 
 PARTS = (
-    "products", "convolutions", "first layers", "int8 and fp8", "vector ops", "tiles", "networks", "token products",
-    "token blocks", "experts", "turned experts",
+    "products", "convolutions", "first layers", "int8 and fp8", "vector ops", "float16 and float32", "both cores",
+    "fused blocks", "fused attention",
+    "tiles", "networks", "token products", "token blocks", "experts", "turned experts",
     "attention",
 )  # fmt: skip
 """What sets of a generation hold, in the order of the table over all of them."""
+BOTH_CORES = "both cores"
+"""The part of products that two cores share, in float16 and bfloat16."""
 
 
 class TpuGeneration(NamedTuple):
-    """A TPU, the machine that stands for one core of it, and the columns of its array."""
+    """A TPU, the machine that stands for one core of it, the columns of its array; the machine of two cores that share
+    an op, where there is code for both; and the clock by which the tables turn bytes of HBM into cycles, if other than
+    the machine's.
+    """
 
     name: str
     core: str
     columns: int
+    chip: str = ""
+    clock: str = ""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """Changes of the machine by which it counts what `scheduled_with_hbm` does: of nearly all rows the first
+        window, (steps - 1) max(body, traffic of a step), a body, the last window (`scripts/generation_model`).
+        """
+        return (*CODE_LEAVES_OUT, *([f"clock={self.clock}"] if self.clock else []))
 
 
 GENERATIONS = (
     TpuGeneration("v3", "tpu_v3_core", 128),
-    TpuGeneration("v4", "tpu_v4_core", 128),
+    TpuGeneration("v4", "tpu_v4_core", 128, "tpu_v4"),
     TpuGeneration("v5e", "tpu_v5e", 128),
     TpuGeneration("v5p", "tpu_v5p_core", 128),
     TpuGeneration("v6e", "tpu_v6e", 256),
-    TpuGeneration("v7x", "tpu_v7x_core", 256),
+    TpuGeneration("v7x", "tpu_v7x_core", 256, clock="2200 MHz"),
 )
 
 CODE_LEAVES_OUT = ("sequencer.launch_cycles=0", "hbm.latency=1 ps")
-"""What `scheduled_with_hbm` does not count: nearly all rows are the first window + (steps - 1) max(body, traffic of a
-step) + body + the last window, to a ten-thousandth (`scripts/generation_model`).
-"""
+"""What neither code nor estimates count."""
 
 
 def code_of(generation: TpuGeneration) -> str:
@@ -67,14 +80,14 @@ def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
         name = part.replace(" ", "_")
         code, unscheduled = compiled.told("scheduled")
         estimates, unpriced = compiled.told("estimated")
-        alone = part == "vector ops"
-        for word, prefix, cases, others in (
-            ("scheduled", "code", code, unscheduled),
-            ("estimated", "estimated", estimates, unpriced),
+        alone, machine = part == "vector ops", generation.chip if part == BOTH_CORES else generation.core
+        for word, prefix, cases, others, changes in (
+            ("scheduled", "code", code, unscheduled, generation.code),
+            ("estimated", "estimated", estimates, unpriced, CODE_LEAVES_OUT),
         ):
             yield NumberSet(
                 f"{prefix}_{generation.name}_{name}", word, f"{prefix} {part}", f"{part} on TPU {generation.name}",
-                generation.core, cases, CODE_LEAVES_OUT, left_out=others, generation=generation.name, part=part,
+                machine, cases, changes, left_out=others, generation=generation.name, part=part,
                 group=code_of(generation),
                 # The code of ops of the vector unit is told without its transfers.
                 lowering="vector_ops" if alone else "channel_first", vector_work=alone and word == "scheduled",
@@ -118,9 +131,15 @@ def _compiled(generation: TpuGeneration) -> dict[str, _Compiled]:
     def table(name: str) -> Iterator[Row]:
         return (row for row in rows(f"xla_tpu_gen_{name}") if row["gen"] == generation.name)
 
+    typed = [*table("f16")]
     convolutions = [(shape_of(row), row) for row in table("conv") if int(row["batch"]) >= SUBLANES]
     made = {
         "products": _Compiled([_product(row) for row in table("gemm")]),
+        # Rows of bfloat16 stand in that table beside those of other types, for comparison.
+        "float16 and float32": _Compiled(
+            [_product(row) for row in typed if row["cores"] == "1" and row["dtype"] != "bf16"]
+        ),
+        BOTH_CORES: _Compiled([_product(row) for row in typed if row["cores"] == "2"]),
         "convolutions": _Compiled([_convolution(*each) for each in convolutions if not _is_first(each[0])]),
         "first layers": _Compiled([_convolution(*each) for each in convolutions if _is_first(each[0])]),
         "int8 and fp8": _Compiled([_product(row) for row in table("int8")]),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, replace
+from fractions import Fraction
 from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate, chain
 from math import ceil
@@ -30,7 +31,7 @@ from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, preparing
 from tpusim.machines.tpu.cut.traffic import Traffic
-from tpusim.machines.tpu.definition import Frame, frame_of, stream_clients
+from tpusim.machines.tpu.definition import Frame, finish_cycles, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
@@ -95,6 +96,8 @@ class Convolution(Units):
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
         )
+        unit = plan.hardware.vector_unit
+        self._converting = cache(self._converted) if unit.convert_weight_cycles or unit.convert_result_cycles else None
         # Passes with which sums begin, sections with which they are done; words of weights before those of each pass.
         self._first_passes = frozenset(numbers.start for numbers in plan.chunks[0].sums)
         self._last_sections = frozenset(sections[-1] for sections in by_outcome(plan.sections)[-1])
@@ -166,9 +169,14 @@ class Convolution(Units):
             body = group, block, fold // kept, section.chunk
             # What a step of a pipeline moves is moved ahead of the step, or behind it.
             gap = not self._pipelined or body != ahead
-            fill = plan.fill_of(plan.blocks[block])
-            idle = self._idle(block, fold // kept, section.chunk) if self._pipelined and gap else 0
-            yield Unit(needs, body, stage, len(section.numbers), leaves=leaves, gap=gap, fill=fill, idle=idle)
+            fill, idle, converted = plan.fill_of(plan.blocks[block]), 0, 0
+            if body != ahead:
+                turn = fold // kept
+                idle = self._idle(block, turn, section.chunk) if self._pipelined else 0
+                if self._converting:
+                    converted = self._converting(plan.results(plan.blocks[block]), turn, section.chunk)
+            passes = len(section.numbers)
+            yield Unit(needs, body, stage, passes, leaves=leaves, gap=gap, fill=fill, ahead=converted, idle=idle)
             ahead = body
 
     def _overhang(self, block: int, turn: int, chunk: int) -> int:
@@ -193,6 +201,25 @@ class Convolution(Units):
         if hardware.array.queues > 1:
             hardware = hardware.having("array", count=self.policy.arrays)
         return frame_of(hardware, plan.word_fill, clients, 1, plan.word_cycles)
+
+    def _converted(self, words: int, turn: int, chunk: int) -> int:
+        """Cycles for a body whose passes stream `words`: in which the vector unit converts weights, as far as passes do
+        not hide it, and the results that the body leaves.
+
+        It adds to sums beside the passes, too. They wait for the first weights in any case.
+        """
+        plan, hardware, columns = self.plan, self.plan.hardware, self.plan.turns[turn]
+        unit, sums = hardware.vector_unit, [plan.chunks[chunk].sums[plan.columns[at].outcome] for at in columns]
+        weights = [plan.pass_words[number] for numbers in sums for number in numbers]
+        frame = frame_of(hardware, plan.word_fill, stream_clients(len(plan.passes) > 1), 1, plan.word_cycles)
+        streamed = max(frame.frames(words) * frame.period, hardware.preload_cycles) * len(weights)
+        added = len(weights) - sum(number in self._first_passes for numbers in sums for number in numbers)
+        beside = sum(weights) * unit.convert_weight_cycles
+        adding = Fraction(finish_cycles(plan.word_fill, 1, hardware), hardware.array.count)
+        beside += added * words * adding * bool(beside)
+        first = max(weights, default=0) * unit.convert_weight_cycles
+        left = words * len(columns) * (chunk == len(plan.chunks) - 1) * unit.convert_result_cycles
+        return ceil(max(beside - Fraction(streamed, self.policy.arrays), first) + left)
 
     @property
     def turns(self) -> int:

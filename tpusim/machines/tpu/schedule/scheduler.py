@@ -480,7 +480,8 @@ class Schedule:
         # A new body is a new turn of the loop, which costs cycles and may have to wait for the end of the one before.
         begins = unit.body is not None and unit.body != self._body
         self._body = unit.body if unit.body is not None else self._body
-        delay = policy.turn + unit.idle if begins else 0
+        ahead = unit.ahead if begins else 0
+        delay = policy.turn + unit.idle + ahead if begins else 0
         last = tuple(self._computed.values())
         drained = last if begins and policy.drains else ()
         serial = last if policy.serial else ()
@@ -494,7 +495,7 @@ class Schedule:
             if each.area.ready and (begins if policy.pipelined else each.first == gap):
                 wait = each.area.ready(each.key)
                 delay += wait
-                each.begun = (len(self.rows), array) if wait else None
+                each.begun = (len(self.rows), array) if wait or ahead else None
             elif each.begun and each.begun[1] != array:
                 drained = *drained, each.begun[0]
         if begins and policy.whole:

@@ -153,6 +153,7 @@ class Unit(NamedTuple):
         array: array with weights of its own that takes the passes; -1: the one whose turn it is by its sums.
         fill: elements in use in each word that the passes stream, where they are fewer than in other units; 0: as many.
         idle: cycles that a body which begins with the unit takes for outputs that it has and the layer has not.
+        ahead: cycles of work for the body that the unit begins, if it begins one, which no step shows.
     """
 
     needs: tuple[SlotNeed, ...]
@@ -168,6 +169,7 @@ class Unit(NamedTuple):
     array: int = -1
     fill: int = 0
     idle: int = 0
+    ahead: int = 0
 
 
 class Touch(NamedTuple):

@@ -6,6 +6,7 @@ An estimate overlaps the demands of units of work that run beside one another, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import cache, cached_property
 from itertools import chain, product
 from math import prod
@@ -431,7 +432,8 @@ class Candidates:
     def ready_cycles(self) -> float:
         """Cycles in which the vector unit makes a word of the ifmap ready, as if the whole map were one block."""
         points = prod(patch(self.shape, self.chunk, self.extents)) * self.groups
-        cycles = sum(preparing(self.cut, self.chunk, self.extents, self.hardware))
+        hardware = self.hardware.having("vector_unit", convert_cycles=Fraction(0))
+        cycles = sum(preparing(self.cut, self.chunk, self.extents, hardware))
         return float(cycles / points) / len(self.chunk.places)
 
     def rotated(self, rows: Cycles, cols: Cycles, groups: Cycles) -> Cycles:
