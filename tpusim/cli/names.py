@@ -33,6 +33,7 @@ NUMBER_SETS = (
 )  # fmt: skip
 GENERATION_SETS = (
     "generations",
+    "code_v2",
     "code_v3",
     "code_v4",
     "code_v5e",
@@ -47,7 +48,7 @@ GENERATION_SETS = (
     "models_measured",
     "llm",
 )
-"""What stands for sets of TPUs after v2: all of them in one table, a generation's code and estimates, passes of the
+"""What stands for sets of all TPUs: all of them in one table, a generation's code and estimates, passes of the
 array, and what was timed on chips.
 """
 EXHIBITS = (
