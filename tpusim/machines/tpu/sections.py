@@ -236,8 +236,8 @@ class Functions(FileSection):
         reciprocal_root: operations of 1 over the square root.
         sigmoid: operations of 1 / (1 + exp(-x)).
         gelu_tanh: operations of GELU by tanh, whole.
-        wide_divide, wide_sigmoid: the same of numbers as wide as the ALUs, which take more to be exact; without them,
-            as of narrow ones.
+        wide_divide: operations of a division of numbers as wide as the ALUs, if these take more to be exact.
+        wide_sigmoid: operations of a sigmoid of such numbers, if these take more.
     """
 
     exp: _Work = None
@@ -283,9 +283,11 @@ class Slots(FileSection):
         body_cycles: cycles of a loop body beyond its busiest slot, which its words share.
         window: registers of 4 bytes that a body works on at most.
         sum_cycles: further cycles of a body that joins words to sums or maxima.
-        bare_cycles, bare_window: the same of a body of one instruction alone, such as an addition of two maps.
+        bare_cycles: cycles of a body of one instruction alone, such as an addition of two maps, beyond its busiest slot.
+        bare_window: registers of such a body.
         map_cycles: further cycles of such a body for each map that it reads beyond the first.
-        turn_body_cycles, turn_window: the same of a body that turns words.
+        turn_body_cycles: cycles of a body that turns words, beyond its busiest slot.
+        turn_window: registers of such a body.
         spread_cycles: cycles in which the numbers of the rows of a register, such as their means, reach all its lanes.
     """
 
