@@ -283,7 +283,7 @@ class Slots(FileSection):
         body_cycles: cycles of a loop body beyond its busiest slot, which its words share.
         window: registers of 4 bytes that a body works on at most.
         sum_cycles: further cycles of a body that joins words to sums or maxima.
-        bare_cycles: cycles of a body of one instruction alone, such as an addition of two maps, beyond its busiest slot.
+        bare_cycles: cycles of a body of one instruction, such as an addition of two maps, beyond its busiest slot.
         bare_window: registers of such a body.
         map_cycles: further cycles of such a body for each map that it reads beyond the first.
         turn_body_cycles: cycles of a body that turns words, beyond its busiest slot.
