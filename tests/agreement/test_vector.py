@@ -276,7 +276,7 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
         # operands is joined to the first 4 cycles later.
         ({"loads": 2, "stores": 1, "registers": 3, "latency": 4, "window": 6}, 4, 4, 3 + 1 + 3),
         # The same, and the step takes 3 cycles more, whatever its turns.
-        ({"loads": 2, "stores": 1, "registers": 3, "latency": 4, "window": 6, "body": 3}, 4, 7, 3 + 1 + 4),
+        ({"loads": 2, "stores": 1, "registers": 3, "latency": 4, "window": 6, "body": 3}, 4, 4, 3 + 1 + 3),
         # Three operands that two slots read in 1.5 cycles a word: two words take three.
         ({"loads": 2, "stores": 4, "registers": 2, "operands": 3}, 3, 3, 6 + 1),
         # All four words in a turn, whose operations take longer than 8 reads and 4 writes by 4 slots.

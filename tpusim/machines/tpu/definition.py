@@ -277,7 +277,7 @@ class Beat:
             writes.
         waits: cycles of a turn in which operations that need one another's results follow, or in which slots load and
             store its words.
-        body: cycles of what loop bodies take beyond their slots, once in a step.
+        body: cycles of what loop bodies take beyond their slots, once in a step, ahead of its scalars and reads.
     """
 
     operands: int
@@ -310,7 +310,7 @@ class Beat:
         """
         reads = self.reads(self.together)
         if self.beside:
-            return max(reads, self.work, self.waits) + self.body
+            return max(reads, self.work, self.waits)
         done = reads + self.work
         # A write that would fall on a read of a later word waits until the reads of that word are over.
         return done if done % self.period >= reads else done + reads - done % self.period

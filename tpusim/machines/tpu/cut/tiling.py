@@ -228,7 +228,7 @@ def step(
     turns = beat.turns(words)
     # Where words are written beside reads, the port is charged for the whole turn: too much where the work is longer.
     port = turns * beat.period if beat.beside else words * (operands + 1)
-    return Demand(cycles=turns * beat.period + beat.result_delay, port=port)
+    return Demand(cycles=turns * beat.period + beat.result_delay + beat.body, port=port)
 
 
 @lru_cache(maxsize=1 << 10)
