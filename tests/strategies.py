@@ -137,7 +137,7 @@ def machine(
     ready_cycles: Any = 0,
     widen: Any = 0,
     narrow: Any = 0,
-    compares: Any = "widened",
+    arithmetic: Any = "widened",
     slots: Slots | None = None,
     launch_cycles: int = 0,
     between_blocks: Any = "overlap",
@@ -193,7 +193,7 @@ def machine(
             ready_cycles=ready_cycles,
             widen=widen,
             narrow=narrow,
-            compares=compares,
+            arithmetic=arithmetic,
             slots=slots,
             functions=Functions(exp=(3, 4), tanh=(5, 1), erf=(2, 9), divide=(1, 2), reciprocal_root=(4, 1)),
         ),
@@ -335,7 +335,10 @@ _LAYOUTS = st.sampled_from(LAYOUTS)
 _SLOTS = st.none() | st.fixed_dictionaries({
     "loads": among(1, 1, 2, 3), "stores": among(1, 1, 2), "register_bytes": among(4, 16, 32, 64),
     "lanes": among(1, 4, 128), "registers": among(1, 2, 3, 8), "latency": among(0, 2, 5),
-    "unrolled": among(1, 3, 128),
+    "packed": among(True, True, False), "lookup_cycles": among(0, 1, Fraction(7, 2)),
+    "turn_cycles": among(0, 3, Fraction(5, 2)), "body_cycles": among(0, 0, 1, 40), "window": among(1, 7, 1024),
+    "sum_cycles": among(0, 9), "bare_cycles": among(0, 3, 50), "bare_window": among(1, 16), "map_cycles": among(0, 5),
+    "spread_cycles": among(0, 2), "turn_body_cycles": among(0, 30), "turn_window": among(1, 12),
 }).map(lambda fields: Slots(**fields))  # fmt: skip
 
 
@@ -383,7 +386,7 @@ def machines(draw: st.DrawFn, largest: int = 24, words: st.SearchStrategy[int] |
         ready_cycles=draw(among(0, 0, 4.5)),
         widen=draw(among(0, 1, 2)),
         narrow=draw(among(0, "1/2")),
-        compares=draw(among("widened", "narrow")),
+        arithmetic=draw(among("widened", "narrow")),
         slots=draw(_SLOTS),
         multi_tile=draw(among("auto", "auto", "rows", 1, 2, 3, 5, 9)),
         loop_order=draw(among("auto", "auto", "block_major", "filter_major")),

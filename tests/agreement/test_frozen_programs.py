@@ -143,10 +143,11 @@ class Told:
 
 
 def told_fields(step: Step) -> list[str]:
-    """The goldens are older than arrays with weights of their own, registers that words share, work on the way, and
-    words that hold fewer images than others.
+    """The goldens are older than arrays with weights of their own, registers that words share, work on the way, words
+    that hold fewer images than others, loop bodies, and sums that wait for one another.
     """
-    return [each for each in _fields_of(type(step)) if each not in ("work", "fill") or getattr(step, each)]
+    later = "work", "fill", "body", "chain"
+    return [each for each in _fields_of(type(step)) if each not in later or getattr(step, each)]
 
 
 @cache

@@ -18,7 +18,7 @@ from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, machine, machines_of_all_kinds
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
-from tpusim.machines.tpu.definition import beat_of
+from tpusim.machines.tpu.definition import Body, beat_of, body_share
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.program.addresses import (
     PADDING,
@@ -274,9 +274,11 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
         ({"loads": 1, "stores": 1, "registers": 1}, 2, 2, 8 + 1),
         # Three of four words in a turn, then the one that is left: 6 reads by 2 slots, 3 writes by 1; the second of two
         # operands is joined to the first 4 cycles later.
-        ({"loads": 2, "stores": 1, "registers": 3, "latency": 4}, 4, 4, 3 + 1 + 3),
-        # Two operands are a loop of their own, a word after another.
-        ({"loads": 2, "stores": 4, "registers": 3, "latency": 5, "unrolled": 1}, 5, 5, 4 + 1),
+        ({"loads": 2, "stores": 1, "registers": 3, "latency": 4, "window": 6}, 4, 4, 3 + 1 + 3),
+        # The same, and the step takes 3 cycles more, whatever its turns.
+        ({"loads": 2, "stores": 1, "registers": 3, "latency": 4, "window": 6, "body": 3}, 4, 4, 3 + 1 + 3),
+        # Three operands that two slots read in 1.5 cycles a word: two words take three.
+        ({"loads": 2, "stores": 4, "registers": 2, "operands": 3}, 3, 3, 6 + 1),
         # All four words in a turn, whose operations take longer than 8 reads and 4 writes by 4 slots.
         ({"loads": 4, "stores": 4, "registers": 8}, 4, 4, 2 + 1),
         # Two registers of two words: eight reads, four writes.
@@ -284,8 +286,11 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
     ],
 )
 def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: int, delay: int, port: int) -> None:
+    slots = dict(slots)
+    more = {"body": slots.pop("body", 0)}
+    operands = [at(ONE), at(TWO), at(ONE)][: slots.pop("operands", 2)]
     hardware = machine(4, 4, word_elements=2, alus=24, slots=Slots(**{"lanes": 4, "register_bytes": 8, **slots}))
-    step = multiply_add(at(ONE), at(TWO))
+    step = multiply_add(*operands, **more)
     beat = step.beat(2, hardware)
     assert (beat.period, beat.result_delay) == (period, delay)
     made = program(step)
@@ -316,16 +321,79 @@ def test_a_share_of_the_operands_is_widened() -> None:
     outcome(program(shared), narrow)
 
 
-@pytest.mark.parametrize(("operation", "widened", "narrow"), [("maximum", 6, 1), ("add", 6, 6), ("copy", 0, 0)])
-def test_what_is_only_compared_or_moved_may_stay_narrow(operation: str, widened: int, narrow: int) -> None:
-    """8 elements a word: an operation each of two operands, two to widen each and one to narrow; 8 ALUs."""
+@pytest.mark.parametrize(
+    ("operation", "widened", "narrow"), [("relu", 4, 1), ("power_3", 5, 1), ("add", 6, 6), ("copy", 0, 0)]
+)
+def test_what_is_moved_or_worked_on_as_it_is_stays_narrow(operation: str, widened: int, narrow: int) -> None:
+    """8 elements a word: two operations to widen each operand, one to narrow; 8 ALUs.
+
+    Of narrow elements two take an operation, but not in one instruction alone.
+    """
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    operands = (at(ONE),) if operation == "copy" else (at(ONE), at(TWO))
+    operands = (at(ONE), at(TWO)) if operation == "add" else (at(ONE),)
     step = Vector((), operation, operands, at(INTO), WORDS)
-    for compares, work in (("widened", widened), ("narrow", narrow)):
-        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1, compares=compares)
+    for arithmetic, work in (("widened", widened), ("narrow", narrow)):
+        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1, arithmetic=arithmetic)
         assert step.beat(2, hardware).work == work
         outcome(program(step), hardware)
+
+
+def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
+    """8 elements a word and ALUs, two operations to widen and one to narrow, of a copy and of what is turned."""
+    for packed, copied in ((True, 0), (False, 3)):
+        slots = Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=1, packed=packed)
+        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1)
+        copy, turn = (Vector((), each, (at(ONE),), at(INTO), WORDS) for each in ("copy", "turn"))
+        assert (copy.beat(2, hardware).work, turn.beat(2, hardware).work) == (copied, 0)
+        # Two words of 8 bytes share a register, or each has one.
+        assert copy.beat(2, hardware).together == (2 if packed else 1)
+        outcome(program(copy), hardware)
+
+
+@pytest.mark.parametrize(
+    ("operation", "changes", "work"),
+    [
+        # Four elements of a lane a cycle and three cycles a register of two.
+        ("exp", {"lookup_cycles": 3}, 6),
+        # A register every second cycle, and 7 operations an element: 14 a lane, 4 ALUs a lane.
+        ("exp", {"lookup_cycles": "1/2"}, 4),
+        ("turn", {"turn_cycles": "5/2"}, 3),
+        ("copy", {"turn_cycles": "5/2"}, 0),
+    ],
+)
+def test_units_beside_the_alus_may_set_the_pace(operation: str, changes: dict[str, Any], work: int) -> None:
+    slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
+    hardware = machine(4, 4, word_elements=2, alus=16, slots=slots)
+    changed = {f"vector_unit.slots.{name}": value for name, value in changes.items()}
+    hardware = hardware.with_overrides({**changed, "vector_unit.functions.exp": "3 + 4 + 2"})
+    step = Vector((), operation, (at(ONE),), at(INTO), WORDS)
+    assert step.beat(2, hardware).work == work
+    outcome(program(step), hardware)
+
+
+def test_a_long_sum_waits_for_itself_unless_a_body_holds_others() -> None:
+    """Two operands of 64 that are joined to a word, 5 cycles apart: a body of 128 registers has two such sums."""
+    for window, period in ((64, 10), (128, 5), (1024, 1)):
+        slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=2, latency=5, window=window)
+        hardware = machine(4, 4, word_elements=2, alus=1000, slots=slots)
+        step = multiply_add(at(ONE), at(TWO), chain=64)
+        assert step.beat(2, hardware).period == period, window
+        outcome(program(step), hardware)
+
+
+@pytest.mark.parametrize(
+    ("body", "cycles"),
+    # 100 words of 4 lanes, in registers of 2 lanes and 2 rows: 200; a body holds 64, 16, or 50 that are turned.
+    [("fused", 4 * 40), ("summed", 4 * 49), ("bare", 13 * 53), ("bare_summed", 13 * 62), ("turned", 4 * 30)],
+)
+def test_what_bodies_take_is_shared_by_their_words(body: Body, cycles: int) -> None:
+    given = {"body_cycles": 40, "sum_cycles": 9, "bare_cycles": 50, "map_cycles": 3, "turn_body_cycles": 30}
+    windows = {"window": 64, "bare_window": 16, "turn_window": 50}
+    slots = Slots(loads=1, stores=1, lanes=2, register_bytes=8, registers=1, **given, **windows)
+    hardware = machine(4, 4, word_elements=2, slots=slots)
+    assert body_share(100, 4, hardware, body, maps=2) * 100 == cycles
+    plain = machine(4, 4, word_elements=2, slots=slots.model_copy(update={"body_cycles": 0}))
+    assert body_share(100, 4, plain, body) == 0
 
 
 def test_words_of_several_pixels_share_no_register() -> None:
@@ -335,14 +403,6 @@ def test_words_of_several_pixels_share_no_register() -> None:
     both = [each.beat(2, hardware) for each in (step, replace(step, packed=1), replace(step, packed=8))]
     assert [(each.loads, each.stores, each.together) for each in both] == [(2, 2, 4), (1, 1, 2), (2, 2, 4)]
     outcome(program(replace(step, packed=1)), hardware)
-
-
-def test_a_loop_over_operands_makes_one_register_after_another() -> None:
-    """Sums of 129 words of 256 lanes: two registers of 128 lanes, 128 additions each, two cycles apart."""
-    hardware = load_hardware("tpu_v6e")
-    short, long = (beat_of(each, each - 1, 8, hardware, words=8) for each in (128, 129))
-    assert (short.together, short.chain) == (8, 2 * 127)
-    assert (long.together, long.chain, long.period) == (1, 2 * 2 * 128, 2 * 2 * 128)
 
 
 def test_registers_have_no_more_lanes_than_the_machine() -> None:

@@ -25,6 +25,7 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
+from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.workload import Workload
@@ -34,6 +35,20 @@ SMALL = machine(8, 8, word_elements=4, capacity_words=60)
 PRODUCTS = ChannelProducts("products", 12, 7, 5, centred=True)
 """Two portions, of several pieces."""
 MASKED = ChannelMaskedSums("masked", 12, 7, 5)
+
+
+def test_sums_of_long_columns_wait_for_the_addition_ahead() -> None:
+    """A body of 1,024 words has eight columns of 1,024 rows, one of 8,192: two cycles a word, or half of one, in which
+    4 ALUs add and convert.
+    """
+    bodies = [f"vector_unit.slots.{name}_cycles={cycles}" for name, cycles in (("body", 1), ("sum", 0))]
+    hardware = load_hardware("tpu_v5e", ["hbm.bandwidth=100 TB/s", *bodies])
+    short, long = (
+        prepared(ChannelSum("sum", 1024, images=rows), 1, hardware, LOWERING).timing.units["systolic_array"]
+        for rows in (1024, 8192)
+    )
+    assert 512 <= short["vector_work"] < 700
+    assert 2 * 8192 <= long["vector_work"] < 1.1 * 2 * 8192
 
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))

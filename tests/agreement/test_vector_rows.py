@@ -59,21 +59,29 @@ NORM = LayerNorm("norm", 18, 40)
 """Twice as many rows as fit the lanes; they fit once, not twice, beside a scale and a shift."""
 
 
-def test_sums_of_long_rows_wait_for_the_addition_ahead() -> None:
-    """Twice the elements of a row take twice the time; with more shares of them than a turn has registers for."""
-    hardware = load_hardware("tpu_v5e", ["hbm.bandwidth=100 TB/s"])
-    short, long = (
-        prepared(ReduceMean("sum", each, 1024), 1, hardware, LOWERING).timing.units["systolic_array"]["vector_work"]
-        for each in (1024, 8192)
-    )
-    # An addition and a conversion for each of 8 x 128 elements by 4 ALUs of each; or two cycles a word.
-    assert short < 1024 < 2 * 8192 < long < 1.1 * 2 * 8192
+WITHOUT_BODIES = "vector_unit.slots.body_cycles=0"
+
+
+def test_what_bodies_take_is_a_share_of_stages_that_make_numbers_of_all_elements() -> None:
+    """Rows of 4,096 words: 4 bodies of 60 cycles a stage, and 170 where they are summed; a maximum of rows is one
+    instruction, in 32 bodies of 115. Numbers of 512 x 8 rows reach all lanes twice.
+    """
+    found, given = [], {"body": 60, "sum": 170, "bare": 115, "spread": 4}
+    told = tuple(f"vector_unit.slots.{name}_cycles={cycles}" for name, cycles in given.items())
+    for changes in (told, (*told, WITHOUT_BODIES)):
+        program, _ = lowered(Softmax("softmax", 1024, 4096), 1, load_hardware("tpu_v5e", changes), LOWERING)
+        found.append(sum(each.body for each in program.vectors))
+    whole = 32 * (115 + 170) + 4 * (60 + 170) + 4 * 60
+    # Steps round up, and there are some.
+    assert 0 <= found[0] - whole - 2 * 512 * 4 < 300
+    assert 0 <= found[1] - 2 * 512 * 4 < 300
 
 
 def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
     layer, delays = ReduceMean("sum", 1024, 4096), []
     for window in ("1 KiB", "1 MiB"):
-        program, _ = lowered(layer, 1, load_hardware("tpu_v5e", [f"mapping.window={window}"]), LOWERING)
+        hardware = load_hardware("tpu_v5e", [f"mapping.window={window}", WITHOUT_BODIES])
+        program, _ = lowered(layer, 1, hardware, LOWERING)
         delays.append(sum(each.delay for each in program.vectors))
     # 16 pieces of 512 KiB, one in a body or two.
     begun = load_hardware("tpu_v5e").sequencer.block_cycles

@@ -79,7 +79,9 @@ def test_every_field_of_the_machine_is_shown_with_its_unit(tiny: Result) -> None
         "rounding": 4,
     }
     slots = {"loads": 3, "stores": 1, "lanes": 128, "register": "32 B", "registers": 8}
-    slots |= {"latency": 2, "unrolled": 128}
+    slots |= {"latency": 2, "packed": False, "window": 1024, "bare_window": 128, "turn_window": 384}
+    cycles = "lookup", "turn", "body", "sum", "bare", "map", "spread", "turn_body"
+    slots |= {f"{name}_cycles": 3 for name in cycles}
     types = {"types": dict.fromkeys(("f32", "bf16", "f16", "int8", "f8"), of_type)}
     types["vector_unit"] = {**tiny.hardware["vector_unit"], "slots": slots}
     shown = dict(

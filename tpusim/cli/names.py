@@ -33,6 +33,7 @@ NUMBER_SETS = (
 )  # fmt: skip
 GENERATION_SETS = (
     "generations",
+    "code_v2",
     "code_v3",
     "code_v4",
     "code_v5e",
@@ -49,7 +50,7 @@ GENERATION_SETS = (
     "fused",
     "llm",
 )
-"""What stands for sets of TPUs after v2: all of them in one table, a generation's code and estimates, passes of the
+"""What stands for sets of all TPUs: all of them in one table, a generation's code and estimates, passes of the
 array, and what was timed on chips.
 """
 EXHIBITS = (

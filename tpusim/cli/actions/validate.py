@@ -118,7 +118,7 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
 
 
 def _of_generations(sets: Mapping[str, NumberSet]) -> dict[str, list[str]]:
-    """What stands for several sets of TPUs after v2: a generation's code and estimates, passes, and chips."""
+    """What stands for several sets of all TPUs: a generation's code and estimates, passes, and chips."""
     code = [*map(code_of, GENERATIONS)]
     groups = {group: [name for name, each in sets.items() if each.group == group] for group in _GROUPS}
     # Sets of tokens are asked for by their own name alone.

@@ -128,7 +128,7 @@ def energy_of(macs: int, program: Program, timing: Timing, hardware: Hardware, p
         sums += elements * (stream.accumulate + stream.finishing[1])
     worked = [(*each.worked(hardware), count) for each, count in program.rows.done(LaneTransfer) if each.work]
     for step, count in program.rows.done(Vector):
-        worked.append((*step.operations(hardware), count * step.writes.accesses))
+        worked.append((*step.operations(hardware)[:2], count * step.writes.accesses))
     products += program.word_fill * sum(multiplied * count for multiplied, _, count in worked)
     sums += program.word_fill * sum(others * count for _, others, count in worked)
     preloads = [*program.rows.done(Preload)]

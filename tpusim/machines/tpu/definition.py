@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.sections import VectorUnit
@@ -277,7 +277,9 @@ class Beat:
         loads, stores: words read in a cycle, and written.
         beside: whether words are written while others are read (`vector_unit.slots`); else the lane's port reads or
             writes.
-        chain: cycles in which operations that need one another's results follow, in a turn.
+        waits: cycles of a turn in which operations that need one another's results follow, or in which slots load and
+            store its words.
+        body: cycles of what loop bodies take beyond their slots, once in a step, ahead of its scalars and reads.
     """
 
     operands: int
@@ -286,7 +288,8 @@ class Beat:
     loads: int = 1
     stores: int = 1
     beside: bool = False
-    chain: int = 0
+    waits: int = 0
+    body: int = 0
 
     def reads(self, words: int) -> int:
         """Cycles in which the operands of `words` are read."""
@@ -300,7 +303,7 @@ class Beat:
     def period(self) -> int:
         """Cycles from a turn to the next: for reads and writes, or for the work, whichever takes longer."""
         reads, writes = self.reads(self.together), self.writes(self.together)
-        return max(max(reads, writes) if self.beside else reads + writes, self.work, self.chain)
+        return max(max(reads, writes) if self.beside else reads + writes, self.work, self.waits)
 
     @property
     def result_delay(self) -> int:
@@ -309,7 +312,7 @@ class Beat:
         """
         reads = self.reads(self.together)
         if self.beside:
-            return max(reads, self.work, self.chain)
+            return max(reads, self.work, self.waits)
         done = reads + self.work
         # A write that would fall on a read of a later word waits until the reads of that word are over.
         return done if done % self.period >= reads else done + reads - done % self.period
@@ -339,6 +342,22 @@ class Beat:
         return (self.period - self.beside) / self.together
 
 
+class StepLoop(NamedTuple):
+    """The loop of a step, on a machine with slots.
+
+    Attributes:
+        packed: words that share a register at most; 0: as many as it has room for.
+        shared: the share of operands that is loaded; the others are in registers, for a word beside.
+        chain: operands that are joined to a word in all, of which the step may take a part; 0: its own.
+        body: cycles of the step's share in what loop bodies take beyond their slots.
+    """
+
+    packed: int = 0
+    shared: Fraction = Fraction(1)
+    chain: int = 0
+    body: int = 0
+
+
 def ready_delay(words: int, hardware: Hardware) -> int:
     """Cycles in which the vector unit makes `words` of a block ready, padding too.
 
@@ -356,20 +375,20 @@ def beat_of(
     words: int | None = None,
     lanes: int | None = None,
     picked: bool = False,
-    packed: int = 0,
+    loop: StepLoop | None = None,
 ) -> Beat:
     """The beat of a step's result words with `elements` in use, each of which takes `operations` of an ALU.
 
     All lanes work alike, each with its share of the ALUs. Fetching operands into place and finishing the word
     (`vector_unit.operand_cycles`, `result_cycles`) set the pace where they take longer. With slots, as many words are
-    made side by side as a turn of the loop has registers for, or as the step makes (`words`), but one if they have
-    many operands; only registers of `lanes` that take part count, and at most `packed` words share one, if that is
-    given. Operands that are `picked` element by element come through the port, one a cycle.
+    made side by side as a turn of the `loop` has registers for, or as the step makes (`words`); only registers of
+    `lanes` that take part count. Operands that are `picked` element by element come through the port, one a cycle.
     """
     if hardware.vector_unit.slots is None:
-        words, lanes, packed = None, None, 0
+        words, lanes, loop = None, None, None
     port = hardware.lanes, hardware.word_bytes
-    return _beat(operands, operations, elements, hardware.vector_unit, port, words, lanes, picked, packed)
+    unit = hardware.vector_unit
+    return _beat(operands, operations, elements, unit, port, words, lanes, picked, loop or StepLoop())
 
 
 @lru_cache(maxsize=1 << 12)
@@ -382,25 +401,62 @@ def _beat(
     words: int | None,
     lanes: int | None,
     picked: bool,
-    packed: int,
+    loop: StepLoop,
 ) -> Beat:
     """The beat of `beat_of`, on a port of some lanes and bytes a word. Most steps of a layer have the same."""
     slots, (every, word_bytes) = unit.slots, port
 
     def work(together: int, lanes: int) -> int:
         adding = ceil(Fraction(together * operations * elements * lanes, unit.alus))
-        return max(adding, ceil(together * (operands * unit.operand_cycles + unit.result_cycles)))
+        # With slots, operations on taps have these cycles among theirs.
+        return adding if slots else max(adding, ceil(together * (operands * unit.operand_cycles + unit.result_cycles)))
 
     if slots is None or picked:
         return Beat(operands, work(1, every))
     register_lanes = min(slots.lanes, every)
     across = -(-(lanes or every) // register_lanes)
-    a_register = max(1, slots.register_bytes // word_bytes)
-    # Words of different pixels are brought apart, so they lie in registers of their own.
-    a_register = min(a_register, packed or a_register)
     a_word = across * -(-word_bytes // slots.register_bytes)
-    loads, stores, most = (max(1, each * a_register // a_word) for each in (slots.loads, slots.stores, slots.registers))
-    rolled, chain = operands > slots.unrolled, slots.latency * (operands - 1)
-    # A loop over the operands of a result makes one register of it after another.
-    together, chain = (1, chain * a_word) if rolled else (most if words is None else min(most, words), chain)
-    return Beat(operands, work(together, across * register_lanes), together, loads, stores, True, chain)
+    words_a_register = Fraction(in_a_register(loop.packed, unit, word_bytes), a_word)
+    loads, stores = slots.loads * words_a_register / loop.shared, slots.stores * words_a_register
+    most = max(1, int(slots.registers * words_a_register))
+    together = most if words is None else min(most, words)
+    # Sums wait for one another but for those that a body makes beside them, of this step or of others.
+    beside = max(1, slots.window // (loop.chain or operands))
+    joined = Fraction(slots.latency * (operands - 1) * together * a_word, beside)
+    # A cycle reads whole words; slots for fewer, on the mean, take longer.
+    waits = ceil(max(joined, together * operands / loads, together / stores))
+    busy = work(together, across * register_lanes)
+    return Beat(operands, busy, together, ceil(loads), ceil(stores), True, waits, loop.body)
+
+
+def in_a_register(packed: int, unit: VectorUnit, word_bytes: int) -> int:
+    """Words that lie side by side in a register: at most `packed`, if that is given, as words of different pixels are
+    brought apart.
+    """
+    if unit.slots is None or not unit.slots.packed:
+        return 1
+    room = max(1, unit.slots.register_bytes // word_bytes)
+    return min(room, packed or room)
+
+
+Body: TypeAlias = Literal["fused", "bare", "summed", "bare_summed", "turned"]
+"""Loop bodies: of several instructions, or of one; those that make sums; and those that turn words."""
+
+
+def body_share(words: int, lanes: int, hardware: Hardware, body: Body, maps: int = 1) -> Fraction:
+    """Cycles of each of `words` words of a layer with some maps, in some lanes, for what loop bodies take beyond their
+    slots: bodies are as many as windows of registers hold the words.
+    """
+    slots, memory = hardware.vector_unit.slots, hardware.vector_memory
+    if slots is None or not slots.body_cycles:
+        return Fraction(0)
+    across = -(-min(lanes, hardware.lanes) // slots.lanes)
+    registers = words * across * -(-memory.word_elements // slots.rows)
+    windows = {"bare": slots.bare_window, "bare_summed": slots.bare_window, "turned": slots.turn_window}
+    bodies, cycles = -(-registers // windows.get(body, slots.window)), slots.body_cycles
+    if body == "turned":
+        cycles = slots.turn_body_cycles
+    elif body != "fused":
+        cycles = slots.bare_cycles + (maps - 1) * slots.map_cycles if body.startswith("bare") else cycles
+        cycles += slots.sum_cycles if body.endswith("summed") else 0
+    return Fraction(bodies * cycles, words)

@@ -284,11 +284,15 @@ class Hardware(FileModel):
         }
         window = kind.window_bytes or self.mapping.window_bytes
         sizes = {"word_elements": word, "element_bytes": kind.bytes, "result_bytes": kind.result_bytes}
+        unit, slots = self.vector_unit, self.vector_unit.slots
+        if slots and slots.turn_cycles:
+            turned = slots.turn_cycles * Fraction(kind.bytes, memory.element_bytes)
+            slots = slots.model_copy(update={"turn_cycles": turned})
         return self.model_copy(
             update={
                 "array": self.array.model_copy(update=rate),
                 "vector_memory": memory.model_copy(update=sizes),
-                "vector_unit": self.vector_unit.model_copy(update=conversions),
+                "vector_unit": unit.model_copy(update={**conversions, "slots": slots}),
                 "mapping": self.mapping.model_copy(update={"window_bytes": window}),
                 "types": NumberTypes(),
             }

@@ -10,7 +10,7 @@ from pydantic import PlainSerializer, ValidationInfo, field_validator, model_val
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, SIZE, TIME
-from tpusim.input.form import Choice, FileSection, Quantity, Rational, Reader, whole, written
+from tpusim.input.form import Choice, FileSection, Quantity, Rational, Reader, Truth, whole, written
 from tpusim.input.scalars import show, whole_number
 from tpusim.memory.dram.device import Device, device_of, with_mapping
 from tpusim.memory.layout import Layouts, read_layouts
@@ -195,18 +195,26 @@ class NumberTypes(FileSection):
 
 
 class AluWork(NamedTuple):
-    """ALU operations that an element takes: multiplications, and others."""
+    """Operations that an element takes: multiplications and others of the ALUs, and those of the unit beside them."""
 
     products: int
     others: int
+    lookups: int = 0
+
+    @property
+    def operations(self) -> int:
+        """All of the ALUs."""
+        return self.products + self.others
 
 
 def _read_work(value: object) -> AluWork | None:
-    """Operations from a text "multiplications + others" or from a pair; None if not given. Raises InputError."""
+    """Operations from a text "multiplications + others", perhaps "+ lookups", or from two or three numbers; None if
+    not given. Raises InputError.
+    """
     if value is None:
         return None
     parts = re.split(r" *\+ *", value) if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or len(parts) != 2:
+    if not isinstance(parts, list | tuple) or len(parts) not in (2, 3):
         raise InputError(f"{show(value)} is not two counts; write multiplications + other operations, such as 11 + 16")
     counts = (int(each) if isinstance(each, str) and re.fullmatch("[0-9]{1,9}", each) else each for each in parts)
     return AluWork(*(whole_number(each, 0, _MOST_OPERATIONS) for each in counts))
@@ -216,15 +224,17 @@ _Work = Annotated[
     AluWork | None,
     Reader(_read_work, f"multiplications + other operations, each 0 to {_MOST_OPERATIONS}"),
     written("11 + 16"),
-    PlainSerializer(lambda work: f"{work.products} + {work.others}" if work else None),
+    PlainSerializer(lambda work: " + ".join(map(str, work if work.lookups else work[:2])) if work else None),
 ]
 
 
 class Functions(FileSection):
-    """ALU operations that a function takes for an element: multiplications + all others.
+    """ALU operations that a function takes for an element: multiplications + all others, and perhaps + those of the
+    unit beside the ALUs (`slots.lookup_cycles`).
 
-    A machine refuses a function of this list whose operations its file does not give. Any other function takes
-    as many operations as the most expensive one that the file gives.
+    A machine refuses one of the first five whose operations its file does not give. Where it does not give those of a
+    sigmoid or a GELU, these are made by tanh. Any other function takes as many operations as the most expensive one
+    that the file gives.
 
     Attributes:
         exp: operations of the exponential.
@@ -232,6 +242,10 @@ class Functions(FileSection):
         erf: operations of the error function.
         divide: operations of a division.
         reciprocal_root: operations of 1 over the square root.
+        sigmoid: operations of 1 / (1 + exp(-x)).
+        gelu_tanh: operations of GELU by tanh, whole.
+        wide_divide: operations of a division of numbers as wide as the ALUs, if these take more to be exact.
+        wide_sigmoid: operations of a sigmoid of such numbers, if these take more.
     """
 
     exp: _Work = None
@@ -239,14 +253,22 @@ class Functions(FileSection):
     erf: _Work = None
     divide: _Work = None
     reciprocal_root: _Work = None
+    sigmoid: _Work = None
+    gelu_tanh: _Work = None
+    wide_divide: _Work = None
+    wide_sigmoid: _Work = None
 
     def work_of(self, name: str) -> AluWork | None:
         """Operations of a function for an element; None where the machine does not give them."""
         if name in Functions.model_fields:
             return getattr(self, name)  # type: ignore[no-any-return]
         # A function without a field of its own counts as the most expensive one given: a cautious guess.
-        given = filter(None, (getattr(self, each) for each in Functions.model_fields))
-        return max(given, key=sum, default=None)
+        given = filter(None, (getattr(self, each) for each in _FUNCTIONS))
+        return max(given, key=lambda work: work.operations, default=None)
+
+
+_FUNCTIONS = "exp", "tanh", "erf", "divide", "reciprocal_root"
+"""Functions that others are counted as, where they have no field of their own."""
 
 
 class Slots(FileSection):
@@ -258,10 +280,23 @@ class Slots(FileSection):
         lanes: lanes of a register; a word of more lanes lies in several.
         register_bytes: bytes of a register in a lane, where words of narrow types lie side by side.
         registers: registers of results that a turn of the loop makes.
+        packed: whether narrow words lie side by side in a register, and are copied so; if not, a load widens a word,
+            and a store narrows one, even of a copy.
         latency: cycles from an operation to one that needs its result. The operands of a result are joined one after
-            another, those of several results of a turn beside one another.
-        unrolled: operands of a result up to which a turn makes several results. Longer sums are loops of their own, a
-            result after another.
+            another, beside those of as many results as a body has operands for (`window`).
+        lookup_cycles: cycles in which the unit beside the ALUs works on a register, for each operation that
+            `functions` gives it.
+        turn_cycles: cycles in which all transposing units together turn a register of words of the machine's own type;
+            wider words take more, as their bytes do.
+        body_cycles: cycles of a loop body beyond its busiest slot, which its words share.
+        window: registers of 4 bytes that a body works on at most.
+        sum_cycles: further cycles of a body that joins words to sums or maxima.
+        bare_cycles: cycles of a body of one instruction, such as an addition of two maps, beyond its busiest slot.
+        bare_window: registers of such a body.
+        map_cycles: further cycles of such a body for each map that it reads beyond the first.
+        turn_body_cycles: cycles of a body that turns words, beyond its busiest slot.
+        turn_window: registers of such a body.
+        spread_cycles: cycles in which the numbers of the rows of a register, such as their means, reach all its lanes.
     """
 
     loads: Annotated[int, whole(64), written(3)]
@@ -270,7 +305,23 @@ class Slots(FileSection):
     register_bytes: Annotated[int, Quantity(SIZE, "64 KiB"), written("32 B", "register")]
     registers: Annotated[int, whole(4096), written(8)]
     latency: Annotated[int, whole(65536, least=0), written(2)] = 0
-    unrolled: Annotated[int, whole(65536), written(128)] = 65536
+    packed: Annotated[bool, Truth()] = True
+    lookup_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    turn_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    body_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    window: Annotated[int, whole(2**24), written(1024)] = 1024
+    sum_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    bare_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    map_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    bare_window: Annotated[int, whole(2**24), written(128)] = 1024
+    spread_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    turn_body_cycles: Annotated[int, whole(2**24, least=0)] = 0
+    turn_window: Annotated[int, whole(2**24), written(384)] = 1024
+
+    @property
+    def rows(self) -> int:
+        """Elements of 4 bytes of a register in a lane."""
+        return max(1, self.register_bytes // 4)
 
 
 class VectorUnit(FileSection):
@@ -305,8 +356,8 @@ class VectorUnit(FileSection):
         widen: ALU operations that widen an element of an operand that is narrower than the ALUs; with `slots`.
         narrow: ALU operations that narrow an element of a result to such a type; with `slots`.
         rounding: ALU operations that round an element of a result which no operand had.
-        compares: the elements that ALUs compare, with `slots`: those that are `widened`, or `narrow` ones as they are,
-            so that maxima and bounds need no conversion.
+        arithmetic: with `slots`, the elements of ALUs in ops that make an element of each element, by more than one
+            instruction: those that are `widened`, or `narrow` ones as they are, side by side in a register.
         slots: loads and stores beside one another, in place of one access of a port a cycle; a section.
         functions: operations of functions such as exp; a section.
     """
@@ -333,7 +384,7 @@ class VectorUnit(FileSection):
     widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
     narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
-    compares: Annotated[Literal["widened", "narrow"], Choice()] = "widened"
+    arithmetic: Annotated[Literal["widened", "narrow"], Choice()] = "widened"
     slots: Slots | None = None
     functions: Functions = Functions()
 

@@ -52,6 +52,11 @@ class Move(VectorOp):
 
     spatial: ClassVar[bool] = False
 
+    @property
+    def turns(self) -> bool:
+        """Whether elements that lie side by side come to lie apart, as in a transpose."""
+        return False
+
     @abstractmethod
     def taken(self, batch: int) -> tuple[Taken, ...]:
         """Return the sources of the channels, rows, columns and images of the ofmap."""
@@ -116,6 +121,11 @@ class Transpose(MapMove):
     @property
     def how(self) -> str:
         return "".join(axis[0] for axis in self.order)
+
+    @property
+    def turns(self) -> bool:
+        """Whether another axis becomes the channels."""
+        return self.order[0] != AXES[0]
 
     def taken(self, batch: int) -> tuple[Taken, ...]:
         every = self._every(batch)

@@ -1,4 +1,5 @@
-"""Every TPU from v3 to 7x: what Google's compiler made of the same shapes for each, by the sets of a generation.
+"""Every TPU: what Google's compiler made of the same shapes for each, by the sets of a generation. Of v2 these tables
+have ops of the vector unit; all else is in sets of its own.
 
 Compared is the emitted code (`scheduled_with_hbm`), at the public bandwidth, without the launch of an op or the latency
 of HBM: that word counts neither. Estimates of the same shapes stand in sets of their own.
@@ -6,17 +7,32 @@ of HBM: that word counts neither. Estimates of the same shapes stand in sets of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tpusim.network.ops.array_op import Gemm
-from tpusim.network.ops.elementwise import Add, Copy, Gelu, Mul, Relu, ScaleShift, Silu
+from tpusim.network.ops.channels import ChannelSum
+from tpusim.network.ops.elementwise import (
+    Add,
+    Copy,
+    Div,
+    Exp,
+    Gelu,
+    Mul,
+    Relu,
+    ScaleShift,
+    Sigmoid,
+    Silu,
+    Swiglu,
+    Tanh,
+)
 from tpusim.network.ops.moves import Transpose
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, Softmax
+from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
 from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, Row, cached, numbers, rows, sizes
 from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
 
@@ -32,14 +48,15 @@ BOTH_CORES = "both cores"
 
 
 class TpuGeneration(NamedTuple):
-    """A TPU, the machine that stands for one core of it, the columns of its array; the machine of two cores that share
-    an op, where there is code for both; and the clock by which the tables turn bytes of HBM into cycles, if other than
-    the machine's.
+    """A TPU, the machine that stands for one core of it, the columns of its array; the machine of its estimates if they
+    have one of their own; the machine of two cores that share an op, where there is code for both; and the clock by
+    which the tables turn bytes of HBM into cycles, if other than the machine's.
     """
 
     name: str
     core: str
     columns: int
+    estimator: str = ""
     chip: str = ""
     clock: str = ""
 
@@ -52,8 +69,9 @@ class TpuGeneration(NamedTuple):
 
 
 GENERATIONS = (
+    TpuGeneration("v2", "tpu_v2_core", 128, "tpu_v2_estimator"),
     TpuGeneration("v3", "tpu_v3_core", 128),
-    TpuGeneration("v4", "tpu_v4_core", 128, "tpu_v4"),
+    TpuGeneration("v4", "tpu_v4_core", 128, chip="tpu_v4"),
     TpuGeneration("v5e", "tpu_v5e", 128),
     TpuGeneration("v5p", "tpu_v5p_core", 128),
     TpuGeneration("v6e", "tpu_v6e", 256),
@@ -80,10 +98,11 @@ def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
         name = part.replace(" ", "_")
         code, unscheduled = compiled.told("scheduled")
         estimates, unpriced = compiled.told("estimated")
-        alone, machine = part == "vector ops", generation.chip if part == BOTH_CORES else generation.core
-        for word, prefix, cases, others, changes in (
-            ("scheduled", "code", code, unscheduled, generation.code),
-            ("estimated", "estimated", estimates, unpriced, CODE_LEAVES_OUT),
+        alone, core = part == "vector ops", generation.chip if part == BOTH_CORES else generation.core
+        estimator = core if part == BOTH_CORES else generation.estimator or core
+        for word, prefix, machine, cases, others, changes in (
+            ("scheduled", "code", core, code, unscheduled, generation.code),
+            ("estimated", "estimated", estimator, estimates, unpriced, CODE_LEAVES_OUT),
         ):
             yield NumberSet(
                 f"{prefix}_{generation.name}_{name}", word, f"{prefix} {part}", f"{part} on TPU {generation.name}",
@@ -144,7 +163,7 @@ def _compiled(generation: TpuGeneration) -> dict[str, _Compiled]:
         "first layers": _Compiled([_convolution(*each) for each in convolutions if _is_first(each[0])]),
         "int8 and fp8": _Compiled([_product(row) for row in table("int8")]),
         "vector ops": _Compiled(
-            [_vector_op(row) for row in table("vector")], "scheduled_cycles_main", "estimated_cycles_main"
+            [_vector_op(_whole(row)) for row in table("vector")], "scheduled_cycles_total", "estimated_cycles_total"
         ),
     }
     return {part: compiled for part, compiled in made.items() if compiled.found}
@@ -181,44 +200,93 @@ _ROWS: dict[str, Callable[[str, int, int], Op]] = {
     "relu": lambda name, row, rows: Relu(name, row, images=rows),
     "add": lambda name, row, rows: Add(name, row, images=rows),
     "mul": lambda name, row, rows: Mul(name, row, images=rows),
+    "divide": lambda name, row, rows: Div(name, row, images=rows),
     "copy": lambda name, row, rows: Copy(name, row, images=rows),
+    "exp": lambda name, row, rows: Exp(name, row, images=rows),
+    "tanh": lambda name, row, rows: Tanh(name, row, images=rows),
+    "sigmoid": lambda name, row, rows: Sigmoid(name, row, images=rows),
     "silu": lambda name, row, rows: Silu(name, row, images=rows),
+    "silu_mul": lambda name, row, rows: Swiglu(name, row, images=rows),
     "gelu": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
     "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
+    "gelu_erf": lambda name, row, rows: Gelu(name, row, images=rows),
     "batchnorm": lambda name, row, rows: ScaleShift(name, row, images=rows),
     "scale_shift": lambda name, row, rows: ScaleShift(name, row, images=rows),
     "sum": lambda name, row, rows: ReduceMean(name, row, rows),
-    "sum_rows": lambda name, row, rows: ReduceMean(name, rows, row),
+    "sum_rows": lambda name, row, rows: ChannelSum(name, row, images=rows),
     "softmax": lambda name, row, rows: Softmax(name, row, rows),
     "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
+    "rmsnorm": lambda name, row, rows: RmsNorm(name, row, rows),
     "transpose": lambda name, row, rows: Transpose(name, row, images=rows, order=_TURNED),
 }
-"""Ops on rows by what the table calls them. JAX has GELU by tanh unless told otherwise. A sum is made as a mean: of a
-row or, as the bytes of results say of `sum_rows`, over rows.
+"""Ops on rows by what the table calls them. JAX has GELU by tanh unless told otherwise. A sum is that of a row, made as
+a mean, or, as the bytes of results say of `sum_rows`, of a column.
 """
-_POOLED = 3
-"""The side of a pooled window, which the table does not tell: estimates are what they are on v2 for 3 x 3 / 2."""
+_MOVES = "nhwc_nchw", "nchw_nhwc", "heads", "heads_rowmajor"
+"""Axes in another order, whose layouts tell what is moved."""
+_POOLS: dict[str, Literal["max", "average"]] = {"max": "max", "avg": "average"}
 _TYPES = {"bfloat16": "bf16", "float32": "f32", "int8": "s8"}
 
 
 def _vector_op(row: Row) -> tuple[str, Op | None, int, str, Row]:
-    """An op of the vector unit; None of what is no layer here, and of which only one op of several is told."""
+    """An op of the vector unit, all that it became; None of what is no layer here."""
     op = row["op"].removesuffix("_f32")
     dims, kind = row["shapes"].split("|")[0].split(":")
-    name, shape, dtype = f"{row['op']} {dims}", sizes(dims), _TYPES.get(kind, kind)
+    shape, dtype = sizes(dims), _TYPES.get(kind, kind)
+    name, batch = f"{row['op']} {dims} {dtype}", 1
     layer: Op | None = None
-    batch = 1
-    if row["ops"] != "1":
-        pass
+    if op == "scale_shift" and len(shape) == 4:
+        height, width, batch, channels = shape
+        layer = ScaleShift(name, channels, height, width)
     elif op in _ROWS and len(shape) > 1:
         *outer, channels = shape
         layer = _ROWS[op](name, channels, prod(outer))
-    elif op == "maxpool" and len(shape) == 4:
+    elif op in _MOVES:
+        layer = _moved(name, shape, row)
+    elif (pools := re.fullmatch(r"(max|avg|global_avg)pool(?:_\dx\ds\d)?", op)) and len(shape) == 4:
         # Maps lie as rows, columns, images, channels.
         height, width, batch, channels = shape
-        window = (_POOLED, _POOLED), (2, 2), (1, 1)
-        layer = Pool2d(name, "max", channels, height, width, *window)
+        layer = _pooled(name, pools[1], channels, height, width, row["note"])
     return name, layer, batch, dtype, row
+
+
+def _whole(row: Row) -> Row:
+    """A row with the sum over all that its op became; an op that stayed one is told without the sum where no HBM was
+    looked at.
+    """
+    alone = row["ops"] == "1" and not row["scheduled_cycles_total"]
+    return {**row, "scheduled_cycles_total": row["scheduled_cycles_main"]} if alone else row
+
+
+def _pooled(name: str, kind: str, channels: int, height: int, width: int, window: str) -> Op:
+    """A pooling by "3x3/2", over padding where that keeps the middle of windows on the map; or of all of a map."""
+    if kind.startswith("global"):
+        return Pool2d(name, "average", channels, height, width, (height, width))
+    side, stride = int(window.split("x")[0]), int(window.split("/")[1])
+    # Kernels of an even side are not padded.
+    padding = (side // 2 * (side % 2),) * 2
+    return Pool2d(name, _POOLS[kind], channels, height, width, (side, side), (stride, stride), padding)
+
+
+def _moved(name: str, shape: tuple[int, ...], row: Row) -> Op | None:
+    """Axes in another order, as layouts have it: a copy, or the last two exchanged; None of other moves."""
+    (_, before), (dims, after) = (_layout(row[column]) for column in ("main_operands", "main_output"))
+    if row["main_operands"].split()[0] == row["main_output"]:
+        # The layouts of both differ as their axes do, so words stay as they are.
+        copied: Op = Copy(name, dims[after[0]], images=prod(dims) // dims[after[0]])
+        return copied
+    if before[0] == after[1] and before[1] == after[0] and before[2:] == after[2:]:
+        one, other = dims[before[0]], dims[before[1]]
+        order = "width", "height", "channels", "images"
+        return Transpose(name, one, prod(dims) // (one * other), other, images=1, order=order)
+    return None
+
+
+def _layout(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes of "bf16[8x16x1024]{2.1.0}", and its axes from the minor one on."""
+    found = re.match(r"\w+\[([\dx]+)\]\{([\d.]+)", text)
+    assert found is not None, text
+    return sizes(found[1]), tuple(map(int, found[2].split(".")))
 
 
 # ---- passes

@@ -23,6 +23,7 @@ from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
 from tpusim.machines.tpu.definition import (
     Frame,
+    StepLoop,
     beat_of,
     frame_of,
     issue_cycles,
@@ -220,14 +221,14 @@ class Demand:
 
 def step(
     words: int, operands: int, operations: Fraction | int, elements: int, hardware: Hardware, lanes: int | None = None,
-    packed: int = 0,
+    loop: StepLoop | None = None,
 ) -> Demand:  # fmt: skip
     """Demand of a vector step that makes `words` words of results in some lanes, or all, with `elements` in use."""
-    beat = beat_of(operands, operations, elements, hardware, words, lanes, packed=packed)
+    beat = beat_of(operands, operations, elements, hardware, words, lanes, loop=loop)
     turns = beat.turns(words)
     # Where words are written beside reads, the port is charged for the whole turn: too much where the work is longer.
     port = turns * beat.period if beat.beside else words * (operands + 1)
-    return Demand(cycles=turns * beat.period + beat.result_delay, port=port)
+    return Demand(cycles=turns * beat.period + beat.result_delay + beat.body, port=port)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -268,6 +269,14 @@ def parted(tilings: Tiling[Any], cut: Cut, hardware: Hardware) -> NDArray[np.boo
 def delay_of(words: int, hardware: Hardware, begins: bool = True) -> int:
     """Cycles before a block of the vector unit: the body that it `begins`, and the time to make its words ready."""
     return hardware.sequencer.block_cycles * begins + ready_delay(words, hardware)
+
+
+def op_delay(words: int, hardware: Hardware, begins: bool = True) -> int:
+    """Cycles before a block of an op of the vector unit: none where its steps have a share of bodies
+    (`slots.body_cycles`).
+    """
+    slots = hardware.vector_unit.slots
+    return 0 if slots and slots.body_cycles else delay_of(words, hardware, begins)
 
 
 def summed(chunk: Chunk) -> list[tuple[ReductionPass, ...]]:

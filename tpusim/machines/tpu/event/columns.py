@@ -405,7 +405,7 @@ def _work(step: Vector, delay: int, fill: int, hardware: Hardware) -> Fields:
     beat = step.beat(fill, hardware)
     rest = step.words % beat.together
     return (
-        step.words, delay, step.scalars.words, beat.together, beat.period, beat.result_delay,
+        step.words, delay + beat.body, step.scalars.words, beat.together, beat.period, beat.result_delay,
         beat.last(step.words), beat.reads(beat.together), beat.reads(rest), beat.writes(beat.together),
         beat.writes(rest), beat.turns(step.words) * beat.work,
     )  # fmt: skip

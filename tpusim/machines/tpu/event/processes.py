@@ -274,9 +274,11 @@ def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vec
     """Read scalars, then the operands of each turn, and write its results after a fixed delay; arrays stand by."""
     loaded = max(array.free for array in arrays)
     issued = max(waited.data, loaded, waited.others, *(max(array.ended, array.drained) for array in arrays))
-    scalars = range(issued + 1 + step.delay, issued + 1 + step.delay + step.scalars.words)
+    beat = step.beat(board.program.fill_of(index), board.hardware)
+    first = issued + 1 + step.delay + beat.body
+    scalars = range(first, first + step.scalars.words)
     board.port[VECTOR].own(VECTOR, scalars)
-    beat, start = step.beat(board.program.fill_of(index), board.hardware), scalars.stop
+    start = scalars.stop
     for turn in range(beat.turns(step.words)):
         at, words = start + turn * beat.period, min(beat.together, step.words - turn * beat.together)
         board.port[VECTOR].own(VECTOR, range(at, at + beat.reads(words)))

@@ -126,6 +126,8 @@ class _PoolGradient(VectorUnits):
         most: most windows that a step takes.
     """
 
+    kind = "fused"
+
     close = TOLERANCE
     scalar_words = numbers = 0
     outputs: _Elements
@@ -188,11 +190,11 @@ class _PoolGradient(VectorUnits):
             first = (down.elements.start - block.rows.start) * wide + across.elements.start - block.cols.start
             steps = down.elements.step * wide * groups, across.elements.step * groups, 1
             writes = feed(lanes, nested(bases[2] + first * groups, *zip(sizes, steps, strict=True)))
-            covers = [*product(down.covers, across.covers)]
+            covers, body = [*product(down.covers, across.covers)], ceil(prod(sizes) * self.body)
             if not covers:
                 # Padding, which is no access: zeros.
                 nothing = Counters(bases[2], tuple([Counter(size, 0, 1, 0, 0) for size in sizes]))
-                yield Compute("copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups)
+                yield Compute("copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups, body=body)
             walks = list[Feed]()
             for (row, col), (_, patch, base) in product(covers, patches):
                 at = (row.output - patch.rows.start) * len(patch.cols) + col.output - patch.cols.start
@@ -202,7 +204,8 @@ class _PoolGradient(VectorUnits):
                 own = walks[some.start * len(patches) : some.stop * len(patches)]
                 operands = *([writes] if some.start else []), *own
                 operation, coefficients = self._of(covers, some)
-                yield Compute(operation, operands, writes, prod(sizes), coefficients=coefficients, packed=self.groups)
+                given, last = Compute(operation, operands, writes, prod(sizes), coefficients=coefficients), len(covers)
+                yield given._replace(packed=self.groups, body=body if some.stop == last else 0)
 
     def _of(self, covers: Sequence[tuple[Cover, Cover]], some: range) -> tuple[str, tuple[float, ...]]:
         """The operation on some of the windows, and its coefficients: numbers of taps, or shares."""

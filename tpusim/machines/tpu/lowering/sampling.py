@@ -263,7 +263,7 @@ class _Doubled(Candidates):
         places, words = loads * tilings.chunk_folds, tilings.rows * tilings.cols * tilings.groups
         # The vector unit gathers one word after another.
         unit, elements = self.hardware.vector_unit, self.word_fill
-        operations = sum(work_of(OPERATION, Arity(2 * len(CORNERS), 0, 0), (), unit))
+        operations = work_of(OPERATION, Arity(2 * len(CORNERS), 0, 0), (), unit).operations
         operands = self.cut.pointer_words(self.hardware) + len(CORNERS) * (elements + 1)
         beat = beat_of(operands, operations, elements, self.hardware, picked=True)
         gathering = places * (words * beat.period + beat.result_delay)

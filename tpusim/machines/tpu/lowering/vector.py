@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import islice, product
-from math import prod
-from typing import ClassVar, NamedTuple, TypeVar
+from math import ceil, prod
+from typing import NamedTuple, TypeVar
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
@@ -20,9 +20,9 @@ from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patc
 from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
-from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, step
+from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, op_delay, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Traffic, Turn
-from tpusim.machines.tpu.definition import beat_of, ready_delay
+from tpusim.machines.tpu.definition import Body, StepLoop, beat_of, body_share, in_a_register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_of, outputs_of, used_of
@@ -102,6 +102,18 @@ def least_padded(turns: Sequence[Turn], shape: Shape, hardware: Hardware) -> Tur
     return min(zip(turns, lanes, strict=True), key=lambda each: Fraction(padded(each[1], wide), each[1]))[0]
 
 
+def read_first(*axes: tuple[int, int, int]) -> Fraction:
+    """The share of the words under windows that no window ahead has read; of each axis windows, stride and kernel."""
+    spans = ((windows - 1) * min(stride, kernel) + kernel for windows, stride, kernel in axes)
+    return Fraction(prod(spans), prod(windows * kernel for windows, _, kernel in axes))
+
+
+def apart_of(groups: int, hardware: Hardware) -> int:
+    """Registers for words that could share one, if a pixel had more than `groups` of them."""
+    unit, size = hardware.vector_unit, hardware.word_bytes
+    return in_a_register(0, unit, size) // in_a_register(groups, unit, size)
+
+
 class MapSource(NamedTuple):
     """A map that is read word by word. Along each of [channel, row, col, image], `share` outputs read the same. An
     output reads the channel that is `turned` channels on, and around.
@@ -167,7 +179,7 @@ class VectorUnits(Units):
     chain: tuple[tuple[int, Fraction | int], ...]
     turn: Turn | PixelsInLanes = Turn()
     chunks: tuple[int, int] = (1, 1)
-    close: ClassVar[float] = 0.0
+    close: float = 0.0
     """How much dearer than the cheapest a larger block may be, as a share."""
     # Scalars come ahead of maps.
     policy = Policy(("scalars", "maps"), one_ahead_if_free)
@@ -253,7 +265,8 @@ class VectorUnits(Units):
         bus = moved * self.hardware.element_bytes / float(self.hardware.hbm_peak_bytes_per_cycle)
         # The last portion may have fewer channels than lanes, so a word of it takes the least.
         lanes = len(self.portions[-1])
-        beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes, packed=self.groups) for each in self.fewest)
+        loop = StepLoop(self.groups, self.widened)
+        beats = (beat_of(*each, self.word_fill, self.hardware, lanes=lanes, loop=loop) for each in self.fewest)
         a_word = sum(each.least_a_word for each in beats)
         ends = self.hardware.sequencer.launch_cycles + self.hardware.latency_cycles + self.hardware.skew
         return ends + max(bus, float(len(self.portions) * prod(self._extents) * a_word))
@@ -280,14 +293,36 @@ class VectorUnits(Units):
 
     def demand(self, tiling: Tiling[int]) -> Demand:
         """A block and portion: what the vector unit does, and all words that go through the port."""
-        port = tiling.ifmap_words + tiling.psum_words
+        moved = tiling.ifmap_words, tiling.psum_words
         # All blocks of a body share the cost of one turn of the loop.
-        body = self.hardware.sequencer.block_cycles / self.in_a_body(tiling)
-        begun = Demand(cycles=body + ready_delay(self.readied(tiling), self.hardware), port=port)
+        ready, begins = self.readied(tiling), self.starts(0) / self.in_a_body(tiling)
+        # Ports of their own are busy beside one another.
+        own = self.hardware.vector_memory.ports == "separate"
+        begun = Demand(
+            cycles=begins + self.starts(ready, False), port=0 if own else sum(moved), converted=max(moved) if own else 0
+        )
         lanes = len(self.portions[0])
-        words, packed = tiling.psum_words, self.groups
-        steps = (step(words, *each, self.word_fill, self.hardware, lanes, packed) for each in self.chain)
+        words = tiling.psum_words
+        bodies = *(0 for _ in self.chain[1:]), ceil(words * self.body)
+        steps = (
+            step(words, *each, self.word_fill, self.hardware, lanes, StepLoop(self.groups, self.widened, body=body))
+            for each, body in zip(self.chain, bodies, strict=True)
+        )
         return sum(steps, begun)
+
+    kind: Body | None = None
+    """Loop bodies whose cycles steps share; None: every body delays its first block."""
+    widened: Fraction = Fraction(1)
+
+    @cached_property
+    def body(self) -> Fraction:
+        """Cycles of a word of results for what loop bodies take beyond their slots."""
+        words, lanes = len(self.portions) * prod(self._extents), len(self.portions[0])
+        return body_share(words, lanes, self.hardware, self.kind, len(self.maps)) if self.kind else Fraction(0)
+
+    def starts(self, words: int, begins: bool = True) -> int:
+        """Cycles before a block of some words to make ready, which may begin a body."""
+        return (op_delay if self.kind else delay_of)(words, self.hardware, begins)
 
     def in_a_body(self, tiling: Tiling[int]) -> int:
         """Blocks of portions that a body works on."""
@@ -355,7 +390,7 @@ class VectorUnits(Units):
     def delay(self, of: Portion) -> int:
         """Cycles before a block: for the turn of the loop, and for making its words ready."""
         words = sum(patch.words for _, patch, _ in self.patches(of.block, 0))
-        return delay_of(words, self.hardware, of.begins)
+        return self.starts(words, of.begins)
 
     def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
         """The patch of each map that a block needs, one behind another from word `base` on; it may be all padding."""
@@ -493,7 +528,10 @@ class _Depthwise(VectorUnits):
         self.tap_chunks = portions(shape.taps, hardware.vector_unit.scalar_words * word)
         counts = [Arity(len(taps) + (taps.start > 0), len(taps), 0) for taps in self.tap_chunks]
         unit = hardware.vector_unit
-        self.chain = tuple((each.operands, pace_of("multiply_add", each, (), unit)) for each in counts)
+        self.widened = read_first(*((each.extent, each.stride, each.kernel) for each in (shape.row, shape.col)))
+        groups, _ = shape.word_groups(word)
+        of = self.widened, apart_of(groups, hardware)
+        self.chain = tuple((each.operands, pace_of("multiply_add", each, (), unit, *of)) for each in counts)
         # A tiling tells of chunks; there are no passes.
         cut = TapGroups(shape, hardware)
         self.chunks = cut.groups, cut.folds
@@ -511,7 +549,7 @@ class _Depthwise(VectorUnits):
         return self.outputs.reached(tiling.rows, tiling.cols, tiling.groups)
 
     def delay(self, of: Portion) -> int:
-        return delay_of(self.outputs.reached(*of.block.sizes), self.hardware, of.begins)
+        return self.starts(self.outputs.reached(*of.block.sizes), of.begins)
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
         """The weights."""
@@ -528,7 +566,8 @@ class _Depthwise(VectorUnits):
             walks = (self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps)
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
-            yield Compute("multiply_add", tuple(operands), writes, block.words, weights, packed=self.groups)
+            made = tuple(operands), writes, block.words, weights
+            yield Compute("multiply_add", *made, widened=self.widened, packed=self.groups)
 
 
 units_of = lru_cache(maxsize=1 << 10)(_Depthwise)

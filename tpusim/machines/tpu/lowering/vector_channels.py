@@ -9,17 +9,20 @@ that lanes are padded least, it may be the other way round: images in lanes, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from itertools import pairwise, product
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions
-from tpusim.machines.tpu.cut.tiling import delay_of, fitting
+from tpusim.machines.tpu.cut.tiling import fitting, op_delay
 from tpusim.machines.tpu.cut.traffic import Traffic, Turn
+from tpusim.machines.tpu.definition import body_share
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
 from tpusim.machines.tpu.lowering.vector import IGNORED, IMAGES_IN_LANES, feed, in_turn, least_padded
+from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule import units as scheduled
@@ -154,7 +157,7 @@ class ChannelUnits(scheduled.Units):
         joined = max(sum(self._levels(size)), sum(self._joined_to(self.sums, self.most)))
 
         def ready(of: PixelRun) -> int:
-            return delay_of(self.pieces[of.piece].words * len(self.maps), self.hardware)
+            return op_delay(self.pieces[of.piece].words * len(self.maps), self.hardware)
 
         kinds, numbers = len(self.kinds), len(self.numbers)
         maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given, max(1, numbers))
@@ -305,7 +308,10 @@ class ChannelUnits(scheduled.Units):
         known = [base["given"] + at for at in range(len(self.numbers))]
         for kind, operation in enumerate(self.kinds, base["sums"]):
             to, levels = base["joined"], self._levels(words)
-            yield from self._level(operation, lanes, firsts, words, self.first, to, known)
+            body, slots = self._body(operation), self.hardware.vector_unit.slots
+            # Pieces are summed up one after another, as if they were one.
+            every = sum(piece.words for piece in self.pieces) if slots else 0
+            yield from self._level(operation, lanes, firsts, words, self.first, to, known, body, every)
             for count, made in pairwise(levels):
                 yield from self._level("add", lanes, [to], count, self.most, to + count, [])
                 to += count
@@ -314,9 +320,17 @@ class ChannelUnits(scheduled.Units):
             operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
             yield scheduled.Compute("add", operands, feed(lanes, in_turn(kind, 1)), 1)
 
+    def _body(self, operation: str) -> Fraction:
+        """Cycles of each word of a map for what loop bodies take beyond their slots."""
+        lanes = self.images or len(self.portions[0]) * self.shares
+        words = len(self.portions) * sum(piece.words for piece in self.pieces)
+        bare = OPERATIONS[operation].bare and self.hardware.vector_unit.widen == 0
+        return body_share(words, lanes, self.hardware, "bare_summed" if bare else "summed")
+
     def _level(
-        self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int]
-    ) -> Iterator[scheduled.Compute]:
+        self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int],
+        body: Fraction = Fraction(0), chain: int = 0,
+    ) -> Iterator[scheduled.Compute]:  # fmt: skip
         """Steps that make a word of `most` words of each map, and one of those that are left."""
         whole, left = divmod(count, most)
         for start, words, together in ((0, whole, most), (whole * most, 1, left)):
@@ -324,7 +338,9 @@ class ChannelUnits(scheduled.Units):
                 walks = [in_turn(each + start + at, words, most) for at in range(together) for each in firsts]
                 walks += [in_turn(each, words, 0) for each in known]
                 operands = tuple(feed(lanes, walk) for walk in walks)
-                yield scheduled.Compute(operation, operands, feed(lanes, in_turn(to, words)), words)
+                writes = feed(lanes, in_turn(to, words))
+                total = 0 if body == 0 else ceil(words * together * body)
+                yield scheduled.Compute(operation, operands, writes, words, body=total, chain=chain)
                 to += words
 
     def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:

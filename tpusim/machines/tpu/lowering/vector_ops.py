@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
-from math import prod
+from math import ceil, prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, padded, portions
 from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
-from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, step
+from tpusim.machines.tpu.cut.tiling import Demand, Tiling, fitting, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
-from tpusim.machines.tpu.definition import ready_delay
+from tpusim.machines.tpu.definition import Body, StepLoop
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering.convolution import ranked_shapes
@@ -31,11 +31,13 @@ from tpusim.machines.tpu.lowering.vector import (
     MapSource,
     Portion,
     VectorUnits,
+    apart_of,
     draft_of,
     feed,
     in_turn,
     least_padded,
     nested,
+    read_first,
 )
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
@@ -43,7 +45,7 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, SlotNeed, Touch, Unit, VectorWork
-from tpusim.machines.tpu.search.search import TOLERANCE, Ranked
+from tpusim.machines.tpu.search.search import CLOSE, TOLERANCE, Ranked
 from tpusim.network.ops.elementwise import Chosen
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
@@ -129,6 +131,9 @@ class _PointByPoint(VectorUnits):
         self.shapes = {name: turn.of(shape) for name, shape in layer.shapes(batch).items()}
         others = [name for name in layer.sources(batch) if name != "ifmap"]
         unit, last = hardware.vector_unit, layer.coefficients(1)
+        if unit.slots and unit.slots.body_cycles:
+            # What bodies take is a share of words, so that estimates of blocks are nearer to one another.
+            self.close = CLOSE
         scalars = [name for name in others if prod(self.shapes[name][1:]) == 1]
         # Numbers that a lane cannot keep may be operands, too, for some operations: words that stay where they are.
         as_operands = Arity(1 + (layer.partner > 0) + len(others), 0, len(last))
@@ -149,8 +154,11 @@ class _PointByPoint(VectorUnits):
         # As many words as an output is made of at most.
         most = prod(axis.kernel for axis in layer.axes) + len(self.maps) - 1 + layer.along_channels
         arities = [(name, Arity(count, self.numbers, 0)) for name, count in self._joined(most)]
-        self.chain = tuple((each.operands, pace_of(name, each, last, unit, self.widened)) for name, each in arities)
-        super().__init__(outputs or self._outputs(), self.shapes[OFMAP][0], hardware, tiling)
+        outputs = outputs or self._outputs()
+        groups, _ = outputs.word_groups(hardware.vector_memory.word_elements)
+        of = self.widened, apart_of(groups, hardware)
+        self.chain = tuple((each.operands, pace_of(name, each, last, unit, *of)) for name, each in arities)
+        super().__init__(outputs, self.shapes[OFMAP][0], hardware, tiling)
 
     def _turned(self) -> Turn | PixelsInLanes:
         """The layout of its maps: which axes are in lanes, rows, columns and words.
@@ -213,10 +221,22 @@ class _PointByPoint(VectorUnits):
         return Tensor(name, shape, converted=True, padded=padding)
 
     @cached_property
-    def widened(self) -> Fraction:
-        """The share of operands that are widened: a word that windows share is widened for the first of them alone."""
-        spans = (((each.outputs - 1) * min(each.stride, each.kernel) + each.kernel, each) for each in self.layer.axes)
-        return prod((Fraction(span, each.outputs * each.kernel) for span, each in spans), start=Fraction(1))
+    def widened(self) -> Fraction:  # type: ignore[override]
+        """The share of operands that are loaded and widened: a word that windows share is, for the first of them."""
+        return read_first(*((each.outputs, each.stride, each.kernel) for each in self.layer.axes))
+
+    @property
+    def operation(self) -> str:
+        """The operation that makes a result: the op's own, or that of transposing units, where the machine has such."""
+        slots = self.hardware.vector_unit.slots
+        turns = slots and slots.turn_cycles and isinstance(self.layer, Move) and self.layer.turns
+        return "turn" if turns else self.layer.operation
+
+    @property
+    def kind(self) -> Body:  # type: ignore[override]
+        does = OPERATIONS[self.operation]
+        # Code for windows is never one instruction.
+        return "turned" if does.turns else "bare" if does.bare and not self.layer.spatial else "fused"
 
     # ---- about how long
 
@@ -238,7 +258,7 @@ class _PointByPoint(VectorUnits):
     # ---- as units
 
     def delay(self, of: Portion) -> int:
-        return delay_of(self._came(of), self.hardware, of.begins) if self.moved else super().delay(of)
+        return self.starts(self._came(of), of.begins) if self.moved else super().delay(of)
 
     def _came(self, of: Portion) -> int:
         """Words of a moved map that come: zeros between its elements, or around them, do not."""
@@ -301,7 +321,7 @@ class _PointByPoint(VectorUnits):
         if layer.along_channels:
             together.append(range(last, operands))
         # The last step has the op's own operation; those before it only join operands.
-        names = [layer.joining, *[layer.joining_more] * (len(together) - 2), layer.operation]
+        names = [layer.joining, *[layer.joining_more] * (len(together) - 2), self.operation]
         return [*zip(names[-len(together) :], together, strict=True)]
 
     def _joined(self, operands: int) -> list[tuple[str, int]]:
@@ -336,7 +356,8 @@ class _PointByPoint(VectorUnits):
                 operands = [writes] if some.start else []
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
                 given = last if some.stop == len(walks) else (NO_SCALARS, ())
-                yield Compute(operation, tuple(operands), writes, at.words, *given, self.widened, self.groups)
+                body = ceil(at.words * self.body) if some.stop == len(walks) else 0
+                yield Compute(operation, tuple(operands), writes, at.words, *given, self.widened, self.groups, body)
 
 
 class _Choices(_PointByPoint):
@@ -431,9 +452,9 @@ class _ByBands(_PointByPoint):
         (brought,), left = self.bytes_of(tiling)
         unpacked = tiling.ifmap_words * float(unit.unpack_cycles)
         filled, spilled = float(Demand(bus=brought / rate, converted=unpacked).busiest), left / rate
-        begun = self.hardware.sequencer.block_cycles / self.in_a_body(tiling)
+        begun = self.starts(0) / self.in_a_body(tiling)
         units = tiling.blocks * len(self.portions) * bands
-        ready = ready_delay(tiling.ifmap_words, self.hardware)
+        ready = self.starts(tiling.ifmap_words, False)
         ends = filled + spilled + ready + 2 * self.hardware.latency_cycles
         return float(units * (max(filled, joined) + begun) + ends)
 
@@ -441,7 +462,8 @@ class _ByBands(_PointByPoint):
         """Estimated cycles of a step that joins some operands to `words` words."""
         pace = pace_of(self.layer.joining, Arity(operands, 0, 0), (), self.hardware.vector_unit, self.widened)
         lanes = len(self.portions[0])
-        return float(step(words, operands, pace, self.word_fill, self.hardware, lanes, self.groups).busiest)
+        loop = StepLoop(self.groups, self.widened)
+        return float(step(words, operands, pace, self.word_fill, self.hardware, lanes, loop).busiest)
 
     def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
         lanes = len(self.portions[0])
@@ -476,7 +498,7 @@ class _ByBands(_PointByPoint):
         return Patch(row.stored(of.block.rows, of.rows), col.stored(of.block.cols, of.cols), of.block.groups)
 
     def delay(self, of: Band) -> int:  # type: ignore[override]
-        return delay_of(self._patch(of).words, self.hardware, of.begins)
+        return self.starts(self._patch(of).words, of.begins)
 
     def brought(self, of: Band, base: int) -> Iterator[Moves]:  # type: ignore[override]
         yield self.bring(self.maps[0], of.channels, self._patch(of), base)
@@ -502,7 +524,8 @@ class _ByBands(_PointByPoint):
             ends = some.stop == of.high
             operation = self.layer.operation if ends else self.layer.joining
             given = self.layer.coefficients(counted) if ends else ()
-            yield made(operation, (*([writes] if some.start else []), *words), writes, 1, coefficients=given)
+            body, so_far = ceil(self.body) if ends else 0, [writes] if some.start else []
+            yield made(operation, (*so_far, *words), writes, 1, coefficients=given, body=body)
 
     def _start(self, of: Band, patch: Patch, col: int) -> int:
         """The word of a patch under the first row of a band, and a column."""

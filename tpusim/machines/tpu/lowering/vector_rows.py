@@ -8,22 +8,25 @@ A piece of a stage is a unit, and so is the end of a stage, which follows withou
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
+from math import ceil
 from operator import attrgetter
 from typing import NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, halves, padded, portions, word_groups
-from tpusim.machines.tpu.cut.tiling import MOST_PIECES, delay_of, too_small
+from tpusim.machines.tpu.cut.tiling import MOST_PIECES, op_delay, too_small
 from tpusim.machines.tpu.cut.traffic import Traffic
-from tpusim.machines.tpu.definition import beat_of
+from tpusim.machines.tpu.definition import Body, StepLoop, beat_of, body_share
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_a_body, in_turn
 from tpusim.machines.tpu.program.addresses import Counters
-from tpusim.machines.tpu.program.operations import Arity, pace_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import NO_SCALARS
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
@@ -147,7 +150,7 @@ class RowSteps:
         self.stages, self.hardware = layer.stages, hardware
         self.given = sum(bool(each.given) for each in self.stages)
         self.passed = self.stages[self.given :]
-        self._times: dict[tuple[str, int, int, int, int, tuple[float, ...]], float] = {}
+        self._times: dict[tuple[str, int, int, int, int, tuple[float, ...], Fraction], float] = {}
 
     def most(self, stage: Stage) -> int:
         """The most numbers of a row that a step of a stage takes: one for each scalar of a lane, but at least two."""
@@ -185,28 +188,41 @@ class RowSteps:
     # ---- about how long steps take
 
     def cycles(
-        self, operation: str, words: int, operands: int, fill: int, lanes: int, coefficients: tuple[float, ...] = ()
-    ) -> float:
+        self, operation: str, words: int, operands: int, fill: int, lanes: int, coefficients: tuple[float, ...] = (),
+        widened: Fraction = Fraction(1),
+    ) -> float:  # fmt: skip
         """The time of a step that makes some words, each of `operands` operands, in some lanes."""
-        key = operation, words, operands, fill, lanes, coefficients
+        key = operation, words, operands, fill, lanes, coefficients, widened
         if key not in self._times:
-            work = pace_of(operation, Arity(operands, 0, len(coefficients)), coefficients, self.hardware.vector_unit)
+            counts, unit = Arity(operands, 0, len(coefficients)), self.hardware.vector_unit
+            work = pace_of(operation, counts, coefficients, unit, widened)
             # The next step begins when its last word is written.
-            self._times[key] = beat_of(operands, work, fill, self.hardware, words, lanes).last(words) + 2
+            beat = beat_of(operands, work, fill, self.hardware, words, lanes, loop=StepLoop(shared=widened))
+            self._times[key] = beat.last(words) + 2
         return self._times[key]
 
     def joined(self, operation: str, count: int, most: int, of_each: int, known: int, fill: int, lanes: int) -> float:
         """Cycles of the steps that join `count` elements, at most `most` at a time."""
         whole, left = divmod(count, most)
         steps = ((whole, most), (left > 0, left))
-        return sum(self.cycles(operation, words, most * of_each + known, fill, lanes) for words, most in steps if words)
+        return sum(
+            self.cycles(operation, words, most * of_each + known, fill, lanes, (), _share(most * of_each, known))
+            for words, most in steps
+            if words
+        )
 
     def piece(self, stage: Stage, size: int, fill: int, lanes: int) -> float:
         """Cycles of the steps of a piece of `size` channels in a stage."""
         of_each, known = operands_of(stage), len(stage.known)
         if stage.joins:
             return self.joined(stage.operation, size, self.apart(stage, size), of_each, known, fill, lanes)
-        return self.cycles(stage.operation, size, of_each + known, fill, lanes, stage.coefficients)
+        return self.cycles(stage.operation, size, of_each + known, fill, lanes, stage.coefficients, self.own(stage))
+
+    def own(self, stage: Stage) -> Fraction:
+        """The share of operands that an element has of its own; others stay in registers, for all of a row or of a
+        column.
+        """
+        return _share(len(stage.maps), len(stage.known) + len(stage.shared))
 
     def longer(self, stage: Stage, fill: int, lanes: int) -> float:
         """Cycles of the steps for a last channel that only the longer shares have."""
@@ -220,6 +236,10 @@ class RowSteps:
             taken += self.joined(stage.joins, ahead, self.most(stage), 1, 0, fill, lanes)
         name, coefficients = (stage.ends, stage.coefficients) if last else (stage.joins, ())
         return taken + self.cycles(name, 1, levels[-1], fill, lanes, coefficients)
+
+
+def _share(own: int, others: int) -> Fraction:
+    return Fraction(own, own + others)
 
 
 def operands_of(stage: Stage) -> int:
@@ -382,7 +402,7 @@ class RowUnits(Units):
             u, stage, piece = key
             begins = ((u * turns + stage) * pieces.number + piece) % body == 0
             words = sizes.of(piece) + (longer and piece == sizes.number - 1)
-            return delay_of(words * len(self._brought(key)), self.hardware, begins)
+            return op_delay(words * len(self._brought(key)), self.hardware, begins)
 
         shared, given = in_one(self._shared, len(self.shared)), in_one(self._given, self.given)
         return (
@@ -541,7 +561,8 @@ class RowUnits(Units):
         reads += [Touch(place["shared"])] if shared else []
         if stage.joins:
             to, most = base["joined"] + of.piece * self.does.made(stage, sizes.size), self.does.apart(stage, words)
-            steps = [*self._joined(of, stage.operation, known, [*rows, *shared], words, to, most)]
+            body = self._body(stage)
+            steps = [*self._joined(of, stage.operation, known, [*rows, *shared], words, to, most, body)]
             if len(part) > words:
                 last, free = [at + words for at in (*rows, *shared)], to + self.does.made(stage, words)
                 steps += self._last(of, stage.operation, [*last, *known], free)
@@ -552,7 +573,8 @@ class RowUnits(Units):
         def outputs(at: int, words: int, shares: int) -> Compute:
             walks = [in_turn(each + at, words) for each in rows] + [in_turn(each, words, 0) for each in known]
             walks += [in_turn(each + at, words) for each in shared]
-            return self._step(of, stage.operation, walks, base["results"] + at, words, stage.coefficients, shares)
+            to, body, own = base["results"] + at, ceil(words * self._body(stage)), self.does.own(stage)
+            return self._step(of, stage.operation, walks, to, words, stage.coefficients, shares, body, own)
 
         runs = ((shares, each.start - part.start, len(each)) for shares, each in self._runs(part, self.shares))
         steps = [outputs(at, words, shares) for shares, at, words in runs]
@@ -588,24 +610,42 @@ class RowUnits(Units):
         yield VectorWork((step,), tuple(reads), place["results"] if final else -1, final)
 
     def _joined(
-        self, of: RowStretch, operation: str, known: list[int], bases: list[int], count: int, to: int, most: int
-    ) -> Iterator[Compute]:
+        self, of: RowStretch, operation: str, known: list[int], bases: list[int], count: int, to: int, most: int,
+        body: Fraction = Fraction(0),
+    ) -> Iterator[Compute]:  # fmt: skip
         """Vector steps that join `count` words from each base on, at most `most` at a time."""
         whole, left = divmod(count, most)
         for first, words, together in ((0, whole, most), (whole * most, 1, left)):
             if words and together:
                 walks = [in_turn(base + first + each, words, most) for each in range(together) for base in bases]
-                yield self._step(of, operation, [*walks, *(in_turn(at, words, 0) for at in known)], to, words)
+                walks += [in_turn(at, words, 0) for at in known]
+                widened = _share(len(walks) - len(known), len(known))
+                yield self._step(of, operation, walks, to, words, body=ceil(words * together * body), widened=widened)
                 to += words
 
     def _step(
         self, of: RowStretch, operation: str, walks: list[Counters], to: int, words: int,
-        coefficients: tuple[float, ...] = (), shares: int = 0,
+        coefficients: tuple[float, ...] = (), shares: int = 0, body: int = 0, widened: Fraction = Fraction(1),
     ) -> Compute:  # fmt: skip
         """A step in the lanes with the first shares of some rows; 0: with all."""
         lanes = self._lanes(self.blocks[of.rows], shares or self.shares)
         operands, writes = tuple(feed(lanes, walk) for walk in walks), feed(lanes, in_turn(to, words))
-        return Compute(operation, operands, writes, words, coefficients=coefficients)
+        return Compute(operation, operands, writes, words, NO_SCALARS, coefficients, widened, body=body)
+
+    def _body(self, stage: Stage) -> Fraction:
+        """Cycles of each channel of a lane for what the loop bodies of a stage take beyond their slots."""
+        memory, channels = self.hardware.vector_memory, padded(self.layer.channels, self.hardware.hbm.channel_multiple)
+        words = -(-self.rows * channels // (memory.word_elements * self.hardware.lanes))
+        # The sum of narrow numbers is one of widened ones, two instructions.
+        operation, converts = OPERATIONS[stage.operation], self.hardware.vector_unit.widen > 0
+        bare = operation.bare and (operation.selects or not converts)
+        body: Body = "fused" if not stage.joins else "bare_summed" if bare else "summed"
+        cycles = words * body_share(words, self.hardware.lanes, self.hardware, body)
+        slots = self.hardware.vector_unit.slots
+        if slots and stage.known:
+            # Its numbers go to all lanes, once for the rows of a register.
+            cycles += -(-self.rows // slots.rows) * slots.spread_cycles
+        return cycles / (len(self.blocks) * self.common)
 
     def spill(self, unit: Unit, base: int) -> Moves:
         """Moves of a result: the rows; a number from the first share, if all shares have it; or the numbers of all
@@ -641,7 +681,7 @@ class RowUnits(Units):
             own = self._worked(stage)
             if not number or not kept:
                 brought = longest * (maps if kept else len(stage.maps))
-                own += delay_of(brought, hardware, begins=False) + bodies * hardware.sequencer.block_cycles
+                own += op_delay(brought, hardware, begins=False) + bodies * op_delay(0, hardware)
             of_stages.append(own)
             work += own if kept else max(own, len(stage.maps) * a_map)
             work += self._ended(stage, met) if stage.joins else 0
@@ -673,7 +713,7 @@ class RowUnits(Units):
         taken += does.piece(stage, sizes.last, fill, lanes)
         if self.longer:
             taken += does.longer(stage, fill, few)
-        return taken
+        return taken + float(self._body(stage) * self.common)
 
     def _ended(self, stage: Stage, met: float) -> float:
         """Cycles of the end of a stage of a block, where shares take `met` cycles to exchange their numbers."""

@@ -6,7 +6,7 @@ A new operation is a function and a line here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import reduce
 from itertools import chain
@@ -49,6 +49,9 @@ class Operation(NamedTuple):
         work: ALU operations of an element, without functions.
         fits: whether the operation takes these numbers of operands, scalars and coefficients.
         functions: uses of each function for an element, by their names in `vector_unit.functions`.
+        pointwise: whether it makes an element of each element, as a program that a compiler fuses does.
+        bare: whether it is one instruction, which a compiler leaves alone where it stands alone.
+        turns: words that transposing units turn for a result.
         selects: whether a result is an element of an operand or a bound, so that nothing is rounded.
         wide: whether operands and results are as wide as sums of the array, on `Hardware.wide`.
     """
@@ -59,6 +62,9 @@ class Operation(NamedTuple):
     functions: Callable[[Arity], Mapping[str, int]] = lambda _: {}
     selects: bool = False
     wide: bool = False
+    pointwise: bool = False
+    bare: bool = False
+    turns: int = 0
 
 
 def _terms(operands: _Operands, scalars: _Values) -> list[_Values]:
@@ -180,6 +186,7 @@ def _of_one(values: Callable[[_Values, _Values, Coefficients], _Values], product
         of_all,
         lambda *_: AluWork(products, others),
         lambda counts: counts.operands == 1 and counts.coefficients == coefficients and counts.scalars >= scalars,
+        pointwise=True,
     )
 
 
@@ -211,6 +218,7 @@ def _of_functions(function: Callable[..., Any], products: int, others: int, *of:
         lambda *_: AluWork(products, others),
         lambda counts: counts.operands + (counts.scalars > 0) == operands and not counts.coefficients,
         lambda _: Counter(of),
+        pointwise=True,
     )
 
 
@@ -238,6 +246,7 @@ def _of_values(
             and counts.coefficients == coefficients
         ),
         lambda _: Counter(of),
+        pointwise=True,
     )
 
 
@@ -437,6 +446,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "where": _of_values(lambda x, y, by: _chosen(by != 0, x, y), 3, 0, 2)._replace(selects=True),
     "copy": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True),
+    # Rows become lanes, which fills have done already; the time is that of a transposing unit.
+    "turn": _of_one(lambda x, *_: x, 0, 0, 0)._replace(selects=True, turns=1),
     "scale_shift": _of_one(lambda x, held, _: x * held[0][:, None, None] + held[-1][:, None, None], 1, 1, 0, scalars=1),
     "masked": Operation(
         _masked,
@@ -458,16 +469,16 @@ OPERATIONS: dict[str, Operation] = {
     "erf": _of_functions(_ERF, 0, 0, "erf"),
     "div": _of_functions(np.divide, 0, 0, "divide", operands=2),
     "rdiv": _of_functions(lambda x, y: np.divide(y, x), 0, 0, "divide", operands=2),
-    # Counted as 0.5 + 0.5 tanh(0.5 x).
-    "sigmoid": _of_functions(lambda x: 1 / (1 + np.exp(-x)), 2, 1, "tanh"),
+    # Counted as 0.5 + 0.5 tanh(0.5 x) unless the machine has it.
+    "sigmoid": _of_functions(lambda x: 1 / (1 + np.exp(-x)), 0, 0, "sigmoid"),
     # Counted as max(x, 0) + log(1 + exp(-abs(x))).
     "softplus": _of_functions(lambda x: np.maximum(x, 0) + np.log1p(np.exp(-abs(x))), 0, 4, "exp", "log"),
-    "silu": _of_functions(lambda x: x / (1 + np.exp(-x)), 3, 1, "tanh"),
+    "silu": _of_functions(lambda x: x / (1 + np.exp(-x)), 1, 0, "sigmoid"),
     # Counted as 0.5 x (1 + erf(x / sqrt(2))), and as 0.5 x (1 + tanh(x (a + b x^2))), which equals x times a sigmoid.
     "gelu": _of_functions(lambda x: x / 2 * _ERFC(x / -sqrt(2)), 3, 1, "erf"),
-    "gelu_tanh": _of_functions(_gelu_tanh, 5, 2, "tanh"),
-    "swiglu": _of_functions(lambda gate, x: gate / (1 + np.exp(-gate)) * x, 4, 1, "tanh", operands=2),
-    "geglu": _of_functions(lambda gate, x: _gelu_tanh(gate) * x, 6, 2, "tanh", operands=2),
+    "gelu_tanh": _of_functions(_gelu_tanh, 0, 0, "gelu_tanh"),
+    "swiglu": _of_functions(lambda gate, x: gate / (1 + np.exp(-gate)) * x, 2, 0, "sigmoid", operands=2),
+    "geglu": _of_functions(lambda gate, x: _gelu_tanh(gate) * x, 1, 0, "gelu_tanh", operands=2),
     # Counted as c tanh(x (1 / c)).
     "soft_cap": _of_values(_once(lambda x, cap: cap * np.tanh(x / cap)), 1, 2, 0, "tanh", coefficients=1),
     "rotary": _of_values(lambda x, partner, cos, sin: x * cos + partner * sin, 4, 2, 1),
@@ -481,9 +492,9 @@ OPERATIONS: dict[str, Operation] = {
     "tanh_gradient": _of_values(lambda dy, y: dy * (y.dtype.type(1) - y * y), 2, 2, 1),
     # Counted with the sigmoid s of x as s (1 + x (1 - s)), and as (1 + erf(x / sqrt(2))) / 2 + x exp(-x^2 / 2) c; by
     # tanh, s is that of 2 x (a + b x^2), and x (1 - s) is multiplied by the slope of this.
-    "silu_gradient": _of_values(_once(lambda dy, x: dy * _silu_slope(x)), 2, 5, 3, "tanh"),
+    "silu_gradient": _of_values(_once(lambda dy, x: dy * _silu_slope(x)), 2, 3, 2, "sigmoid"),
     "gelu_gradient": _of_values(_once(lambda dy, x: dy * _gelu_slope(x)), 2, 7, 3, "erf", "exp"),
-    "gelu_tanh_gradient": _of_values(_once(lambda dy, x: dy * _gelu_tanh_slope(x)), 2, 9, 5, "tanh"),
+    "gelu_tanh_gradient": _of_values(_once(lambda dy, x: dy * _gelu_tanh_slope(x)), 2, 7, 4, "sigmoid"),
     # Updates of weights.
     "weighted_sum": _of_values(lambda x, y, of_x, of_y: x * of_x + y * of_y, 2, 2, 1, coefficients=2)._replace(
         work=lambda _, factors: _combined(Arity(2, 0, 2), factors)
@@ -635,6 +646,10 @@ OPERATIONS: dict[str, Operation] = {
     )._replace(fits=lambda counts: counts == Arity(5, 0, 0)),
 }
 """Operations by the name that a step gives them."""
+_BARE = "add", "sub", "rsub", "mul", "div", "rdiv", "maximum", "minimum", "exp", "tanh"
+OPERATIONS |= {name: OPERATIONS[name]._replace(bare=True) for name in _BARE}
+# The polynomial of the error function is worked out on widened numbers.
+OPERATIONS |= {name: OPERATIONS[name]._replace(pointwise=False) for name in ("erf", "gelu", "gelu_gradient")}
 OPERATIONS |= {f"wide_{name}": OPERATIONS[name]._replace(wide=True) for name in ("maximum", "mul")}
 
 
@@ -645,32 +660,81 @@ def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: Vec
         CapacityError: when the machine does not give the operations of a function.
     """
     does = OPERATIONS[operation]
-    products, others = does.work(counts, coefficients)
+    products, others, lookups = does.work(counts, coefficients)
     others += 0 if does.selects else unit.rounding
-    for name, often in does.functions(counts).items():
-        work = unit.functions.work_of(name)
+    for name, often in _parts(does.functions(counts), unit):
+        work = name if isinstance(name, AluWork) else unit.functions.work_of(name)
         if work is None:
             says = f"the machine does not say how many ALU operations {name} takes"
             write = "write multiplications + other operations of an element, such as 7 + 7"
             raise CapacityError(Problem(f"{says}; {write}", f"vector_unit.functions.{name}"))
         products, others = products + often * work.products, others + often * work.others
-    return AluWork(products, others)
+        lookups += often * work.lookups
+    return AluWork(products, others, lookups)
 
 
-def converting(operation: str, counts: Arity, unit: VectorUnit, widened: Fraction = Fraction(1)) -> Fraction:
+_OF_TAPS = "multiply_add", "combine"
+"""Operations of convolutions without the array, whose operands are fetched into place."""
+_COMPOSED = {"sigmoid": AluWork(2, 1), "gelu_tanh": AluWork(5, 2)}
+"""Functions that a machine need not have, by the ALU operations that they take beside a tanh."""
+
+
+def _parts(functions: Mapping[str, int], unit: VectorUnit) -> Iterator[tuple[str | AluWork, int]]:
+    """Functions that the machine has, or the operations of which one is made, and how often each."""
+    given = unit.functions
+    for name, often in functions.items():
+        if unit.widen == 0 and getattr(given, f"wide_{name}", None):
+            yield f"wide_{name}", often
+        elif name in _COMPOSED and getattr(given, name) is None:
+            yield from ((_COMPOSED[name], often), ("tanh", often))
+        else:
+            yield name, often
+
+
+def converting(
+    operation: str, counts: Arity, unit: VectorUnit, widened: Fraction = Fraction(1), apart: int = 1
+) -> Fraction:
     """ALU operations that convert narrow operands and the result of an element, on a machine with slots.
 
-    A share of the operands is `widened`; the others were, for a result beside. What is only moved stays as it is, and
-    what is compared where ALUs compare narrow numbers.
+    A share of the operands is `widened`; the others were, for a result beside. Results whose words are `apart` take
+    that many times the operations that make a register of several. What is only moved stays as it is, and what is
+    worked on where ALUs work on narrow numbers.
     """
     does = OPERATIONS[operation]
-    if unit.slots is None or (does.selects and (unit.compares == "narrow" or not any(does.work(counts, ())))):
+    if unit.slots is None or _narrow(does, unit) or _moves(does, counts, unit):
         return Fraction(0)
-    return counts.operands * widened * unit.widen + unit.narrow
+    return counts.operands * widened * unit.widen + apart * unit.narrow
+
+
+def _moves(does: Operation, counts: Arity, unit: VectorUnit) -> bool:
+    """Whether words are moved as they are."""
+    assert unit.slots
+    return does.selects and not any(does.work(counts, ())) and (unit.slots.packed or does.turns > 0)
+
+
+def _narrow(does: Operation, unit: VectorUnit) -> bool:
+    """Whether ALUs work on narrow elements as they are."""
+    return unit.arithmetic == "narrow" and unit.widen > 0 and does.pointwise and not does.bare
 
 
 def pace_of(
-    operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit, widened: Fraction = Fraction(1)
+    operation: str,
+    counts: Arity,
+    coefficients: Coefficients,
+    unit: VectorUnit,
+    widened: Fraction = Fraction(1),
+    apart: int = 1,
 ) -> Fraction:
-    """ALU operations that set the pace of a step: those of an element, with its conversions."""
-    return sum(work_of(operation, counts, coefficients, unit)) + converting(operation, counts, unit, widened)
+    """ALU operations that set the pace of a step: those of an element, with its conversions; or as many as the ALUs
+    have time for while a unit beside them works, if that is more.
+    """
+    work, does = work_of(operation, counts, coefficients, unit), OPERATIONS[operation]
+    slots, converted = unit.slots, converting(operation, counts, unit, widened, apart)
+    if slots is None:
+        return work.operations + converted
+    # Two narrow elements side by side take an operation.
+    operations = Fraction(work.operations, 2) if _narrow(does, unit) else work.operations + converted
+    beside = max(work.lookups * slots.lookup_cycles, does.turns * slots.turn_cycles)
+    if operation in _OF_TAPS:
+        beside = max(beside, counts.operands * unit.operand_cycles + unit.result_cycles)
+    return max(operations, beside * Fraction(unit.alus, slots.lanes * slots.rows))

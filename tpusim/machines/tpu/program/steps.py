@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
-from tpusim.machines.tpu.definition import Beat, beat_of
+from tpusim.machines.tpu.definition import Beat, StepLoop, beat_of, in_a_register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import ElementTable, Feed, SlotPlaces, first_word
-from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, converting, work_of
+from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of, work_of
 from tpusim.machines.tpu.sections import AluWork
 
 
@@ -214,7 +214,7 @@ class Stream(Step):
     def finishing(self) -> tuple[int, int]:
         """Multiplications that finish an element, and its other ALU operations."""
         each = [finish.operations for finish in self.finish]
-        return sum(products for products, _ in each), sum(others for _, others in each)
+        return sum(one.products for one in each), sum(one.others for one in each)
 
     @property
     def facts(self) -> Mapping[str, int | str]:
@@ -277,6 +277,8 @@ class Vector(Step):
         coefficients: factors and shifts, the same in every lane.
         widened: the share of operands that are widened for a result; the others were for a result beside it.
         packed: words that lie in a register at most; 0: as many as it has room for.
+        body: cycles of the step's share in what loop bodies take beyond their slots.
+        chain: operands that are joined to a word in all, of which the step may take a part; 0: its own.
     """
 
     cause = "vector_work"
@@ -290,6 +292,8 @@ class Vector(Step):
     coefficients: tuple[float, ...] = ()
     widened: Fraction = Fraction(1)
     packed: int = 0
+    body: int = 0
+    chain: int = 0
     delay: int = 0
 
     def at(self, slots: SlotPlaces) -> Self:
@@ -301,7 +305,7 @@ class Vector(Step):
     def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Vector:
         return Vector(
             after, self.operation, self.operands, self.writes, self.words, self.scalars, self.coefficients,
-            self.widened, self.packed, delay,
+            self.widened, self.packed, self.body, self.chain, delay,
         )  # fmt: skip
 
     @property
@@ -341,10 +345,11 @@ class Vector(Step):
         """Pace of the step through its words, with `elements` in use in each."""
         # Words of sums are as wide as the ALUs, so an operation on them converts and rounds nothing.
         hardware = self._on(hardware)
-        converted = converting(self.operation, self.counts, hardware.vector_unit, self.widened)
-        work = work_of(self.operation, self.counts, self.coefficients, hardware.vector_unit)
-        operations, picked = sum(work) + converted, self.picks is not None
-        return beat_of(self.reads, operations, elements, hardware, self.words, self.lanes, picked, self.packed)
+        unit, size = hardware.vector_unit, hardware.word_bytes
+        apart = in_a_register(0, unit, size) // in_a_register(self.packed, unit, size)
+        pace = pace_of(self.operation, self.counts, self.coefficients, unit, self.widened, apart)
+        picked, loop = self.picks is not None, StepLoop(self.packed, self.widened, self.chain, self.body)
+        return beat_of(self.reads, pace, elements, hardware, self.words, self.lanes, picked, loop)
 
     def operations(self, hardware: Hardware) -> AluWork:
         """ALU operations on an element."""

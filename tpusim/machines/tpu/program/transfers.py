@@ -355,7 +355,7 @@ class Work(NamedTuple):
         unit = hardware.vector_unit
         each = [work_of(one.operation, one.counts, one.coefficients, unit) for one in self.chain]
         each += [work_of(one, self.tally_arity(one), (), unit) for one in self.tallies]
-        return sum(products for products, _ in each), sum(others for _, others in each)
+        return sum(one.products for one in each), sum(one.others for one in each)
 
     def cycles(self, hardware: Hardware) -> Fraction:
         """Cycles of the vector unit for a word of every lane."""

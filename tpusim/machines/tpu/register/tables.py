@@ -148,9 +148,9 @@ def _issues(
             reads.append(_reads(index, step, settings))
             issue(
                 data, weights.values(), (*others, *ahead.values()), vector=1, words=step.words, lanes=step.lanes,
-                delay=step.delay, scalars=step.scalars.words, scalar_base=step.scalars.base, period=beat.period,
-                loads=beat.loads, stores=beat.stores, operands=beat.operands, side_by_side=beat.together,
-                result_delay=beat.result_delay, work=beat.work, writes=number[step.writes],
+                delay=step.delay + beat.body, scalars=step.scalars.words, scalar_base=step.scalars.base,
+                period=beat.period, loads=beat.loads, stores=beat.stores, operands=beat.operands,
+                side_by_side=beat.together, result_delay=beat.result_delay, work=beat.work, writes=number[step.writes],
                 word_words=step.picks.word_words if step.picks else 0, sources=len(step.operands), read=first,
             )  # fmt: skip
             # The vector step waited for every stream so far, so later ones need to wait for it alone.

@@ -71,6 +71,8 @@ class Compute(NamedTuple):
     coefficients: tuple[float, ...] = ()
     widened: Fraction = Fraction(1)
     packed: int = 0
+    body: int = 0
+    chain: int = 0
 
 
 class SlotNeed(NamedTuple):
