@@ -72,7 +72,7 @@ def test_every_generation_has_its_cases() -> None:
 
 def test_products_of_float16_and_float32_stand_by_themselves_and_those_of_both_cores_on_the_chip() -> None:
     sets = generation_sets()
-    for name in COUNTS:
+    for name in COUNTS.keys() - {"v2"}:
         typed = sets[f"code_{name}_float16_and_float32"]
         assert {case.dtype for case in typed.cases} == {"f16", "f32"}
     both = sets["code_v4_both_cores"]
@@ -85,9 +85,9 @@ def test_products_of_float16_and_float32_stand_by_themselves_and_those_of_both_c
 @pytest.mark.parametrize(
     ("name", "dtype", "most", "without"),
     [
-        ("code_v4_float16_and_float32", "f16", 0.15, 0.5), ("code_v4_both_cores", "f16", 0.17, 0.45),
+        ("code_v4_float16_and_float32", "f16", 0.16, 0.5), ("code_v4_both_cores", "f16", 0.25, 0.45),
         ("v4_measured", "f16", 0.12, 0.45), ("code_v6e_float16_and_float32", "f16", 0.06, 0),
-        ("code_v5e_float16_and_float32", "f32", 0.05, 0.2), ("code_v4_float16_and_float32", "f32", 0.08, 0.1),
+        ("code_v5e_float16_and_float32", "f32", 0.02, 0.03), ("code_v4_float16_and_float32", "f32", 0.08, 0.1),
     ],
 )  # fmt: skip
 def test_products_of_other_types_are_near_code_and_chips(name: str, dtype: str, most: float, without: float) -> None:
@@ -106,7 +106,7 @@ def test_products_of_other_types_are_near_code_and_chips(name: str, dtype: str, 
 
 def test_hardware_converts_float16_on_every_tpu_from_v5e_on() -> None:
     """It takes what bfloat16 does; on v3 and v4 ALUs convert operands and results, 14 and 19 operations a word."""
-    for each in GENERATIONS:
+    for each in GENERATIONS[1:]:
         machine = load_hardware(each.core)
         half, unit = machine.of_type("f16"), machine.vector_unit
         if each.name not in ("v3", "v4"):

@@ -127,7 +127,7 @@ def test_arrays_with_weights_of_their_own_wait_for_what_is_converted() -> None:
 
 def test_windows_hold_converted_operands_beside_those_that_come() -> None:
     """The same window has room for fewer elements, so there are more steps."""
-    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.window=4KiB"]
+    changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.window=3KiB"]
     changes.append("mapping.search=estimate")
     steps = []
     for kept in (0, 4):
