@@ -108,7 +108,7 @@ def test_a_recipe_is_right_for_each_step_that_has_it(
 ) -> None:
     program, running = lowered(layer, hardware, how, own)
     columns = columns_of(program, running)
-    for step, row in zip(program.rows, columns.rows, strict=True):
+    for number, (step, row) in enumerate(zip(program.rows, columns.rows, strict=True)):
         match step:
             case Transfer():
                 its = columns.moves[row["recipe"]]
@@ -122,7 +122,8 @@ def test_a_recipe_is_right_for_each_step_that_has_it(
                 assert columns.loads[row["recipe"]].item() == (step.delay, step.bias_words)
             case Vector():
                 its = columns.works[row["recipe"]]
-                assert (its["words"], its["delay"], its["scalars"]) == (step.words, step.delay, step.scalars.words)
+                delay = step.delay + step.beat(program.fill_of(number), running).body
+                assert (its["words"], its["delay"], its["scalars"]) == (step.words, delay, step.scalars.words)
 
 
 def test_fills_of_banks_take_the_time_of_all_their_words() -> None:
