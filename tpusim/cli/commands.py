@@ -459,7 +459,11 @@ def dram(
 @command("import model.onnx -o my.yaml", name="import")
 def import_model(
     file: Annotated[
-        Path, Argument(metavar="FILE", help="An .onnx model, a .csv topology of SCALE-Sim, or FILE.py:FUNCTION.")
+        Path,
+        Argument(
+            metavar="FILE",
+            help="An .onnx model, config.json of a language model, a .csv topology of SCALE-Sim, or FILE.py:FUNCTION.",
+        ),
     ],
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")
