@@ -121,8 +121,7 @@ def test_both_phases_run(tmp_path: Path, name: str, phase: str) -> None:
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_every_output_is_right_in_both_engines(tmp_path: Path, name: str, phase: str) -> None:
     work = model(saved(tmp_path, small(name)), phase, 2, context=9)
-    made = simulate(work, load_hardware("tiny_4x4", ESTIMATE), engine="both")
-    assert all(layer.check.wrong == 0 for layer in made.layers if layer.check is not None)
+    assert simulate(work, load_hardware("tiny_4x4", ESTIMATE), engine="both").correct
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -333,6 +332,22 @@ def test_a_config_is_run_and_imported(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [line for line in again.stdout.splitlines() if line.startswith("Total")] == [
         line for line in made.stdout.splitlines() if line.startswith("Total")
     ]
+
+
+def test_a_prompt_and_the_tokens_behind_it_are_timed(tmp_path: Path) -> None:
+    path = saved(tmp_path, small("gpt2_small"))
+    on = ("--hardware", "tiny_4x4", "--set", "mapping.search=estimate", "--batch", "2", "--json", "-")
+    done = tpusim("run", str(path), "--tokens", "3", "--prompt", "8", *on)
+    assert done.exit_code == 0, done.output
+    made, machine = json.loads(done.stdout), load_hardware("tiny_4x4", ESTIMATE)
+    prompt = simulate(model(path, "prefill", 2, context=8), machine, check=False).total.cycles
+    assert (made["prompt"]["tokens"], made["prompt"]["cycles"]) == (8, prompt)
+    assert made["first_token_seconds"] == pytest.approx(prompt / made["clock_hz"])
+    assert [each["context"] for each in made["tokens"]] == [9, 10]
+    for each in made["tokens"]:
+        alone = simulate(model(path, "decode", 2, context=each["context"]), machine, check=False)
+        assert each["cycles"] == alone.total.cycles
+    assert "parameters" in done.stderr
 
 
 def test_a_bad_config_is_one_message_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
