@@ -76,7 +76,9 @@ class Page:
     @cached_property
     def files(self) -> dict[str, str]:
         """The files that the page shows, by name; a block whose paragraph names none is a part of one."""
-        shown = ((above, held) for above, language, held in self.blocks if language in ("yaml", "csv", "json", "python"))
+        shown = (
+            (above, held) for above, language, held in self.blocks if language in ("yaml", "csv", "json", "python")
+        )
         named = ((_FILE.findall(above), held) for above, held in shown)
         return {names[-1]: held for names, held in named if names}
 

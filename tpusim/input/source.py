@@ -101,7 +101,7 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
     refuse_kind(document.data, document.label, folder)
     if _DECODER in document.data and "layers" not in document.data:
         says = f"is the config of a language model; call the file {Path(name).stem.strip('-') or 'config'}.json"
-        raise InputError(Problem(f"{says}, and {_RUN}", document.label))
+        raise InputError(Problem(f"{says}: {_RUN}", document.label))
     return document
 
 
