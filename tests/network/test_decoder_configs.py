@@ -132,6 +132,75 @@ def test_what_is_imported_is_the_same(tmp_path: Path, name: str) -> None:
         assert model(tmp_path / "made.yaml", phase, 3, context=7) == model(path, phase, 3, context=7)
 
 
+READS = {
+    "phi_2": {
+        "query_turned_1": ("query_1",),
+        "attention_1.scores": ("query_turned_1", "query_1", "key_turned_1", "key_1"),
+        "attention_1.values": ("attention_1.softmax", "value_1"),
+        "attention_sum_2": ("projection_2", "feed_forward_sum_1"),
+        "feed_forward_up_1": ("attention_norm_1",),
+        "feed_forward_sum_1": ("feed_forward_down_1", "attention_sum_1"),
+        "logits": ("last_norm",),
+    },
+    "phi3_mini": {
+        "query_turned_1": ("query_key_value_1",),
+        "key_turned_1": ("query_key_value_1",),
+        "attention_1.scores": ("query_turned_1", "key_turned_1"),
+        "attention_1.values": ("attention_1.softmax", "query_key_value_1"),
+        "feed_forward_norm_1": ("attention_sum_1",),
+        "act_1": ("gate_up_1",),
+        "down_1": ("act_1",),
+    },
+    "qwen3_8b": {
+        "query_norm_1": ("query_1",),
+        "query_turned_1": ("query_norm_1",),
+        "key_turned_1": ("key_norm_1",),
+        "attention_1.scores": ("query_turned_1", "key_turned_1"),
+        "projection_1": ("attention_1.values",),
+    },
+    "gemma3_1b": {
+        "far_attention_norm_1": ("near_1_feed_forward_sum_1",),
+        "near_1_attention_norm_2": ("far_feed_forward_sum_1",),
+        "near_2_attention_norm_1": ("far_feed_forward_sum_2",),
+        "near_1_attention_sum_1": ("near_1_attention_behind_norm_1", "embedding"),
+        "near_1_feed_forward_sum_1": ("near_1_feed_forward_behind_norm_1", "near_1_attention_sum_1"),
+    },
+    "qwen3_30b_a3b": {
+        "router_1": ("feed_forward_norm_1",),
+        "chosen_1": ("odds_1",),
+        "experts_1.gate_1": ("feed_forward_norm_1",),
+        "experts_1.weigh": ("experts_1.down_1", "experts_1.down_2", "experts_1.down_3", "experts_1.down_4", "chosen_1"),
+        "feed_forward_sum_1": ("experts_1.sum", "attention_sum_1"),
+    },
+    "deepseek_v3": {
+        "dense_query_1": ("dense_query_norm_1",),
+        "dense_latent_down_1": ("dense_attention_norm_1",),
+        "dense_latent_norm_1": ("dense_latent_down_1",),
+        "dense_key_turned_1": ("dense_latent_down_1",),
+        "dense_query_turned_1": ("dense_query_1",),
+        "dense_query_up_1": ("dense_query_1",),
+        "dense_attention_1.scores": (
+            "dense_query_up_1", "dense_query_turned_1", "dense_latent_norm_1", "dense_key_turned_1",
+        ),
+        "dense_attention_1.values": ("dense_attention_1.softmax", "dense_latent_norm_1", "dense_key_turned_1"),
+        "dense_value_up_1": ("dense_attention_1.values",),
+        "dense_projection_1": ("dense_value_up_1",),
+        "mixed_attention_norm_1": ("dense_feed_forward_sum_1",),
+        "mixed_odds_corrected_1": ("mixed_odds_1",),
+        "mixed_chosen_1": ("mixed_odds_corrected_1",),
+        "mixed_shared_gate_1": ("mixed_feed_forward_norm_1",),
+        "mixed_experts_sum_1": ("mixed_shared_down_1", "mixed_experts_1.sum"),
+        "mixed_feed_forward_sum_1": ("mixed_experts_sum_1", "mixed_attention_sum_1"),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*READS])
+def test_layers_read_what_those_of_the_model_read(tmp_path: Path, name: str) -> None:
+    reads = model(saved(tmp_path, small(name)), "decode", 2, context=8).inputs()
+    assert {each: reads[each] for each in READS[name]} == READS[name]
+
+
 # ---- sizes
 
 
@@ -198,6 +267,23 @@ def test_blocks_come_in_the_order_of_the_config(tmp_path_factory: pytest.TempPat
     entries = [each for each in described(path).data["layers"] if "block" in each]
     if len(words) > 2 and words == words[:2] * (len(words) // 2):
         assert len(entries) == 1
+
+
+def test_windows_that_a_file_does_not_name_are_those_of_its_model_type(tmp_path: Path) -> None:
+    """A missing key has the usual window, null has none; Qwen2 has windows from some block on, where asked for."""
+
+    def seen(given: Mapping[str, Any]) -> list[int]:
+        work = model(saved(tmp_path, given), context=8192)
+        return [layer.n for layer in work.layers if ".scores" in layer.name]  # type: ignore[attr-defined]
+
+    plain = {key: each for key, each in small("mistral_7b").items() if key != "sliding_window"}
+    assert seen(plain) == [4096, 4096]
+    assert seen(plain | {"sliding_window": None}) == [8192, 8192]
+    assert seen(plain | {"sliding_window": 100}) == [100, 100]
+    later = small("qwen2_5_0_5b", use_sliding_window=True, max_window_layers=1)
+    assert seen(later) == [8192, 5]
+    assert seen({key: each for key, each in later.items() if key != "sliding_window"}) == [8192, 4096]
+    assert seen(later | {"use_sliding_window": False}) == [8192, 8192]
 
 
 def test_gemma_3_has_five_blocks_with_a_window_and_one_without() -> None:
@@ -366,6 +452,10 @@ def test_other_files_in_json_are_what_they_are(tmp_path: Path) -> None:
         tmp_path, {"name": "net", "layers": [{"name": "fc", "op": "gemm", "m": "batch", "n": 4, "k": 8}]}, "net"
     )
     assert [layer.text for layer in workload_of(open_workload(net), 3).layers] == ["3x8>4"]
+    more = {"name": "net", "chips": 2, "weights": "int8", "sizes": {"wide": 4}, "ops": "array"}
+    net = saved(tmp_path, {**more, "layers": [{"name": "fc", "op": "gemm", "m": "batch", "n": "wide", "k": 8}]}, "more")
+    (tmp_path / "made.yaml").write_text(yaml_of(described(net)))
+    assert workload_of(open_workload(tmp_path / "made.yaml"), 3) == workload_of(open_workload(net), 3)
     result = saved(tmp_path, {"tpusim": "1", "total": {}}, "run")
     with pytest.raises(InputError, match="is the result of a run"):
         open_workload(result)

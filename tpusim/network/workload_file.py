@@ -357,8 +357,8 @@ _PLAIN: Mapping[str, object] = {
 
 def yaml_of(document: Document) -> str:
     """Return the text of a file that reads as `document` does; its notes are comments."""
-    data = document.data
-    keys = "name", "source", "inputs", "not_timed", "not_known", "sizes", PHASES, "grows"
+    data, first = document.data, ("name", "source", "inputs", "not_timed", "not_known")
+    keys = *first, *(key for key in data if key not in (*first, ONE_BATCH, MULTIPLE, "layers"))
     lines = [f"# {note}" for note in document.notes]
     lines += [_flow({key: data[key]})[1:-1] for key in keys if data.get(key)]
     lines += [f"{ONE_BATCH}: {document.images}"] if document.images else []

@@ -16,6 +16,8 @@ MOST_BLOCKS = 1000
 """Most blocks of a decoder: more is a slip."""
 _USUAL_CONTEXT = 4096
 """Tokens of a prompt, unless a model takes fewer, or a run says otherwise."""
+_USUAL_WINDOW = 4096
+"""The window of Mistral and Qwen2 where the file names none."""
 _MOST_EXPERTS, _MOST_TAKEN = 1024, 8
 
 _GATED = {
@@ -94,9 +96,14 @@ def _windows(keys: Keys, many: int, usual: Sequence[bool], window: int | None) -
     return tuple(BlockKind(window or 0 if each else 0) for each in has)
 
 
-def _same_window(keys: Keys) -> tuple[BlockKind, ...]:
+def _window(keys: Keys, usual: int | None) -> int | None:
+    """Return the window of the file: the usual one where the key is missing, none where it is null."""
+    return keys.maybe("sliding_window") if usual is None or "sliding_window" in keys.data else usual
+
+
+def _same_window(keys: Keys, usual: int | None = None) -> tuple[BlockKind, ...]:
     """Return kinds of blocks that all have the window of the file, or none."""
-    many, window = _layers(keys), keys.maybe("sliding_window")
+    many, window = _layers(keys), _window(keys, usual)
     return _windows(keys, many, [True] * many, window)
 
 
@@ -118,7 +125,7 @@ def _llama(keys: Keys) -> DecoderConfig:
 
 
 def _mistral(keys: Keys, experts: ExpertSizes | None = None, epsilon: float = 1e-6, base: float = 1e4) -> DecoderConfig:
-    kinds = _same_window(keys)
+    kinds = _same_window(keys, None if experts else _USUAL_WINDOW)
     return DecoderConfig(
         **_shape(keys),
         head=keys.maybe("head_dim"),
@@ -151,9 +158,10 @@ def _mixtral(keys: Keys) -> DecoderConfig:
 def _qwen(keys: Keys, three: bool, experts: ExpertSizes | None = None, dense: Sequence[int] = ()) -> DecoderConfig:
     """Return the decoder of Qwen2 or Qwen3, which have a window from some block on."""
     many = _layers(keys)
-    windowed, window = keys.truth("use_sliding_window", False), keys.maybe("sliding_window")
+    windowed = keys.truth("use_sliding_window", False)
+    window = _window(keys, _USUAL_WINDOW if windowed else None)
     keys.ignores("max_window_layers")
-    first = keys.whole("max_window_layers", many, least=0) if windowed else many
+    first = keys.whole("max_window_layers", 28, least=0) if windowed else many
     kinds = _windows(keys, many, [at >= first for at in range(many)], window)
     sparse = [experts is not None and at not in dense for at in range(many)]
     return DecoderConfig(
