@@ -357,6 +357,8 @@ BAD = [
     ("mixtral_8x7b", {"num_experts_per_tok": 9}, "num_experts_per_tok: 9 is out of range; write a whole number, 1"),
     ("mixtral_8x7b", {"hidden_act": "relu"}, "hidden_act: \"relu\" is not known here: experts gate by silu"),
     ("qwen3_8b", {"layer_types": ["full_attention"]}, "layer_types: [\"full_attention\"] names no 36 layers"),
+    ("qwen3_30b_a3b", {"num_experts": None}, "num_experts: required key is missing"),
+    ("qwen3_30b_a3b", {"num_experts": 4}, "num_experts_per_tok: 8 is above num_experts, 4; write 4 at most"),
     ("qwen3_30b_a3b", {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not known here"),
     ("gpt2_small", {"n_head": 7}, "n_embd: 768 is no multiple of n_head, 7"),
     ("gpt2_small", {"add_cross_attention": True}, "add_cross_attention: true is not known here"),

@@ -142,6 +142,11 @@ class Keys:
         if not {key, of} & self._wrong and number % divisor:
             self.wrong(key, f"{number} is no multiple of {of}, {divisor}; write one that is, or a divisor there")
 
+    def at_most(self, key: str, number: int, of: str, most: int) -> None:
+        """Refuse a number above another key's."""
+        if not {key, of} & self._wrong and number > most:
+            self.wrong(key, f"{number} is above {of}, {most}; write {most} at most")
+
     def tells(self, key: str, note: str) -> None:
         """Tell of a key that changes no layer here, where the file has it."""
         self._read.add(key)

@@ -140,8 +140,9 @@ def _mistral(keys: Keys, experts: ExpertSizes | None = None, epsilon: float = 1e
 
 def _experts(keys: Keys, key: str) -> tuple[int, int]:
     """Return the number of experts, and how many of them a token takes."""
-    many = keys.whole(key, most=_MOST_EXPERTS)
-    return many, keys.whole("num_experts_per_tok", most=min(many, _MOST_TAKEN))
+    many, top = keys.whole(key, most=_MOST_EXPERTS), keys.whole("num_experts_per_tok", most=_MOST_TAKEN)
+    keys.at_most("num_experts_per_tok", top, key, many)
+    return many, top
 
 
 def _silu_only(keys: Keys) -> None:
