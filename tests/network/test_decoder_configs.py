@@ -20,6 +20,7 @@ from tests.network.test_language_models import parameters_of
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
+from tpusim.flow.need import hbm_need
 from tpusim.input.document import Document
 from tpusim.network.formats import ModelOptions
 from tpusim.network.workload_file import described, open_workload, workload_of, yaml_of
@@ -303,6 +304,18 @@ def test_the_cache_of_latent_attention_is_a_vector_of_each_token() -> None:
         assert {source.cache for source in caches} == {576 * context}
     shares = [layer.text for layer in work.layers if "dense_attention_1." in layer.name]
     assert shares == ["128x576>1024", "128x1024", "128x1024>512"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hbm_holds_a_key_and_a_value_of_each_token_and_head(name: str) -> None:
+    """Once each, also where one product makes both; of latent attention a vector of each token."""
+    given, depth = config(name), 26 if name == "gemma3_1b" else 2
+    heads = given.get("n_head", given.get("num_attention_heads"))
+    head = given.get("head_dim", given.get("n_embd", given.get("hidden_size")) // heads)
+    numbers = 576 if name == "deepseek_v3" else 2 * given.get("num_key_value_heads", heads) * head
+    sizes = {"deepseek_v3": {"dense_layers": 1, "mixed_layers": 1}, "gemma2_9b": {"pairs": 1}, "gemma3_1b": {}}
+    work = model(CONFIGS / f"{name}.json", "decode", 4, context=1024, **sizes.get(name, {"layers": 2}))
+    assert hbm_need(work, load_hardware("tpu_v6e")).caches == 4 * 1024 * depth * numbers * 2
 
 
 # ---- what is told, and what is refused

@@ -329,25 +329,28 @@ class _Writer:
 
     def _attention(self, normed: str) -> None:
         of = self.decoder
-        keys = "kv_heads" if of.kv_heads else "heads"
+        keys, shared = ("kv_heads", {"kv_heads": "kv_heads"}) if of.kv_heads else ("heads", {})
         if of.joined:
             together = f"(heads + 2*{keys})*head" if of.kv_heads else "3*heads*head"
-            every = self.product("query_key_value", together, "width", normed)
-            query = key = value = every
+            query = key = value = self.product("query_key_value", together, "width", normed)
         else:
             query = self.product("query", "heads*head", "width", normed)
             key, value = (self.product(each, f"{keys}*head", "width", normed) for each in ("key", "value"))
         if of.base:
             query, key = self._turned("query", query, "heads"), self._turned("key", key, keys)
-        elif of.joined:
-            query, key = self._part("query", query, "heads*head"), self._part("key", key, f"{keys}*head")
-        if of.joined:
-            value = self._part("value", value, f"{keys}*head")
-        stored = [
-            self.add(name, "cache", made, channels=f"{keys}*head", tokens=CONTEXT)
-            for name, made in (("keys", key), ("values", value))
-        ]
-        shared = {"kv_heads": keys} if of.kv_heads else {}
+            value = self._part("value", value, f"{keys}*head") if of.joined else value
+            stored = [
+                self.add(name, "cache", made, channels=f"{keys}*head", tokens=CONTEXT)
+                for name, made in (("keys", key), ("values", value))
+            ]
+        else:
+            # One product makes both as they are kept, so they are one cache, of which each reader reads its half.
+            query = self._part("query", query, "heads*head")
+            self._part("key_value", key, f"2*{keys}*head")
+            past = self.add("past", "cache", channels=f"2*{keys}*head", tokens=CONTEXT)
+            stored = [
+                self.add(name, "view", past, channels=f"{keys}*head", width=CONTEXT) for name in ("keys", "values")
+            ]
         self._heads(query, *stored, **shared, head="head")
 
     def _heads(self, query: str, keys: str, values: str, **sizes: str | int) -> None:
