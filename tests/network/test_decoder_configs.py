@@ -89,7 +89,10 @@ def test_parameters_are_those_published(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.long] * (each in ("deepseek_v3", "qwen3_30b_a3b"))) for each in NAMES],
+    [
+        pytest.param(each, marks=[pytest.mark.long] * (each in ("deepseek_v2_lite", "deepseek_v3", "qwen3_30b_a3b")))
+        for each in NAMES
+    ],
 )
 def test_layers_have_the_parameters_that_are_published(name: str) -> None:
     """Of a prompt in which every expert has some tokens."""
@@ -312,9 +315,10 @@ def test_hbm_holds_a_key_and_a_value_of_each_token_and_head(name: str) -> None:
     given, depth = config(name), 26 if name == "gemma3_1b" else 2
     heads = given.get("n_head", given.get("num_attention_heads"))
     head = given.get("head_dim", given.get("n_embd", given.get("hidden_size")) // heads)
-    numbers = 576 if name == "deepseek_v3" else 2 * given.get("num_key_value_heads", heads) * head
-    sizes = {"deepseek_v3": {"dense_layers": 1, "mixed_layers": 1}, "gemma2_9b": {"pairs": 1}, "gemma3_1b": {}}
-    work = model(CONFIGS / f"{name}.json", "decode", 4, context=1024, **sizes.get(name, {"layers": 2}))
+    numbers = 576 if name.startswith("deepseek") else 2 * given.get("num_key_value_heads", heads) * head
+    kinds = {"dense_layers": 1, "mixed_layers": 1}
+    depths = {"deepseek_v2_lite": kinds, "deepseek_v3": kinds, "gemma2_9b": {"pairs": 1}, "gemma3_1b": {}}
+    work = model(CONFIGS / f"{name}.json", "decode", 4, context=1024, **depths.get(name, {"layers": 2}))
     assert hbm_need(work, load_hardware("tpu_v6e")).caches == 4 * 1024 * depth * numbers * 2
 
 

@@ -327,16 +327,19 @@ def _turned(keys: Keys, sizes: Mapping[str, int], usual: float) -> int:
     return turned if turned < head else 0
 
 
-def _deepseek_v3(keys: Keys) -> DecoderConfig:
+def _deepseek(keys: Keys, three: bool) -> DecoderConfig:
+    """Return the decoder of DeepSeek-V2 or V3, whose experts are chosen in other ways."""
     _silu_only(keys)
     many, (experts, top) = _layers(keys), _experts(keys, "n_routed_experts")
     inner, shared = keys.whole("moe_intermediate_size"), keys.whole("n_shared_experts", 1, least=0)
-    dense = keys.whole("first_k_dense_replace", 3, least=0)
+    dense = keys.whole("first_k_dense_replace", 3 if three else None, least=0)
     keys.only("moe_layer_freq", 1, "every block behind the first dense ones has experts")
     keys.only("attention_bias", False, "products of latent attention have no biases here")
-    keys.only("scoring_func", "sigmoid", "odds of experts are sigmoids of their scores")
-    keys.only("topk_method", "noaux_tc", "odds are corrected by a number of each expert")
-    groups = keys.whole("n_group", 8), keys.whole("topk_group", 4)
+    odds = "sigmoid" if three else "softmax"
+    keys.only("scoring_func", odds, f"odds of experts are the {odds} of their scores")
+    ways = ("noaux_tc",) if three else ("greedy", "group_limited_greedy")
+    keys.word("topk_method", {each: each for each in ways}, ways[0])
+    groups = keys.whole("n_group", 8 if three else 1), keys.whole("topk_group", 4 if three else 1)
     if groups[0] > groups[1]:
         says = f"n_group, topk_group: experts are chosen among all, not among {groups[1]} of {groups[0]} groups"
         keys.notes.append(f"{says} that are chosen first")
@@ -358,7 +361,7 @@ def _deepseek_v3(keys: Keys) -> DecoderConfig:
         epsilon=keys.real("rms_norm_eps", 1e-6),
         base=_base(keys, 1e4),
         tied=keys.truth("tie_word_embeddings", False),
-        experts=ExpertSizes(experts, top, inner, shared * inner, "sigmoid", True, keys.truth("norm_topk_prob", True)),
+        experts=ExpertSizes(experts, top, inner, shared * inner, odds, three, keys.truth("norm_topk_prob", three)),
         latent=latent,
     )
 
@@ -376,7 +379,8 @@ MODEL_TYPES: dict[str, Callable[[Keys], DecoderConfig]] = {
     "gpt2": _gpt2,
     "phi": _phi,
     "phi3": _phi3,
-    "deepseek_v3": _deepseek_v3,
+    "deepseek_v2": lambda keys: _deepseek(keys, three=False),
+    "deepseek_v3": lambda keys: _deepseek(keys, three=True),
 }
 """What reads the keys of each model type."""
 WITH_PICTURES = {"gemma3": "gemma3_text"}
