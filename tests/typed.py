@@ -2,7 +2,7 @@
 
 A block without a language holds commands, one a line, with comments behind `#`. A block `text` behind it shows what its
 last command prints, a block `text` behind Python what that prints; `...` stands for what is left out, between lines or
-in one. A block of YAML, CSV or Python is the file that is named last in the paragraph above it, if one is.
+in one. A block of YAML, CSV, JSON or Python is the file that is named last in the paragraph above it, if one is.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Page:
     @cached_property
     def files(self) -> dict[str, str]:
         """The files that the page shows, by name; a block whose paragraph names none is a part of one."""
-        shown = ((above, held) for above, language, held in self.blocks if language in ("yaml", "csv", "python"))
+        shown = (
+            (above, held) for above, language, held in self.blocks if language in ("yaml", "csv", "json", "python")
+        )
         named = ((_FILE.findall(above), held) for above, held in shown)
         return {names[-1]: held for names, held in named if names}
 

@@ -160,7 +160,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--dim", "seq=0"], "0 is out of range"),
     (["run", "small.yaml", "--dim", "seq=16777217"], "out of range"),
     (["run", "small.yaml", "--ops", "every"], "unknown ops 'every'; there is all, or array:"),
-    (["import", "small.yaml"], "files that are read: .csv, .onnx"),
+    (["import", "small.yaml"], "files that are read: .csv, .json, .onnx"),
     (["import", "small.csv", "-o", "net.txt"], "a workload is written as .yaml or .yml, not as .txt"),
     (["import", "small.csv", "-o", "nowhere/net.yaml"], "cannot be written"),
     (["import", "small.csv", "--batch", "0"], "out of range"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,7 +21,7 @@ from tpusim.input.document import Document
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.network.ops import OPS
-from tpusim.network.workload_file import open_workload
+from tpusim.network.workload_file import described, open_workload
 from tpusim.report.tables.hardware import part_notice
 from tpusim.report.tables.sentences import heading
 from tpusim.result.notebook import html_of
@@ -232,10 +232,11 @@ def test_every_command_takes_the_batch_that_a_model_is_for(
 ) -> None:
     """A function of JAX is for the batch of its arguments; so is a model for that of its arrays."""
 
-    def opened(*given: Any) -> Document:
-        return replace(open_workload(*given), images=3)
+    def as_of_three(read: Callable[..., Document]) -> Callable[..., Document]:
+        return lambda *given: replace(read(*given), images=3)
 
-    monkeypatch.setattr(inputs, "open_workload", opened)
+    for read in (open_workload, described):
+        monkeypatch.setattr(inputs, read.__name__, as_of_three(read))
     monkeypatch.setattr(inputs, "is_foreign", lambda _: True)
     name, *words = command
     machine = () if name == "import" else QUICK

@@ -23,7 +23,11 @@ def parameters(name: str) -> int:
 
     They are those of a prompt in which every expert has some tokens.
     """
-    work = model(name, "prefill", context=64)
+    return parameters_of(model(name, "prefill", context=64))
+
+
+def parameters_of(work: Workload) -> int:
+    """Likewise, of a workload."""
     cached = {layer for layer, sources in work.sources().items() if any(each.cache for each in sources)}
     found = 0
     for layer in work.layers:

@@ -96,6 +96,50 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
     assert "weights: products with weights. attention: products with the cache" in " ".join(done.stderr.split())
 
 
+def test_a_prompt_makes_the_first_token(path: Path, tmp_path: Path) -> None:
+    asked = ["run", "-", "--hardware", "tiny_4x4", "--prompt", "5", "--tokens", "4", "--batch", "2"]
+    out = tmp_path / "made"
+    done = CliRunner().invoke(cli.app, [*asked, "--out", str(out)], input=path.read_text())
+    assert done.exit_code == 0, done.output
+    made = json.loads((out / "generation.json").read_text())
+    assert [token["context"] for token in made["tokens"]] == [6, 7, 8]
+    assert made["prompt"]["cycles"] == sum(part["cycles"] for part in made["prompt"]["parts"])
+    assert made["prompt"]["cycles"] > max(token["cycles"] for token in made["tokens"])
+    said = " ".join(done.stdout.split())
+    assert "a prompt of 5, and 4 tokens of each sequence" in said
+    assert "Time to the first token: " in said
+    assert "With it all 4 tokens of each sequence take" in said
+    assert "Parts of the prompt" in said
+    assert "Parts of the token behind the prompt" in said
+    page = (out / "report.html").read_text()
+    assert "time to first token" in page
+    assert "reads a prompt of 5 tokens" in page
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--tokens", "1", "--prompt", "5"), "--tokens 1: the prompt makes the first token; ask for 2 at least"),
+        (("--prompt", "5"), "--prompt: only a generation has one; add --tokens N"),
+        (("--tokens", "3", "--prompt", "5", "--phase", "prefill"), "--phase prefill: --prompt reads in prefill"),
+        (("--tokens", "3", "--prompt", "5", "--dim", "context=7"), "--dim context=7: --prompt 5 says it; leave one"),
+        (("--tokens", "3", "--prompt", "0"), "--prompt: 0 is out of range"),
+    ],
+)
+def test_prompts_that_cannot_be_are_refused(path: Path, options: tuple[str, ...], says: str) -> None:
+    done = CliRunner().invoke(cli.app, ["run", str(path), "--hardware", "tiny_4x4", *options])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert says in done.stderr
+
+
+def test_a_prompt_needs_phases_of_both_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(TEXT.replace("prefill:", "reading:"))
+    done = CliRunner().invoke(cli.app, ["run", str(path), "--tokens", "3", "--prompt", "5"])
+    assert done.exit_code == 2
+    assert 'there is no phase "prefill"' in done.stderr
+
+
 def scores(keys: int) -> Workload:
     return Workload("scores", 1, [Gemm("scores", m=4, n=keys, k=128, groups=8)])
 

@@ -115,6 +115,15 @@ def run(
             "alone. Of workloads that say which size each token adds one to (grows:), with --phase decode.",
         ),
     ] = None,
+    prompt: Annotated[
+        int | None,
+        Option(
+            parser=options.whole("--prompt", 1, names.MOST_TOKENS),
+            metavar="M",
+            help="Beside --tokens: tokens of a prompt, read in the phase prefill, which make the first token; the "
+            "others follow in the phase decode.",
+        ),
+    ] = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -153,8 +162,14 @@ def run(
         beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event"}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
-        generate_and_report(workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out, unnamed)
+        generate_and_report(
+            workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out, unnamed, prompt
+        )
         return
+    if prompt is not None:
+        from tpusim.base.errors import InputError, Problem
+
+        raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
     jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers, ends.dtype(dtype))
     if unnamed:
         tell_unasked(jobs.work)
@@ -460,7 +475,11 @@ def dram(
 @command("import model.onnx -o my.yaml", name="import")
 def import_model(
     file: Annotated[
-        Path, Argument(metavar="FILE", help="An .onnx model, a .csv topology of SCALE-Sim, or FILE.py:FUNCTION.")
+        Path,
+        Argument(
+            metavar="FILE",
+            help="An .onnx model, config.json of a language model, a .csv topology of SCALE-Sim, or FILE.py:FUNCTION.",
+        ),
     ],
     out: Annotated[
         Path | None, Option("--out", "-o", metavar="FILE|-", help="A .yaml file to write; default, and -: text here.")

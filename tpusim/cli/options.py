@@ -60,8 +60,8 @@ Workload = Annotated[
     str,
     Argument(
         metavar="WORKLOAD",
-        help="Shipped name (see tpusim list), path (.yaml, .onnx, .csv of SCALE-Sim), - for stdin, or "
-        "FILE.py:FUNCTION of JAX: that file is imported, so what stands in it is executed.",
+        help="Shipped name (see tpusim list), path (.yaml, .onnx, config.json of a language model, .csv of SCALE-Sim), "
+        "- for stdin, or FILE.py:FUNCTION of JAX: that file is imported, so what stands in it is executed.",
         autocompletion=shipped_names("workloads"),
     ),
 ]

@@ -49,6 +49,8 @@ _MACHINES = (
     "each has a TPU's matrix unit or a GPU's tensor cores; change a field of one, such as --hardware tpu_v2 --set "
     "array.size=256"
 )
+_DECODER = "model_type"
+"""The key of the config.json of a language model."""
 _CONFIGURATION = ".cfg"
 """Suffix of SCALE-Sim's machines."""
 _SUFFIXES = {
@@ -96,7 +98,10 @@ def open_document(name_or_path: str | Path, folder: str) -> Document:
             where = name[:200] if name and name.isprintable() else show(name)
             raise InputError(Problem(_unknown(name, folder), where))
         document = parse_document(read_text(Path(name)), name)
-    _refuse_kind(document.data, document.label, folder)
+    refuse_kind(document.data, document.label, folder)
+    if _DECODER in document.data and "layers" not in document.data:
+        says = f"is the config of a language model; call the file {Path(name).stem.strip('-') or 'config'}.json"
+        raise InputError(Problem(f"{says}: {_RUN}", document.label))
     return document
 
 
@@ -188,13 +193,15 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
                 np.lib.format.write_array(file, np.asarray(each), allow_pickle=False)
 
 
-def _refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:
+def refuse_kind(data: Mapping[str, Any], label: str, folder: str) -> None:
     """Raise InputError if the keys of a file show that it belongs into another folder, or is a result."""
     _, own, _ = _KINDS[folder]
     if own in data and "tpusim" not in data:
         return
     if {"tpusim", "total"} <= data.keys():
         raise InputError(Problem("is the result of a run; tpusim report, plot and compare read it", label))
+    if _DECODER in data and folder != "workloads":
+        raise InputError(Problem(f"is the config of a language model, a network; {_RUN}", label))
     for kind, key, use in _KINDS.values():
         if key in data and key != own:
             raise InputError(Problem(f"is {kind}, not {_KINDS[folder][0]}; use it with {use.format(label)}", label))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.document import Document, EntryBlock
+from tpusim.input.form import size
 from tpusim.input.scalars import name_text, path_of, show
 from tpusim.network.entries import (
     EXAMPLE,
@@ -34,7 +35,8 @@ _BLOCK_KEYS = BLOCK, "count", "layers"
 def repeated(document: Document) -> Document:
     """Return the document with the layers of each block as often as it comes: those of the second are NAME_2.
 
-    In a block, `input` is what the block reads: what the entry ahead of it makes, or the block before.
+    In a block, `input` is what the block reads: what the entry ahead of it makes, or the block before. How often a
+    block comes may be worked out from sizes of the file.
 
     Raises InputError where a block is faulty.
     """
@@ -82,13 +84,17 @@ def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[lis
         if key not in _BLOCK_KEYS:
             says = f"unknown key {show(key)} of a block; allowed: {', '.join(_BLOCK_KEYS)}"
             problems.append(document.problem(path_of((path, str(key))), says))
-    count, inner = entry.get("count", 1), entry.get("layers")
+    count, inner = 1, entry.get("layers")
     try:
         name_text(entry[BLOCK])
     except InputError as error:
         problems.append(document.problem(path_of((path, BLOCK)), f"a block has a name; {error}"))
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LAYERS:
-        says = f"{show(count)} is no number of blocks; write a whole number, 1 to {MOST_LAYERS}"
+    given, names = entry.get("count", 1), _settled(document)
+    try:
+        count = size(given, 1, MOST_LAYERS, names)
+    except InputError:
+        worked = f", or one worked out from {', '.join(names)}" if names else ""
+        says = f"{show(given)} is no number of blocks; write a whole number, 1 to {MOST_LAYERS}{worked}"
         problems.append(document.problem(path_of((path, "count")), says))
     if isinstance(inner, list) and any(isinstance(each, Mapping) and BLOCK in each for each in inner):
         says = "a block stands in no other block; write its layers, or a count of more"
@@ -102,6 +108,13 @@ def _block(document: Document, entry: Mapping[str, Any], path: str) -> tuple[lis
     if problems:
         raise InputError(problems)
     return inner, count  # type: ignore[return-value]
+
+
+def _settled(document: Document) -> dict[str, int]:
+    """Return the sizes that stay for all tokens of a generation: numbers of the file or the run, but what grows."""
+    sizes, grows = document.data.get("sizes"), document.data.get("grows")
+    given = sizes if isinstance(sizes, Mapping) else {}
+    return {name: each for name, each in given.items() if type(each) is int and name != grows}
 
 
 def _renamed(entry: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -85,6 +84,7 @@ class Attention(Composite):
         window: last keys that a query sees at most; 0: all.
         soft_cap: bound of scores, as of `soft_cap`; 0: none.
         blocks: most blocks in which queries come.
+        value_head: elements of a head of the values, and of the result; 0: as many as of queries and keys.
 
     Examples:
         >>> from tpusim.network.composites import Attention
@@ -107,6 +107,7 @@ class Attention(Composite):
     window: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
     soft_cap: Annotated[float, Real()] = 0.0
     blocks: Annotated[int, whole(MOST_BLOCKS)] = 16
+    value_head: Annotated[Images, written(512)] = 0
 
     def __post_init__(self) -> None:
         problems = unfit_heads(self.heads, self.kv_heads, self.queries, self.keys)
@@ -124,12 +125,18 @@ class Attention(Composite):
         """Heads that share keys and values."""
         return self.heads // (self.kv_heads or self.heads)
 
+    @property
+    def _of_values(self) -> int:
+        """Elements of a head of the values."""
+        return self.value_head or self.head
+
     def operands(self, batch: int) -> tuple[int, ...]:
-        of_keys = (self.heads // self._shared) * self.head * (self.keys or self.queries) * (self.images or batch)
-        return prod(self.outcome(batch)), of_keys, of_keys
+        sequences = self.images or batch
+        vectors = (self.heads // self._shared) * (self.keys or self.queries) * sequences
+        return self.heads * self.head * self.queries * sequences, vectors * self.head, vectors * self._of_values
 
     def outcome(self, batch: int) -> Shape:
-        return self.heads * self.head, 1, 1, self.queries * (self.images or batch)
+        return self.heads * self._of_values, 1, 1, self.queries * (self.images or batch)
 
     def parts(self, read: Sequence[Source], batch: int) -> Iterator[CompositeLayer]:
         queries, keys, values = (each._replace(direct=False) for each in read)
@@ -155,7 +162,7 @@ class Attention(Composite):
             masked = (asking, self.window if self.window < seen else 0) if self.causal and asking > 1 else (0, 0)
             shares = Softmax(f"{self.name}.softmax{end}", seen, rows, *masked)
             yield CompositeLayer(shares, (_of(made),))
-            found = Gemm(f"{self.name}.values{end}", shared * asking, self.head, seen, products)
+            found = Gemm(f"{self.name}.values{end}", shared * asking, self._of_values, seen, products)
             yield CompositeLayer(found, (_of(shares), values), ends=True)
 
 

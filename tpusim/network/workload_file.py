@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,19 @@ from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, whole, written
 from tpusim.input.scalars import path_of, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.network.blocks import EntryReader, input_names, repeated, wiring_of
+from tpusim.network.blocks import BLOCK, EntryReader, input_names, repeated, wiring_of
 from tpusim.network.entries import EXAMPLE, MOST_LAYERS, Read, count_of, inputs_of, is_graph, name_of, numbered
-from tpusim.network.formats import NOTHING, OPS, ModelOptions, RunBatch, check_ops, is_foreign, is_function, read
+from tpusim.network.formats import (
+    NOTHING,
+    OPS,
+    ModelOptions,
+    RunBatch,
+    check_ops,
+    is_foreign,
+    is_function,
+    names_sizes,
+    read,
+)
 from tpusim.network.ops.array_op import Stored
 from tpusim.network.ops.op import BATCH
 from tpusim.network.workload import (
@@ -51,7 +61,10 @@ def load_workload(
     skip_unknown: bool = False,
     ops: str | None = None,
 ) -> Workload:
-    """Load the workload of a shipped name, a path (YAML, .onnx, a .csv of SCALE-Sim), or "-", for `batch` images.
+    """Load the workload of a shipped name, a path, or "-", for `batch` images.
+
+    A path is that of a workload file in YAML, an .onnx model, the config.json of a language model, or a .csv of
+    SCALE-Sim.
 
     Args:
         name_or_path: a name that `tpusim list` shows, a path, or "-" for standard input.
@@ -98,27 +111,37 @@ def images_of(batch: object) -> int:
 
 
 def open_workload(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
-    """Open the file behind a workload: its content, or what its format makes of it.
+    """Open the file behind a workload: its content, or what its format makes of it, with each block as often as it
+    comes.
 
     Raises InputError when it is no YAML mapping, or not of the format that its name promises.
+    """
+    document = repeated(described(name_or_path, asked))
+    layers, folder = document.data.get("layers"), Path(name_or_path).parent
+    if is_foreign(name_or_path) or not isinstance(layers, list):
+        return document
+    return replace(document, data={**document.data, "layers": [_beside(each, folder) for each in layers]})
+
+
+def described(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Document:
+    """Read the file behind a workload, with the sizes that are asked for, and each of its blocks once.
+
+    Raises InputError as `open_workload` does.
     """
     if asked.shapes is not None and not is_function(name_or_path):
         says = "only a function of JAX, FILE.py:FUNCTION, has shapes of arguments; leave it out"
         raise InputError(Problem(says, f"--shapes {asked.shapes}"))
-    if is_foreign(name_or_path):
+    foreign = is_foreign(name_or_path)
+    if foreign and not names_sizes(name_or_path):
         if asked.phase is not None:
             raise InputError(Problem("only a workload file has phases; leave it out", f"--phase {asked.phase}"))
         return _stored_as(read(Path(name_or_path), asked), asked)
-    document = open_document(name_or_path, "workloads")
+    document = read(Path(name_or_path), asked) if foreign else open_document(name_or_path, "workloads")
     phases, phase = document.data.get(PHASES), asked.phase
     if phase is None and asked.training is not None and isinstance(phases, Mapping) and TRAINING in phases:
         phase = TRAINING
     document = in_phase(_with_batch(document), phase)
-    document = repeated(with_sizes(_stored_as(document, asked), asked.dims))
-    layers, folder = document.data.get("layers"), Path(name_or_path).parent
-    if not isinstance(layers, list):
-        return document
-    return replace(document, data={**document.data, "layers": [_beside(each, folder) for each in layers]})
+    return with_sizes(_stored_as(document, asked), asked.dims)
 
 
 ONE_BATCH, MULTIPLE = "batch", "multiple"
@@ -335,18 +358,30 @@ _PLAIN: Mapping[str, object] = {
 
 def yaml_of(document: Document) -> str:
     """Return the text of a file that reads as `document` does; its notes are comments."""
-    data, keys = document.data, ("name", "source", "inputs", "not_timed", "not_known")
+    data, first = document.data, ("name", "source", "inputs", "not_timed", "not_known")
+    keys = *first, *(key for key in data if key not in (*first, ONE_BATCH, MULTIPLE, "layers"))
     lines = [f"# {note}" for note in document.notes]
     lines += [_flow({key: data[key]})[1:-1] for key in keys if data.get(key)]
     lines += [f"{ONE_BATCH}: {document.images}"] if document.images else []
     lines += [f"{MULTIPLE}: {document.multiple}"] if document.multiple > 1 else []
-    lines.append("layers:")
-    for entry in data["layers"]:
+    lines += ["layers:", *_lines_of(data["layers"], "  ")]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines_of(entries: Iterable[Mapping[str, Any]], indent: str) -> Iterator[str]:
+    """Yield the lines of entries, and of those in blocks."""
+    for entry in entries:
+        if BLOCK in entry:
+            first, *others = (key for key in entry if key != "layers")
+            yield f"{indent}- {first}: {entry[first]}"
+            yield from (f"{indent}  {key}: {entry[key]}" for key in (*others,))
+            yield f"{indent}  layers:"
+            yield from _lines_of(entry["layers"], f"{indent}    ")
+            continue
         # Defaults are left out, and several equal numbers become one.
         alike = {key: _one(value) if key in _PLAIN else value for key, value in entry.items()}
         short = {key: value for key, value in alike.items() if key not in _PLAIN or value != _one(_PLAIN[key])}
-        lines.append(f"  - {_flow(short)}")
-    return "".join(f"{line}\n" for line in lines)
+        yield f"{indent}- {_flow(short)}"
 
 
 def _one(value: object) -> object:

@@ -70,6 +70,21 @@ class Token:
 
 
 @dataclass(frozen=True)
+class Prompt:
+    """What a generation begins with: tokens that are read at once, and make the first token.
+
+    Attributes:
+        tokens: tokens of each sequence.
+        cycles: cycles until the first token is there.
+        parts: parts of that time, as those of a token.
+    """
+
+    tokens: int
+    cycles: int
+    parts: tuple[TokenPart, ...]
+
+
+@dataclass(frozen=True)
 class TokenLine:
     """Simulated tokens in a row that are on one plan, and the line from the first to the last.
 
@@ -95,11 +110,12 @@ class Generation:
         chips: chips that share the network, of whose work one's part was timed.
         chip_cores: cores of the chip of which the machine is one.
         batch: sequences, each of which gets every token.
-        tokens: tokens in order.
+        tokens: tokens in order; behind a prompt, without the first, which the prompt makes.
         off: largest distance of a simulated token from the line through the simulated ones beside it, as a share of its
             cycles; 0 where all tokens were simulated.
         clock_hz: cycles a second.
         bandwidth: bytes that HBM moves in a second.
+        prompt: what is read ahead of these tokens; None: its time is not asked for.
     """
 
     workload: str
@@ -112,6 +128,7 @@ class Generation:
     changes: Mapping[str, str] = field(default_factory=dict)
     chips: int = 1
     chip_cores: int = 1
+    prompt: Prompt | None = None
 
     @property
     def machine(self) -> str:
@@ -119,8 +136,13 @@ class Generation:
         return with_settings(self.hardware, self.changes)
 
     @property
+    def first_seconds(self) -> float:
+        """Seconds in which the prompt is read, until the first token is there; 0 without a prompt."""
+        return self.prompt.cycles / self.clock_hz if self.prompt else 0.0
+
+    @property
     def seconds(self) -> float:
-        """Seconds of all tokens."""
+        """Seconds of all tokens, without those of a prompt."""
         return sum(each.cycles for each in self.tokens) / self.clock_hz
 
     @property
@@ -164,6 +186,7 @@ def generate(
     tokens: int,
     lowering: str | None = None,
     progress: Callable[[int, str], None] = lambda done, what: None,
+    prompt: Workload | None = None,
 ) -> Generation:
     """Time a generation of `tokens` tokens, the first of which sees `first` keys, its own included.
 
@@ -177,6 +200,7 @@ def generate(
         tokens: number of tokens.
         lowering: that of the run.
         progress: called with the tokens that are done, and what is next.
+        prompt: what reads the tokens ahead of the first of these, if its time is asked for.
 
     Raises:
         InputError: the machine is no TPU, products have more rows from token to token, as where a prompt is read, or
@@ -199,6 +223,12 @@ def generate(
     places = [*dict.fromkeys(round(first + at * (tokens - 1) / (CHECKED + 1)) for at in range(CHECKED + 2))]
     if tokens <= CHECKED + 2:
         places = [*range(first, first + tokens)]
+    read = None
+    if prompt is not None:
+        progress(0, f"a prompt of {first - 1:,}")
+        jobs = resolve(prompt, machine, lowering)
+        results = _results(jobs, {})
+        read = Prompt(first - 1, sum(each.cycles for each in results), _parts(jobs.work, results))
     # Only what reads the cache differs from token to token.
     known: dict[Hashable, LayerResult] = {}
     plans: dict[Hashable, int] = {}
@@ -220,7 +250,7 @@ def generate(
     work = at(first)
     told = work.name, machine.name, work.batch, tuple(made), off
     parts = work.chips, family_of(machine).chip_cores(machine)
-    return Generation(*told, machine.clock_hz, machine.hbm_bytes_per_s, dict(machine.changes), *parts)
+    return Generation(*told, machine.clock_hz, machine.hbm_bytes_per_s, dict(machine.changes), *parts, read)
 
 
 def _check_rows(work: Workload, later: Workload) -> None:

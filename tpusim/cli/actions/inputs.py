@@ -22,10 +22,12 @@ from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, open_document, read_arrays, write_arrays
 from tpusim.machines.family import Machine, machine_of
+from tpusim.network.blocks import repeated
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
 from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
 from tpusim.network.workload_file import (
     batch_for,
+    described,
     open_workload,
     run_batch,
     workload_of,
@@ -287,9 +289,9 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
         if out.suffix.lower() not in YAML:
             raise InputError(f"{out}: a workload is written as {' or '.join(YAML)}, not as {out.suffix or 'no suffix'}")
         probe(out)
-    document = open_workload(file, asked)
+    document = described(file, asked)
     images = batch_for(document, wanted)
-    work = workload_of(document, images, asked.ops)
+    work = workload_of(repeated(document), images, asked.ops)
     text = yaml_of(document)
     if out is None:
         say(sys.stdout, *text.splitlines())

@@ -80,8 +80,10 @@ NOTHING = ModelOptions()
 
 # ---- the formats
 
-FORMATS = {".csv": "scale_sim", ".onnx": "onnx_model"}
+FORMATS = {".csv": "scale_sim", ".json": "decoder_config", ".onnx": "onnx_model"}
 """Modules by the suffix of the files they read; imported on demand, as some need a library."""
+WITH_SIZES = frozenset({".json"})
+"""Formats whose documents have blocks, and sizes and phases by name, as the file of a workload has."""
 NEEDS = {".onnx": ("an ONNX model", "onnx", "onnx")}
 """By suffix the library that a format needs: for whom, its name, and its module."""
 WITH_WEIGHTS = frozenset({".onnx"})
@@ -93,6 +95,11 @@ _FUNCTION = re.compile(r".+\.py:[^\W\d]\w*")
 def is_foreign(name: str | Path) -> bool:
     """Return whether a file is of another tool, by its name, or a function of JAX."""
     return Path(name).suffix.lower() in FORMATS or is_function(name)
+
+
+def names_sizes(name: str | Path) -> bool:
+    """Return whether what a file becomes has sizes and phases of its own, by its name."""
+    return Path(name).suffix.lower() in WITH_SIZES
 
 
 def is_function(name: str | Path) -> bool:

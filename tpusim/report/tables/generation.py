@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -31,30 +31,34 @@ def generated(made: Generation, sizes: str) -> Shown:
     many, own = len(made.tokens), made.tokens_per_second / made.batch
     part = f", one of the {made.chip_cores} cores of a chip" if made.chip_cores > 1 else ""
     run = f"{made.workload}, batch {made.batch}{sizes}, on {made.machine}{part}"
-    heading = f"{run}: {counted(many, 'token')} of each sequence"
+    read = f"a prompt of {made.prompt.tokens:,}, and " if made.prompt else ""
+    heading = f"{run}: {read}{counted(many + bool(made.prompt), 'token')} of each sequence"
     told = [
+        *_prompt(made),
         f"{counted(many, 'token')} behind {first.context - 1:,}: {_time(made.seconds * 1e6)}; "
-        f"{three_digits(made.tokens_per_second)} tokens a second, {three_digits(own)} of each sequence"
+        f"{three_digits(made.tokens_per_second)} tokens a second, {three_digits(own)} of each sequence",
     ]
     if shared := share_notice(made.chips):
-        told[0] += f". {shared}"
+        told[-1] += f". {shared}"
     if many > (simulated := len(made.simulated)):
         told.append(
             f"{simulated} of {many:,} tokens were simulated, others lie on lines between these; a simulated one is at "
             f"most {percent(made.off)} % off the line through those beside it."
         )
-    share = made.bound_seconds * made.clock_hz / first.cycles
+    share, which = made.bound_seconds * made.clock_hz / first.cycles, "second token" if made.prompt else "first token"
     told.append(
-        f"The HBM of {made.machine} moves the bytes of the first token in {_time(made.bound_seconds * 1e6)}, "
+        f"The HBM of {made.machine} moves the bytes of the {which} in {_time(made.bound_seconds * 1e6)}, "
         f"{percent(share)} % of its time: a token that moves as many cannot be faster there."
     )
     told += _growth(made)
     told.append("Times alone: no value is computed here (without --tokens, a token's outputs are checked).")
-    parts = _parts(made)
+    parts = _parts(made, first.parts)
+    read_at_once: Paragraphs = [["Parts of the prompt", _parts(made, made.prompt.parts)]] if made.prompt else []
     paragraphs: Paragraphs = [
         [Sentences([heading], wide=True)],
+        *read_at_once,
         [
-            "Parts of the first token",
+            "Parts of the token behind the prompt" if made.prompt else "Parts of the first token",
             parts,
             parts.legend(*(f"{each.name}: {MEANING[each.name]}." for each in first.parts)),
         ],
@@ -64,6 +68,19 @@ def generated(made: Generation, sizes: str) -> Shown:
     return Shown(paragraphs, _data(made))
 
 
+def _prompt(made: Generation) -> list[str]:
+    """Return what is to be told of the prompt, if there is one."""
+    if made.prompt is None:
+        return []
+    many = made.prompt.tokens
+    speed = three_digits(many * made.batch / made.first_seconds)
+    every, all_of_it = len(made.tokens) + 1, _time((made.first_seconds + made.seconds) * 1e6)
+    return [
+        f"Time to the first token: {_time(made.first_seconds * 1e6)}, in which a prompt of {counted(many, 'token')} is "
+        f"read, {speed} tokens a second. With it all {every:,} tokens of each sequence take {all_of_it}."
+    ]
+
+
 def _growth(made: Generation) -> Iterator[str]:
     """Yield how tokens grow with their context: by lines through those on one plan, and where plans change."""
     first, last = made.tokens[0], made.tokens[-1]
@@ -71,7 +88,8 @@ def _growth(made: Generation) -> Iterator[str]:
         return
     more = last.cycles - first.cycles
     yield (
-        f"The last token takes {abs(more):,.0f} cycles {'more' if more >= 0 else 'fewer'} than the first, "
+        f"The last token takes {abs(more):,.0f} cycles {'more' if more >= 0 else 'fewer'} than the "
+        f"{'second' if made.prompt else 'first'}, "
         f"{percent(abs(more) / first.cycles)} %."
     )
     for line in made.lines:
@@ -89,12 +107,22 @@ def at_a_glance(made: Generation) -> list[tuple[str, str, str]]:
     """Return the figures of a generation that matter most, each with its name and what more there is to say."""
     first, whole = made.tokens[0], made.seconds * 1e6
     took, moved = first.cycles / made.clock_hz * 1e6, made.bound_seconds * 1e6
+    which = "second token" if made.prompt else "first token"
     of_all = f"of all {made.batch:,} sequences together" if made.batch > 1 else "of the one sequence"
+    begins = [("first token", _time(took), f"sees {first.context:,} keys, its own included")]
+    if made.prompt:
+        read = f"reads a prompt of {counted(made.prompt.tokens, 'token')}"
+        begins = [("time to first token", _time(made.first_seconds * 1e6), read)]
+        begins += [("second token", _time(took), f"sees {first.context:,} keys, its own included")]
     return [
         ("speed", f"{three_digits(made.tokens_per_second)} tokens/s", of_all),
-        ("first token", _time(took), f"sees {first.context:,} keys, its own included"),
-        ("all tokens", _time(whole), f"{len(made.tokens):,} of each sequence, one after the other"),
-        ("HBM", _time(moved), f"for the bytes of the first token: {percent(moved / took)} % of its time"),
+        *begins,
+        (
+            "tokens behind it" if made.prompt else "all tokens",
+            _time(whole),
+            f"{len(made.tokens):,} of each sequence, one after the other",
+        ),
+        ("HBM", _time(moved), f"for the bytes of the {which}: {percent(moved / took)} % of its time"),
     ]
 
 
@@ -102,8 +130,7 @@ def _time(microseconds: float) -> str:
     return quantity(microseconds, TIMES)
 
 
-def _parts(made: Generation) -> Table[TokenPart]:
-    parts = made.tokens[0].parts
+def _parts(made: Generation, parts: Sequence[TokenPart]) -> Table[TokenPart]:
     total = sum(each.cycles for each in parts)
     unit, size = column_scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
 
@@ -148,4 +175,5 @@ def _data(made: Generation) -> dict[str, Any]:
         "seconds": made.seconds,
         "tokens_per_second": made.tokens_per_second,
         "hbm_bound_seconds": made.bound_seconds,
+        "first_token_seconds": made.first_seconds if made.prompt else None,
     }
