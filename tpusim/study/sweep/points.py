@@ -171,8 +171,8 @@ class _Network:
     def __init__(self, document: Document, axes: Sequence[Axis], ops: str | None) -> None:
         self._document, self._axes = document, axes
         of_file = document.data.get("ops", "all")
-        self._of_ops: Callable[[Workload], Workload] = (
-            lambda work: work.with_ops(ops) if ops else work.with_ops_of_file(of_file)
+        self._of_ops: Callable[[Workload], Workload] = lambda work: (
+            work.with_ops(ops) if ops else work.with_ops_of_file(of_file)
         )
         self._known: dict[tuple[object, ...], Workload] = {}
         self._sizes = tuple(
