@@ -155,7 +155,7 @@ def test_errors_of_every_generation_are_those_of_validate() -> None:
     sets = [each for each in json.loads(done.stdout)["generations"] if each["status"] == "scheduled"]
     means = {(each["generation"], each["part"]): f"{100 * each['mean']:.1f}" for each in sets}
     parts = ("products", "convolutions", "first layers", "int8 and fp8")
-    for generation in dict.fromkeys(name for name, _ in means):
+    for generation in dict.fromkeys(name for name, part in means if part in parts):
         row = ["7x" if generation == "v7x" else generation, *(means.get((generation, part), "") for part in parts)]
         assert f"| {' | '.join(row)} |".replace("  ", " ") in ACCURACY
     told = readme_generations()

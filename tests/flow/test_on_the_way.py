@@ -19,6 +19,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.flow.on_the_way import on_the_way
 from tpusim.network.ops.fused import TALLIES, Fused
 from tpusim.network.ops.op import OFMAP
+from tpusim.network.training import Training
 from tpusim.reference.pointwise import prepared
 from tpusim.report.tables.sentences import fusion_notice
 
@@ -194,6 +195,20 @@ def test_gradients_are_those_of_the_step_as_it_was(step: Workload) -> None:
     updates = [layer.name for layer in step.layers if layer.name.endswith(".update")]
     assert len(updates) == 14
     for name in updates:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("keep", ["none", ("relu2",), ("pool", "relu2"), ("side",), ("b", "pool")], ids=str)
+def test_what_is_computed_again_is_read_when_it_is_there(keep: Any, step: Workload, tmp_path: Path) -> None:
+    """Sums of products with a map that is made again behind a gradient do not ride on that gradient."""
+    network = load_workload(tmp_path / "block.yaml", BATCH)
+    again = training_step(network, replace(network.training or Training(), keep=keep))
+    work = resolve(again, load_hardware("tiny_4x4", FUSES)).work
+    random = np.random.default_rng(5)
+    given = {name: random.normal(size=shape) for name, shape in outside(step).items()}
+    given["labels"] = np.eye(3)[:, None, None, :BATCH]
+    ours, theirs = worked(work, given), values(step, given)
+    for name in [layer.name for layer in step.layers if layer.name.endswith(".update")]:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 

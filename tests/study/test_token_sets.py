@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tpusim import Workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.machines.family import load_hardware
 from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.op import OFMAP
 from tpusim.study.validation import tokens
-from tpusim.study.validation.cases import tables_from
+from tpusim.study.validation.cases import Case, NumberSet, tables_from
 from tpusim.study.validation.comparison import Validation, taken
 from tpusim.study.validation.generations import PARTS
 from tpusim.study.validation.tokens import token_sets
@@ -38,6 +40,19 @@ def test_a_block_is_compared_behind_another() -> None:
     assert case.network is not None
     assert {re.search(r"_(\d+)", each.name)[1] for each in case.network.layers} == {"1", "2"}
     assert [*case.layers] == [each for each in case.network.layers if re.search(r"_2($|\.)", each.name)]
+
+
+def test_layers_that_ride_on_others_have_no_share_of_a_network() -> None:
+    """A case of all layers of a network takes what the network takes, on a machine that fuses, too."""
+    layers = Gemm("a", 8, 128, 128), Gemm("b", 8, 128, 128), Add("sum", 128, images=8)
+    work = Workload("two", 8, layers, edges={"b": ["a"], "sum": ["b", "a"]})
+    plan = Validation(
+        [NumberSet("own", "scheduled", "own", "own", "tpu_v5e", (Case("whole", layers, 8, 1, network=work),))]
+    )
+    (compared,) = plan.comparisons({each: taken(each) for each in plan.simulations})
+    result = simulate(work, load_hardware("tpu_v5e"), check=False)
+    assert [layer.riders for layer in result.layers] == [(), ("sum",)]
+    assert compared.rows[0].ours == result.total.cycles
 
 
 def test_a_token_is_held_against_the_longer_of_code_and_bytes() -> None:

@@ -6,7 +6,7 @@ a gradient as it goes; and leaves the sums of a channel that the next normalisat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -225,12 +225,16 @@ class _StepFusion:
         if self.phases[name] != "backward" or len(readers := self.readers().get(name, [])) != 1:
             return None
         ((reader, at),) = readers
-        op, place = self.layers[reader].op, [*self.layers]
+        op = self.layers[reader].op
         if not (op == "add" or (op in _MASKS and at == 0)) or not self.edges[reader][at].direct:
             return None
         others = (one for number, each in enumerate(self.edges[reader]) if number != at for one in each.names)
-        there = all(one not in self.layers or place.index(one) < place.index(name) for one in others)
-        return (reader, self.edges[reader][at]) if there else None
+        return (reader, self.edges[reader][at]) if self._there(name, others) else None
+
+    def _there(self, name: str, reads: Iterable[str]) -> bool:
+        """Whether all of `reads` is made ahead of a layer: what a step computes again may be made behind it."""
+        place = {each: at for at, each in enumerate(self.layers)}
+        return all(place.get(one, -1) < place[name] for one in reads)
 
     def sum_up_as_it_goes(self) -> None:
         """Leave the sums of channels that normalisations need."""
@@ -252,7 +256,9 @@ class _StepFusion:
                 self._small("mean_of_total", mean, shape, [apart], elements=elements)
                 self._small("variance_of_squares", variance, shape, [Source((mean,)), apart], elements=elements)
             elif {"channel_sum", "channel_products"} <= {*by_op}:
-                self._sum_products(bearer, by_op["channel_sum"][0], by_op["channel_products"], apart)
+                maps = {each: self.edges[each][1].names for each in by_op["channel_products"]}
+                if there := [each for each, read in maps.items() if self._there(name, read)]:
+                    self._sum_products(bearer, by_op["channel_sum"][0], there, apart)
 
     def sum_up_what_is_left(self) -> None:
         """Take both sums of a gradient behind a relu in one pass, with its mask, if all others that read it mask it

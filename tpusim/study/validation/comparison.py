@@ -358,8 +358,9 @@ def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> Compared
         if work.network:
             shares = taken[work.network]
             assert shares is not None
-            cycles_of = dict(shares.layers)
-            return figure(float(sum(cycles_of[layer.name] for layer in case.layers))) if simulations else None
+            # A layer that rides on the results of another has no share of its own.
+            mine = {layer.name for layer in case.layers}
+            return figure(float(sum(cycles for name, cycles in shares.layers if name in mine))) if simulations else None
         found = [known for each in simulations if (known := taken[each]) is not None]
         complete = simulations and len(found) == len(simulations)
         cycles = (each.vector_work if numbers.vector_work else each.cycles for each in found)
