@@ -32,6 +32,7 @@ from tpusim.study.validation.cases import WORDS, Case, NumberSet
 from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.comparison import ComparedCase, Comparison, ErrorSpread, Validation, by_word, compare
 from tpusim.study.validation.generations import GENERATIONS, generation_sets
+from tpusim.study.validation.operations import MEASURED_STEP_MS
 from tpusim.study.validation.sets import number_sets
 
 SURVEY, FILE = ROOT / "docs" / "validation.md", ROOT / "docs" / "validation_v2.md"
@@ -259,6 +260,18 @@ def readme_rows() -> list[tuple[str, str, str, str]]:
     """Kind, name, cases and mean error of each row of the README's table."""
     pattern = r"^\| .* \| (\w+) \| `([\w ]+)` \| (\d+) \| ([\d.]+) % \|$"
     return re.findall(pattern, (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.long
+def test_the_readme_says_what_a_step_takes_that_anybody_can_type() -> None:
+    """Its time, the measured time, and how far they are apart."""
+    pattern = r"^\| .*: ([\d.]+) ms, measured ([\d.]+) \| measured \| `tpusim (run .*)` \| 1 \| ([\d.]+) % \|$"
+    ((took, measured, command, error),) = re.findall(pattern, (ROOT / "README.md").read_text(), re.MULTILINE)
+    done = CliRunner().invoke(cli.app, [*command.split(), "--json", "-"])
+    assert done.exit_code == 0, done.output
+    milliseconds = json.loads(done.stdout)["total"]["time_us"] / 1000
+    assert float(measured) == MEASURED_STEP_MS
+    assert (took, error) == (f"{milliseconds:.1f}", f"{100 * abs(milliseconds / MEASURED_STEP_MS - 1):.1f}")
 
 
 LATER = ("v4_measured", "v6e_measured", "v7x_measured")
