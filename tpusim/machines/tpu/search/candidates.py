@@ -432,7 +432,9 @@ class Candidates:
     def ready_cycles(self) -> float:
         """Cycles in which the vector unit makes a word of the ifmap ready, as if the whole map were one block."""
         points = prod(patch(self.shape, self.chunk, self.extents)) * self.groups
-        hardware = self.hardware.having("vector_unit", convert_cycles=Fraction(0))
+        hardware = self.hardware
+        if hardware.vector_unit.convert_cycles:
+            hardware = hardware.having("vector_unit", convert_cycles=Fraction(0))
         cycles = sum(preparing(self.cut, self.chunk, self.extents, hardware))
         return float(cycles / points) / len(self.chunk.places)
 
