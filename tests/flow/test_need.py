@@ -89,7 +89,7 @@ def test_the_estimate_is_about_what_a_program_takes(layer: Op, batch: int, chang
     tracemalloc.stop()
     assert timing.cycles
     # Where moves are alike, a Program takes less than the estimate, which knows numbers of steps and no more.
-    assert 0.3 < peak / estimate < 1.2
+    assert 0.4 < peak / estimate < 1.2
 
 
 @pytest.mark.parametrize(("dtype", "least"), [(INTEGERS, 0.5), ("f32", 0.3)])
@@ -122,7 +122,7 @@ def test_a_small_array_says_which_would_do(monkeypatch: pytest.MonkeyPatch) -> N
     """35 x 8457 x 2560 on single PEs: 22 million passes at least."""
     layer = Gemm("fc", m=35, n=2560, k=8457)
     says = refused(monkeypatch, layer, 4e9, changes={"array.size": 1}, check=False)
-    assert "21,649,920 passes need about 43.4 GB of memory, and 4.0 GB are free" in says
+    assert "21,649,920 passes need about 32.5 GB of memory, and 4.0 GB are free" in says
     side = int(says.rpartition("array.size=")[2].removesuffix(" would fit"))
     fits, too_small = (asked(layer, check=False, **{"array.size": size}) for size in (side, side // 2))
     assert need_of(fits).total <= 4e9 < need_of(too_small).total

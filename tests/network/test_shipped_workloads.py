@@ -436,7 +436,7 @@ def test_the_array_alone_is_timed_unless_all_is_asked_for_or_the_machine_fuses(n
     usual, whole = load_workload(name), load_workload(name, ops="all")
     vector = Counter(layer.op for layer in whole.layers if layer.unit == "vector")
     assert vector == VECTOR_LAYERS[name]
-    assert whole.with_ops_of_file("array") == usual
+    assert whole.with_asked(None, "array") == usual
     assert usual.entire == whole
     assert whole.with_ops("array") == replace(usual, entire=None) == load_workload(name, ops="array")
     assert dict(usual.not_timed) == {**dict(whole.not_timed), **vector}

@@ -23,7 +23,7 @@ class Template:
         self._ops = document.data.get("ops", "all")
         self._stored = tuple(document.data.get(key, "computed") for key in (WEIGHTS, CACHES))
         self._whole = workload_of(document, batch, "all", self._reader)
-        self.work = self._whole.with_ops_of_file(self._ops)
+        self.work = self._whole.with_asked(None, self._ops)
         """The workload with the sizes of the file."""
 
     def at(self, sizes: Mapping[str, int]) -> Workload:
@@ -36,7 +36,7 @@ class Template:
                 parts = self._reader.parts(self._reader.read(names, self._wiring.anew()))
                 now = tuple((name, names[name]) for name, _ in self._whole.sizes)
                 found = replace(self._whole, **parts._asdict(), sizes=now)
-                return found.with_stored(*self._stored).with_ops_of_file(self._ops)
+                return found.with_stored(*self._stored).with_asked(None, self._ops)
         except InputError:
             pass
         # What is wrong is told with its line by whoever reads the whole file.

@@ -501,9 +501,13 @@ class Workload:
         timed = self.with_layers(lambda layer: layer.unit == "array")
         return replace(timed, edges=edges, not_timed=tuple(counts.items()))
 
-    def with_ops_of_file(self, ops: str) -> Self:
-        """Return the workload with the `ops` that its file names: `with_ops`, unless the machine fuses."""
-        some = self.with_ops(ops)
+    def with_asked(self, ops: str | None, of_file: str) -> Self:
+        """Return the workload with the `ops` that somebody asks for, else with those of its file, which leave layers
+        out only on machines that do not fuse.
+        """
+        if ops:
+            return self.with_ops(ops)
+        some = self.with_ops(of_file)
         return some if some is self else replace(some, entire=self)
 
 

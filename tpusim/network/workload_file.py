@@ -241,7 +241,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
             raise InputError(problems)
     same = {name: getattr(file, name) for name in _SAME}
     work = narrowed(Workload(batch=batch, **parts._asdict(), **same), document)
-    return work.with_ops(ops) if ops else work.with_ops_of_file(file.ops)
+    return work.with_asked(ops, file.ops)
 
 
 _SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips"

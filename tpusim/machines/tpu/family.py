@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpusim.network.workload import Workload
 
 
-PASS_BYTES, TRANSFER_BYTES = 2000, 2400
+PASS_BYTES, TRANSFER_BYTES = 1500, 2000
 """Bytes of memory for a pass, and for a transfer, with their records in the event engine's log; measured by
 tests/flow/test_need.py.
 """

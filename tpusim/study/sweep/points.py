@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice, product
 from math import prod
@@ -170,10 +170,7 @@ class _Network:
 
     def __init__(self, document: Document, axes: Sequence[Axis], ops: str | None) -> None:
         self._document, self._axes = document, axes
-        of_file = document.data.get("ops", "all")
-        self._of_ops: Callable[[Workload], Workload] = lambda work: (
-            work.with_ops(ops) if ops else work.with_ops_of_file(of_file)
-        )
+        self._ops, self._ops_of_file = ops, document.data.get("ops", "all")
         self._known: dict[tuple[object, ...], Workload] = {}
         self._sizes = tuple(
             (path.removeprefix(SIZES), number)
@@ -208,7 +205,7 @@ class _Network:
                 places = {self._axes[axis].name: axis for _, axis in self._sizes}
                 raise _impossible(error, places, self._sizes, self._axes, values) from None
         if not self._layers:
-            return self._of_ops(self._known[sized])
+            return self._known[sized].with_asked(self._ops, self._ops_of_file)
         # Sizes of layers may follow from those of the layers before them.
         names, wiring = names_in(document, batch), wiring_of(document, batch)
         read = [self._changed(index, values, names, wiring) for index in range(len(document.data["layers"]))]
@@ -216,7 +213,7 @@ class _Network:
         # A value of an axis has no place in the file.
         own = tuple(replace(each, where=None) for each in parts.lowerings)
         found = replace(self._known[sized], **parts._replace(lowerings=own)._asdict())
-        return self._of_ops(narrowed(found, document))
+        return narrowed(found, document).with_asked(self._ops, self._ops_of_file)
 
     def _changed(self, index: int, values: Values, names: Mapping[str, int], wiring: Wiring) -> Read:
         entry, fields = self._document.data["layers"][index], self._layers.get(index, ())
