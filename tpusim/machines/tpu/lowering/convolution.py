@@ -211,15 +211,14 @@ class Convolution(Units):
         plan, hardware, columns = self.plan, self.plan.hardware, self.plan.turns[turn]
         unit, sums = hardware.vector_unit, [plan.chunks[chunk].sums[plan.columns[at].outcome] for at in columns]
         weights = [plan.pass_words[number] for numbers in sums for number in numbers]
-        frame = frame_of(hardware, plan.word_fill, stream_clients(len(plan.passes) > 1), 1, plan.word_cycles)
-        streamed = max(frame.frames(words) * frame.period, hardware.preload_cycles) * len(weights)
+        streamed = Fraction(self._of_a_pass(words) * len(weights), self.policy.arrays)
         added = len(weights) - sum(number in self._first_passes for numbers in sums for number in numbers)
         beside = sum(weights) * unit.convert_weight_cycles
         adding = Fraction(finish_cycles(plan.word_fill, 1, hardware), hardware.array.count)
         beside += added * words * adding * bool(beside)
         first = max(weights, default=0) * unit.convert_weight_cycles
         left = words * len(columns) * (chunk == len(plan.chunks) - 1) * unit.convert_result_cycles
-        return ceil(max(beside - Fraction(streamed, self.policy.arrays), first) + left)
+        return ceil(max(beside - streamed, first) + left)
 
     @property
     def turns(self) -> int:
