@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from tpusim.machines.tpu.program.transfers import (
     Prefetch,
     Spill,
     Transfer,
-    Work,
 )
 
 
@@ -103,73 +103,136 @@ def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str
             yield at, f"reads a {made.tensor.name} that it does not wait for"
 
 
-def _named(step: Step) -> Iterator[tuple[str, int, int]]:
-    """(kind, first, past the last) of the rows, columns and lanes that a step names."""
+# ---- one check a kind of step: the rows, columns and lanes that it names, and its problems as ends of a sentence
+
+Named: TypeAlias = Iterator[tuple[str, int, int]]
+"""(kind, first, past the last) of rows, columns or lanes."""
+
+
+def _named(step: Step) -> Named:
+    """The rows, columns and lanes that a step names."""
     match step:
         case Stream():
             yield "column", 0, step.cols
-            for group in step.reads.groups:
-                yield "row", group.first_lane, group.first_lane + group.lanes
+            yield from _lanes_of("row", step.reads)
         case Preload():
             yield "column", 0, step.cols
             yield "row", 0, step.rows
         case Vector():
             for feed in (*step.operands, step.writes):
-                for group in feed.groups:
-                    yield "lane", group.first_lane, group.first_lane + group.lanes
+                yield from _lanes_of("lane", feed)
         case LaneTransfer() | Keep():
             for part in step.parts:
-                for first in part.first_lanes:
-                    yield "lane", first, first + part.lanes
+                yield from (("lane", first, first + part.lanes) for first in part.first_lanes)
+
+
+def _lanes_of(kind: str, feed: Feed) -> Named:
+    return ((kind, group.first_lane, group.first_lane + group.lanes) for group in feed.groups)
 
 
 def _contradictions(step: Step, hardware: Hardware) -> Iterator[str]:
-    """Problems of a recipe, each as the end of a sentence."""
-    word_elements, element = hardware.vector_memory.word_elements, hardware.vector_memory.element_bytes
-    match step:
-        case Stream():
-            yield from _misfits(step.reads, step.words)
-            if any(group.first_lane >= step.rows for group in step.reads.groups):
-                yield f"feeds rows beyond its {step.rows}"
-            for operation, coefficients in step.finish:
-                if operation not in OPERATIONS or not OPERATIONS[operation].fits(Arity(1, 0, len(coefficients))):
-                    yield f"is to finish results by {operation} with {len(coefficients)} coefficients"
-            banks = hardware.banks
-            if isinstance(step.reads, BankFeed) != (banks > 0):
-                where = "reads from the lanes, and the ifmap is in banks", "reads from banks, and there are none"
-                yield where[not banks]
-            if step.reads.picks:
-                yield "picks elements; only the vector unit does"
-            if banks and step.reads.table:
-                yield "reads banks through pointers, which lead to words of lanes"
-        case Preload():
-            if step.words != -(-step.rows // word_elements):
-                yield f"reads {step.words} words for {step.rows} weights"
-        case Keep():
-            if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
-                yield "keeps words that do not follow one another, or copies"
-        case Transfer():
-            if isinstance(step, Spill) and any(len(part.first_lanes) > 1 for part in step.parts):
-                yield "takes one element from several lanes"
-            if any(len({len(each.coordinates) for each in part.lane}) != 1 for part in step.parts):
-                yield "counts its lanes in two ways"
-            most = hardware.word_bytes // (step.tensor.number_bytes or element)
-            if any(not 0 < part.per_word <= most for part in step.parts):
-                yield f"puts more elements into a word than its {most}"
-            if isinstance(step, Prefetch) and (step.bus, step.to.place.bus) != (HBM.bus, SCRATCH.bus):
-                yield "brings nothing from HBM to the scratch memory"
-            for part in step.parts:
-                if isinstance(part, Part) and part.feed:
-                    # Only spills have addresses of their own, and then for all of their lanes.
-                    if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
-                        yield f"has addresses for other lanes than the {part.lanes} that it spills"
-                    if part.feed.table or part.feed.picks:
-                        yield "spills through pointers; only passes read them"
-                    yield from _misfits(part.feed, part.words)
-            if isinstance(step, BankFill):
-                yield from _misplaced(step, hardware.banks)
-            if isinstance(step, LaneTransfer) and step.work:
-                yield from _unwieldy(step, step.work)
+    """Problems of a recipe: of each kind that it is of."""
+    for kind, problems in _PROBLEMS.items():
+        if isinstance(step, kind):
+            yield from problems(step, hardware)
+
+
+def _of_stream(step: Stream, hardware: Hardware) -> Iterator[str]:
+    yield from _misfits(step.reads, step.words)
+    if any(group.first_lane >= step.rows for group in step.reads.groups):
+        yield f"feeds rows beyond its {step.rows}"
+    for operation, coefficients in step.finish:
+        if operation not in OPERATIONS or not OPERATIONS[operation].fits(Arity(1, 0, len(coefficients))):
+            yield f"is to finish results by {operation} with {len(coefficients)} coefficients"
+    banks = hardware.banks
+    if isinstance(step.reads, BankFeed) != (banks > 0):
+        where = "reads from the lanes, and the ifmap is in banks", "reads from banks, and there are none"
+        yield where[not banks]
+    if step.reads.picks:
+        yield "picks elements; only the vector unit does"
+    if banks and step.reads.table:
+        yield "reads banks through pointers, which lead to words of lanes"
+
+
+def _of_preload(step: Preload, hardware: Hardware) -> Iterator[str]:
+    if step.words != -(-step.rows // hardware.vector_memory.word_elements):
+        yield f"reads {step.words} words for {step.rows} weights"
+
+
+def _of_keep(step: Keep, _: Hardware) -> Iterator[str]:
+    if any(part.feed is not None or len(part.first_lanes) != 1 for part in step.parts):
+        yield "keeps words that do not follow one another, or copies"
+
+
+def _of_transfer(step: Transfer, hardware: Hardware) -> Iterator[str]:
+    if any(len({len(each.coordinates) for each in part.lane}) != 1 for part in step.parts):
+        yield "counts its lanes in two ways"
+    most = hardware.word_bytes // (step.tensor.number_bytes or hardware.vector_memory.element_bytes)
+    if any(not 0 < part.per_word <= most for part in step.parts):
+        yield f"puts more elements into a word than its {most}"
+    for part in step.parts:
+        if isinstance(part, Part) and part.feed:
+            # Only spills have addresses of their own, and then for all of their lanes.
+            if not isinstance(step, Spill) or part.first_lanes != (0,) or not part.feed.fills(part.lanes):
+                yield f"has addresses for other lanes than the {part.lanes} that it spills"
+            if part.feed.table or part.feed.picks:
+                yield "spills through pointers; only passes read them"
+            yield from _misfits(part.feed, part.words)
+
+
+def _of_spill(step: Spill, _: Hardware) -> Iterator[str]:
+    if any(len(part.first_lanes) > 1 for part in step.parts):
+        yield "takes one element from several lanes"
+
+
+def _of_prefetch(step: Prefetch, _: Hardware) -> Iterator[str]:
+    if (step.bus, step.to.place.bus) != (HBM.bus, SCRATCH.bus):
+        yield "brings nothing from HBM to the scratch memory"
+
+
+def _of_lane_transfer(step: LaneTransfer, _: Hardware) -> Iterator[str]:
+    """Problems of the work on a transfer's words."""
+    if (work := step.work) is None:
+        return
+    every = [(each.operation, each.counts) for each in work.chain]
+    for operation, counts in (*every, *((each, work.tally_arity(each)) for each in work.tallies)):
+        if operation not in OPERATIONS or not OPERATIONS[operation].fits(counts):
+            yield f"works on words by {operation} of {counts.operands} operands and {counts.scalars} numbers"
+    wanted = work.maps + work.numbers + len(work.tallies)
+    if {len(words) for words in work.words} != {wanted} or not len(work.words) == len(work.begins) == len(step.parts):
+        yield f"names other words beside its parts than the {wanted} of each"
+    if any(work.turns) and (len(work.around) != len(step.parts) or min(work.around) < 1):
+        yield "does not say after how many words those that are met in turn come again"
+    if work.tallies.count(PRODUCTS) > work.maps:
+        yield "tallies products with a map that it does not have"
+    if work.tallies and not isinstance(step, Spill):
+        yield "tallies words that come; only those that go are tallied"
+    if any(part.feed for part in step.parts):
+        yield "works on words that do not follow one another"
+
+
+def _of_bank_fill(step: BankFill, hardware: Hardware) -> Iterator[str]:
+    """Problems of a fill of banks: banks that the machine lacks, and offsets that do not match the words."""
+    if step.banks != hardware.banks:
+        yield f"fills {step.banks} banks, and there are {hardware.banks}"
+    for part in step.parts:
+        held = prod(len(each.coordinates) for each in part.items[len(part.offsets) - 1 :])
+        counts = (len(part.lane[0].coordinates), *(len(each.coordinates) for each in part.items))
+        if held != part.per_word or any(len(each) != count for each, count in zip(part.offsets, counts, strict=False)):
+            yield "has offsets for other words than it fills"
+
+
+_PROBLEMS: dict[type[Step], Callable[[Any, Hardware], Iterator[str]]] = {
+    Stream: _of_stream,
+    Preload: _of_preload,
+    Keep: _of_keep,
+    Spill: _of_spill,
+    Transfer: _of_transfer,
+    Prefetch: _of_prefetch,
+    BankFill: _of_bank_fill,
+    LaneTransfer: _of_lane_transfer,
+}
+"""Problems of a step of each kind, in the order in which they are told."""
 
 
 def _crowded(program: Program, hardware: Hardware) -> Iterator[str]:
@@ -238,36 +301,6 @@ def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str
                     yield f"picks by several tables, or {table.elements} of {elements} elements"
                 if not (0 <= operand < table.operands and 0 <= which < table.together):
                     yield f"picks by pointer {which} of operand {operand}, which its table does not have"
-
-
-def _unwieldy(step: LaneTransfer, work: Work) -> Iterator[str]:
-    """Problems of the work on a transfer's words."""
-    every = [(each.operation, each.counts) for each in work.chain]
-    for operation, counts in (*every, *((each, work.tally_arity(each)) for each in work.tallies)):
-        if operation not in OPERATIONS or not OPERATIONS[operation].fits(counts):
-            yield f"works on words by {operation} of {counts.operands} operands and {counts.scalars} numbers"
-    wanted = work.maps + work.numbers + len(work.tallies)
-    if {len(words) for words in work.words} != {wanted} or not len(work.words) == len(work.begins) == len(step.parts):
-        yield f"names other words beside its parts than the {wanted} of each"
-    if any(work.turns) and (len(work.around) != len(step.parts) or min(work.around) < 1):
-        yield "does not say after how many words those that are met in turn come again"
-    if work.tallies.count(PRODUCTS) > work.maps:
-        yield "tallies products with a map that it does not have"
-    if work.tallies and not isinstance(step, Spill):
-        yield "tallies words that come; only those that go are tallied"
-    if any(part.feed for part in step.parts):
-        yield "works on words that do not follow one another"
-
-
-def _misplaced(step: BankFill, banks: int) -> Iterator[str]:
-    """Problems of a fill of banks: banks that the machine lacks, and offsets that do not match the words."""
-    if step.banks != banks:
-        yield f"fills {step.banks} banks, and there are {banks}"
-    for part in step.parts:
-        held = prod(len(each.coordinates) for each in part.items[len(part.offsets) - 1 :])
-        counts = (len(part.lane[0].coordinates), *(len(each.coordinates) for each in part.items))
-        if held != part.per_word or any(len(each) != count for each, count in zip(part.offsets, counts, strict=False)):
-            yield "has offsets for other words than it fills"
 
 
 def _misfits(reads: Feed, words: int) -> Iterator[str]:
