@@ -14,7 +14,7 @@ from tpusim.base.imports import Registry
 if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
-    from tpusim.machines.tpu.program.program import ExplainedProgram, Program, StepCounts
+    from tpusim.machines.tpu.program.program import ExplainedProgram, StepCounts
     from tpusim.network.ops.op import Op
 
 
@@ -84,55 +84,71 @@ def drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Seque
 
 
 def _drafts_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Sequence[Draft]:
+    """Drafts of the op itself, each then with what is fused to it, stored as the machine says, and told as a whole."""
+    with _named(layer):
+        found = LOWERINGS[lowering]
+        by = _suited(layer, batch, found)
+        drafts = [_stored(each, layer, hardware) for each in _with_fused(layer, batch, hardware, found)]
+        if not (names := by.unused(hardware)):
+            return drafts
+        return [each.telling("unused", f"of mapping, by {by.name}: {', '.join(names)}") for each in drafts]
+
+
+def _suited(layer: Op, batch: int, found: Lowering) -> Lowering:
+    """The lowering itself, or the one that it leaves such layers to. Raises UnsuitableError if it takes none."""
     # Imported here, because help pages need none of it.
-    from tpusim.machines.tpu.cut.traffic import laid_out
+    from tpusim.machines.tpu.lowering.on_the_way import on_the_way
+
+    if layer.unit == found.unit and not found.takes(layer):
+        own = meant(layer, USUAL)
+        raise UnsuitableError(f"{layer.op} is lowered by {own}, not by {found.name}; name that, or none")
+    by = found.left.to if found.left and found.leaves(layer, batch) else found
+    if on_the_way(layer) and "way" not in by.carries:
+        says = f"{found.name} works on nothing on its way"
+        raise UnsuitableError(f"{says}; name another lowering, or leave it out of the fusion")
+    return by
+
+
+def _with_fused(layer: Op, batch: int, hardware: Hardware, found: Lowering) -> Sequence[Draft]:
+    """Drafts with the ops that are fused to the layer.
+
+    Blocks are chosen without the words that stand beside them for work on the way. So where these are too many, blocks
+    are chosen again with less room.
+    """
     from tpusim.machines.tpu.lowering.on_the_way import beyond, no_room, on_the_way, slowed, worked
     from tpusim.machines.tpu.lowering.riding import riding, spared
     from tpusim.network.ops.fused import Fused
 
-    found = LOWERINGS[lowering]
+    def fused(draft: Draft) -> Draft:
+        if not isinstance(layer, Fused):
+            return draft
+        arranged = hardware.arranged(draft.arrangement) if draft.arrangement else hardware
+        return worked(riding(draft, layer, arranged), layer, batch, arranged)
 
-    def whole(draft: Draft) -> Draft:
-        rides = draft
-        if isinstance(layer, Fused):
-            own = draft.arrangement
-            arranged = hardware.arranged(own) if own else hardware
-            rides = worked(riding(draft, layer, arranged), layer, batch, arranged)
+    room, more, held = slowed(layer, batch, spared(layer, batch, hardware)), 0, hardware.capacity_words
+    while True:
+        try:
+            drafts = [fused(each) for each in found.drafts(layer, batch, room)]
+        except CapacityError:
+            if not more:
+                raise
+            raise no_room(more, hardware) from None
+        over = max(beyond(each, hardware) for each in drafts) if on_the_way(layer) else 0
+        if not over:
+            return drafts
+        more += over
+        # What stands beside blocks shrinks with them.
+        left = room.vector_memory.capacity_bytes * held // (held + over)
+        room = room.having("vector_memory", capacity_bytes=left)
 
-        def finish(program: Program) -> ExplainedProgram:
-            program, told = laid_out(rides.finish(program), hardware)
-            by = found.left.to if found.left and found.leaves(layer, batch) else found
-            if names := by.unused(hardware):
-                words = f"of mapping, by {by.name}: {', '.join(names)}"
-                told = replace(told, aspects={**told.aspects, "unused": words})
-            return program, told
 
-        return replace(rides, finish=finish, around=partial(_named, layer))
+def _stored(draft: Draft, layer: Op, hardware: Hardware) -> Draft:
+    """The draft with its tensors laid out in HBM as the machine says; errors name the layer."""
+    from tpusim.machines.tpu.cut.traffic import laid_out
 
-    with _named(layer):
-        if layer.unit == found.unit and not found.takes(layer):
-            own = meant(layer, USUAL)
-            raise UnsuitableError(f"{layer.op} is lowered by {own}, not by {lowering}; name that, or none")
-        by = found.left.to if found.left and found.leaves(layer, batch) else found
-        if on_the_way(layer) and "way" not in by.carries:
-            says = f"{found.name} works on nothing on its way"
-            raise UnsuitableError(f"{says}; name another lowering, or leave it out of the fusion")
-        room, more = slowed(layer, batch, spared(layer, batch, hardware)), 0
-        while True:
-            try:
-                drafts = [whole(each) for each in found.drafts(layer, batch, room)]
-            except CapacityError:
-                if not more:
-                    raise
-                raise no_room(more, hardware) from None
-            # Blocks are chosen without what stands beside them, so they are chosen again with less room.
-            over = max(beyond(each, hardware) for each in drafts) if on_the_way(layer) else 0
-            if not over:
-                return drafts
-            more, held = more + over, hardware.capacity_words
-            # What stands beside blocks shrinks with them.
-            left = room.vector_memory.capacity_bytes * held // (held + over)
-            room = room.having("vector_memory", capacity_bytes=left)
+    return replace(
+        draft, finish=lambda program: laid_out(draft.finish(program), hardware), around=partial(_named, layer)
+    )
 
 
 def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> ExplainedProgram:
