@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
@@ -66,50 +66,76 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     keeps of them. Not counted is what a lowering writes on the way, such as a lowered matrix.
     """
     tile, batch, known = tile or family_of(machine).tile(machine), workload.batch, workload.sources()
-    bits = 8 * machine.element_bytes
-    made = {layer.name: tile.bytes(layer.shapes(batch)[OFMAP], bits) for layer in workload.layers}
+    made = {layer.name: tile.bytes(layer.shapes(batch)[OFMAP], 8 * machine.element_bytes) for layer in workload.layers}
     updates = {name for name, phase in workload.phases if phase == UPDATE}
     made |= dict.fromkeys(updates, 0)
-    trained = {name for each in updates for source in known[each] for name in source.names if name not in made}
     place = {name: at for at, name in enumerate(made)}
-    read = {name for sources in known.values() for source in sources for name in source.names}
-    weights, inputs, passing = 0, dict[tuple[str, ...], int](), [0] * len(made)
-    values: dict[tuple[str, ...], tuple[int, int]] = {}
-    caches: dict[tuple[str, ...], int] = {}
-    ahead = INPUT
+    reads = [*_reads(workload, machine, tile, place)]
+    outputs = made.keys() - {name for sources in known.values() for source in sources for name in source.names}
+    outputs -= {ahead.name for ahead, layer in pairwise(workload.layers) if layer.name not in known}
+    lasts = {each.names: each.at for each in reads if each.of == "value"}
+    values = {names: (size, lasts[names]) for names, size in _largest(reads, "value").items()}
+    passing = [0] * len(made)
+    for each in reads:
+        passing[each.at] += each.size * (each.of == "passing")
+    there = [
+        held + passing[at] + (0 if name in outputs else made[name])
+        for (name, at), held in zip(place.items(), _between(values, made, place), strict=True)
+    ]
+    most = max(there)
+    # What updates replace stays, as weights do.
+    trained = {name for each in updates for source in known[each] for name in source.names if name not in made}
+    inputs = _largest(reads, "input")
+    kept = sum(size for names, size in inputs.items() if {*names} <= trained)
+    weights = kept + sum(each.size for each in reads if each.of == "weights")
+    ends = sum(inputs.values()) - kept + sum(map(made.__getitem__, outputs))
+    return HbmNeed(weights, ends, most, [*made][there.index(most)], sum(_largest(reads, "cache").values()))
+
+
+class _Read(NamedTuple):
+    """The tensor that the layer `at` a place reads: what it is `of`, the names that it comes from, and its bytes.
+
+    A value comes from its makers, in order. What is passing comes from outside, for the one layer alone.
+    """
+
+    of: Literal["cache", "value", "input", "passing", "weights"]
+    at: int
+    names: tuple[str, ...]
+    size: int
+
+
+def _reads(workload: Workload, machine: Machine, tile: Tile, place: Mapping[str, int]) -> Iterator[_Read]:
+    """Every tensor that every layer reads."""
+    batch, known, ahead = workload.batch, workload.sources(), INPUT
     for at, layer in enumerate(workload.layers):
         first, *others = layer.reads(batch)
-        if layer.name not in known:
-            read.add(ahead)
         told = dict(zip((first, *others), known.get(layer.name, (Source((ahead,)),)), strict=False))
         for tensor, shape in {**layer.sources(batch), **layer.reads(batch)}.items():
             names = told[tensor].names if tensor in told else ()
             makers = tuple(sorted({name for name in names if name in place}, key=place.__getitem__))
-            size = tile.bytes(shape, bits)
+            size = tile.bytes(shape, 8 * machine.element_bytes)
             # Blocks of queries read parts of one cache, which is there as a whole.
-            if tensor in told and told[tensor].cache:
-                elements = told[tensor].cache
+            if tensor in told and (elements := told[tensor].cache):
                 # Heads and tokens of a cache fill tiles whichever way round pads least: its vectors lie side by side.
-                caches[names] = tile.bytes((elements, 1, 1, 1), _stored_bits(layer, tensor, machine))
+                yield _Read("cache", at, names, tile.bytes((elements, 1, 1, 1), _stored_bits(layer, tensor, machine)))
             elif makers:
-                values[makers] = max(size, values.get(makers, (0, 0))[0]), at
+                yield _Read("value", at, makers, size)
             elif names and not any(name in known for name in names):
-                inputs[names] = max(size, inputs.get(names, 0))
+                yield _Read("input", at, names, size)
             elif names or (layer.name not in known and tensor in others and tensor != FILTER):
-                passing[at] += size
+                yield _Read("passing", at, names, size)
             else:
-                weights += tile.bytes(shape, _stored_bits(layer, tensor, machine))
+                yield _Read("weights", at, names, tile.bytes(shape, _stored_bits(layer, tensor, machine)))
         ahead = layer.name
-    outputs = {name for name in made if name not in read}
-    between = _between(values, made, place)
-    there = [
-        held + passing[at] + (0 if name in outputs else made[name])
-        for (name, at), held in zip(place.items(), between, strict=True)
-    ]
-    most = max(there)
-    kept = {names: size for names, size in inputs.items() if {*names} <= trained}
-    ends = sum(inputs.values()) - sum(kept.values()) + sum(map(made.__getitem__, outputs))
-    return HbmNeed(weights + sum(kept.values()), ends, most, [*made][there.index(most)], sum(caches.values()))
+
+
+def _largest(reads: Sequence[_Read], of: str) -> dict[tuple[str, ...], int]:
+    """Bytes of values, inputs or caches, by their names: the most that any layer reads of them."""
+    found: dict[tuple[str, ...], int] = {}
+    for each in reads:
+        if each.of == of:
+            found[each.names] = max(each.size, found.get(each.names, 0))
+    return found
 
 
 def _stored_bits(layer: Op, tensor: str, machine: Machine) -> int:
