@@ -476,42 +476,17 @@ class Schedule:
 
     def _work(self, at: int, unit: Unit) -> None:
         """Write the acts of a unit; waits of its body and its new tenancies go to the first act."""
-        policy, mine, gap = self.policy, self.tenancies[at], self.gaps[at]
-        # A new body is a new turn of the loop, which costs cycles and may have to wait for the end of the one before.
-        begins = unit.body is not None and unit.body != self._body
-        self._body = unit.body if unit.body is not None else self._body
-        ahead = unit.ahead if begins else 0
-        delay = policy.turn + unit.idle + ahead if begins else 0
-        last = tuple(self._computed.values())
-        drained = last if begins and policy.drains else ()
-        serial = last if policy.serial else ()
-        whole: tuple[int, ...] = ()
+        mine = self.tenancies[at]
         slots, names = self._slots([each.base for each in mine])
         kind = self._kind(unit, names)
-        array = max(unit.array, 0)
-        if policy.arrays > 1 and unit.array < 0:
-            array = next((mine[act.sums].number for act, _ in kind.acts if isinstance(act, Pass)), 0) % policy.arrays
-        for each in mine:
-            if each.area.ready and (begins if policy.pipelined else each.first == gap):
-                wait = each.area.ready(each.key)
-                delay += wait
-                each.begun = (len(self.rows), array) if wait or ahead else None
-            elif each.begun and each.begun[1] != array:
-                drained = *drained, each.begun[0]
-        if begins and policy.whole:
-            # Units without a gap of their own begin with the first of them.
-            behind = takewhile(lambda other: self.gaps[other] == gap, range(at, len(self.units)))
-            held = (each for other in behind for each in self.tenancies[other] if not each.area.late)
-            whole = tuple(sorted({step for each in held for step in each.there.values()}))
-        # All arrays are through with words of one kind before any of them begins with others.
-        changes = unit.passes > 0 and unit.fill != self._fill
-        self._fill = unit.fill if changes else self._fill
-        if changes or (begins and policy.pipelined):
-            self._held = (*(last if changes else drained), *(whole if policy.pipelined else ()))
-            self._started.clear()
-        if unit.passes and array not in self._started:
-            drained = (*drained, *self._held)
-            self._started.add(array)
+        array = self._array_of(unit, kind, mine)
+        # A new body is a new turn of the loop, which costs cycles and may have to wait for the end of the one before.
+        begins = unit.body is not None and unit.body != self._body
+        if begins:
+            self._body = unit.body
+        delay, drained = self._readied(at, unit, array, begins)
+        drained, whole = self._barriers(at, unit, array, begins, drained)
+        serial = tuple(self._computed.values()) if self.policy.serial else ()
         steady = None if serial else kind.steady
         for act, recipes in kind.acts[: len(kind.acts) - steady.passes] if steady else kind.acts:
             if isinstance(act, Pass):
@@ -522,6 +497,53 @@ class Schedule:
             delay = 0
         if steady:
             self._go_on(steady, mine, slots, array)
+
+    def _array_of(self, unit: Unit, kind: _Kind, mine: list[Tenancy]) -> int:
+        """The array of a unit: its own, or that whose turn it is to take the sums of its first pass."""
+        if unit.array >= 0 or self.policy.arrays == 1:
+            return max(unit.array, 0)
+        return next((mine[act.sums].number for act, _ in kind.acts if isinstance(act, Pass)), 0) % self.policy.arrays
+
+    def _readied(self, at: int, unit: Unit, array: int, begins: bool) -> tuple[int, tuple[int, ...]]:
+        """Cycles ahead of a unit: of a turn of the loop, and to make words ready that it is the first to use; and the
+        steps of other arrays that have had its words made ready.
+        """
+        policy, gap, ahead = self.policy, self.gaps[at], unit.ahead if begins else 0
+        delay, steps = policy.turn + unit.idle + ahead if begins else 0, tuple[int, ...]()
+        for each in self.tenancies[at]:
+            if each.area.ready and (begins if policy.pipelined else each.first == gap):
+                wait = each.area.ready(each.key)
+                delay += wait
+                each.begun = (len(self.rows), array) if wait or ahead else None
+            elif each.begun and each.begun[1] != array:
+                steps = *steps, each.begun[0]
+        return delay, steps
+
+    def _barriers(
+        self, at: int, unit: Unit, array: int, begins: bool, readied: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Steps that the first preload of a unit waits for, beside those that made its words ready; and all loads that
+        its first stream waits for where a body waits for the `whole`.
+        """
+        policy, last, whole = self.policy, tuple(self._computed.values()), tuple[int, ...]()
+        drained = (*last, *readied) if begins and policy.drains else readied
+        if begins and policy.whole:
+            # Units without a gap of their own begin with the first of them.
+            gap = self.gaps[at]
+            behind = takewhile(lambda other: self.gaps[other] == gap, range(at, len(self.units)))
+            held = (each for other in behind for each in self.tenancies[other] if not each.area.late)
+            whole = tuple(sorted({step for each in held for step in each.there.values()}))
+        # All arrays are through with words of one kind before any of them begins with others.
+        changes = unit.passes > 0 and unit.fill != self._fill
+        if changes:
+            self._fill = unit.fill
+        if changes or (begins and policy.pipelined):
+            self._held = (*(last if changes else drained), *(whole if policy.pipelined else ()))
+            self._started.clear()
+        if unit.passes and array not in self._started:
+            drained = (*drained, *self._held)
+            self._started.add(array)
+        return drained, whole
 
     def _kind(self, unit: Unit, names: Sequence[int]) -> _Kind:
         """The acts of a unit, with the numbers of their recipes: those of the first unit that is like it."""
