@@ -123,7 +123,7 @@ def test_maps_come_once_and_elements_of_words_meet_once() -> None:
     program, _ = lowering.VECTOR_CHANNELS.lower(PRODUCTS, 9, SMALL.with_overrides(["hbm.burst=4 B"]))
     assert program.word_fill == 3
     assert sum(step.hbm_bytes for step in fills(program, "ifmap")) == 12 * 7 * 5 * 9 * 4
-    assert [step.tensor.name for step in spills(program)] == ["on_the_way"] * 2 + ["ofmap"] * 2
+    assert [step.tensor.name for step in spills(program)] == ["exchanged"] * 2 + ["ofmap"] * 2
     alone, _ = lowering.VECTOR_CHANNELS.lower(PRODUCTS, 7, SMALL)
     assert (alone.word_fill, [step.tensor.name for step in spills(alone)]) == (1, ["ofmap"] * 2)
 
@@ -141,7 +141,7 @@ def test_few_channels_have_several_lanes_each() -> None:
     assert told.aspects["folds"] == "1 portion of at most 8 channels, one a lane, in 2 shares of 4 rows"
     assert {step.lanes for step in program.vectors} == {6, 3}
     assert check_layer(layer, 4, program, SMALL, seed=0).mismatched == 0
-    for name in ("ifmap", "about", "on_the_way"):
+    for name in ("ifmap", "about", "exchanged"):
         corrupted = change(program, Fill, lambda fill: edit_part(fill, of_next_lanes), of=name)
         assert check_layer(layer, 4, corrupted, SMALL, seed=0).mismatched > 0
     alone, _ = lowering.VECTOR_CHANNELS.lower(replace(layer, height=7), 4, SMALL)
@@ -167,7 +167,7 @@ def test_images_are_in_lanes_where_these_are_padded_less(layer: ChannelSum) -> N
     assert program.word_fill == (4 if layer.channels == 12 else 3)
     assert "an image a lane" in told.aspects["folds"]
     assert_agreement(layer, 16, TURNED, LOWERING)
-    corrupted = change(program, Fill, lambda fill: edit_part(fill, of_next_lanes), of="on_the_way")
+    corrupted = change(program, Fill, lambda fill: edit_part(fill, of_next_lanes), of="exchanged")
     assert check_layer(layer, 16, corrupted, TURNED, seed=0).mismatched > 0
     usual, _ = lowering.VECTOR_CHANNELS.lower(layer, 16, TURNED.with_overrides(["mapping.layout=plain"]))
     came, padded = (sum(step.hbm_bytes for step in fills(each, "ifmap")) for each in (program, usual))

@@ -318,7 +318,7 @@ def test_few_long_rows_are_shared_by_lanes() -> None:
         layer = Softmax("s", channels, 8)
         program, told = lowering.VECTOR_ROWS.lower(layer, 1, wide)
         assert told.aspects["folds"] == f"rows in {share}, which meet by way of HBM"
-        assert {step.tensor.name for step in spills(program)} == {"on_the_way_0", "on_the_way_1", "ofmap"}
+        assert {step.tensor.name for step in spills(program)} == {"exchanged_0", "exchanged_1", "ofmap"}
         assert program.words < 100
         swapped = change(program, Spill, lambda s: edit_part(s, lambda part: part._replace(base=part.base + 1)), 1)
         assert check_layer(layer, 1, swapped, wide, seed=0).mismatched > 0

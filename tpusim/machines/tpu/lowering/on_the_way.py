@@ -49,7 +49,7 @@ BEHIND, MAPS, TALLIED, GATHERED, TOTALS = "behind", "maps_behind", "tallied", "g
 """Areas beside those of the layer itself: for the numbers that ops behind read, for their second maps, and for sums.
 Ops ahead have areas for their numbers, too.
 """
-ON_THE_WAY = "tallies_on_the_way"
+EXCHANGED = "exchanged_tallies"
 _KINDS = {"sum": "add", "squares": "squares_more", "products": PRODUCTS}
 _IN_TURN = {"scale_shift": ("mul", "add")}
 """Operations with a number for each element, by the operation with a number for each lane; others keep the name."""
@@ -116,7 +116,7 @@ class WorkedUnits(Units):
         if self._tallies:
             channels, fill = ofmap.shape[0], self.word_fill
             lanes = sum(place.lanes for place in self._going)
-            self._stage = Tensor(ON_THE_WAY, (lanes, len(self._tallies), 1, fill), on_the_way=True)
+            self._stage = Tensor(EXCHANGED, (lanes, len(self._tallies), 1, fill), exchanged=True)
             self._totals = Tensor(TALLIES, (channels, len(self._tallies), 1, 1))
             self.tensors = *self.tensors, self._stage, self._totals
             self.intermediates += self._stage.size

@@ -33,7 +33,7 @@ from tpusim.result.records import Blocking
 
 ENOUGH_PIECES = 16
 """Pieces of a layer that are enough for loads to hide work: but for the last one, a sixteenth of it."""
-ON_THE_WAY = "on_the_way"
+EXCHANGED = "exchanged"
 """Name of the tensor by which the elements of words change places."""
 MOST_TOGETHER = 64
 """Most portions of channels whose elements change places together."""
@@ -101,7 +101,7 @@ class ChannelUnits(scheduled.Units):
         self.rounds = portions(len(self.ends), MOST_TOGETHER)
         self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
         if self.sums > 1:
-            self.named[ON_THE_WAY] = Tensor(ON_THE_WAY, (channels, len(self.kinds), 1, self.sums), on_the_way=True)
+            self.named[EXCHANGED] = Tensor(EXCHANGED, (channels, len(self.kinds), 1, self.sums), exchanged=True)
             self.intermediates = channels * len(self.kinds) * self.sums
         self.tensors = (*self.named.values(),)
         fits = [*fitting(self._sizes(), lambda size: self._words(prod(size)), hardware)]
@@ -252,7 +252,7 @@ class ChannelUnits(scheduled.Units):
         def moves(base: int) -> Iterator[scheduled.Moves]:
             for u in part:
                 lane, items = (Along(CHANNEL, self.ends[u]),), (*self._of_kinds, Along(IMAGE, range(self.sums)))
-                yield self._numbers(ON_THE_WAY, self.ends[u], Part(base + self._apart(u), (0,), lane, items, 1))
+                yield self._numbers(EXCHANGED, self.ends[u], Part(base + self._apart(u), (0,), lane, items, 1))
 
         channels = self._of_ends(part)
         made = (u for u, each in enumerate(self.portions) if each.start < channels.stop and channels.start < each.stop)
@@ -351,7 +351,7 @@ class ChannelUnits(scheduled.Units):
         portion, fill = self.portions[unit.about.portion], self.word_fill
         lane = self._lane(portion, IMAGE, fill)
         items = Along(CHANNEL, portion) if self.images else Along(IMAGE, range(fill))
-        return self._numbers(ON_THE_WAY, portion, Part(base, (0,), lane, (*self._of_kinds, items), fill))
+        return self._numbers(EXCHANGED, portion, Part(base, (0,), lane, (*self._of_kinds, items), fill))
 
 
 def _divisor(size: int, most: int) -> int:

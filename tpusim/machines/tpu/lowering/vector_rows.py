@@ -103,7 +103,7 @@ class RowPieces(NamedTuple):
     shared: int
 
 
-ON_THE_WAY = "on_the_way"
+EXCHANGED = "exchanged"
 """Name of the tensors by which lanes exchange numbers through HBM, one for each stage."""
 
 
@@ -327,9 +327,9 @@ class RowUnits(Units):
         self._beside = Along(IMAGE, range(fill))
         self.named = {name: self._tensor(name, shape) for name, shape in shapes.items()}
         if self.shares > 1:
-            joining = (f"{ON_THE_WAY}_{number}" for number, stage in enumerate(self.stages) if stage.joins)
+            joining = (f"{EXCHANGED}_{number}" for number, stage in enumerate(self.stages) if stage.joins)
             shape = self.shares, 1, 1, self.rows
-            self.named |= {name: Tensor(name, shape, on_the_way=True) for name in joining}
+            self.named |= {name: Tensor(name, shape, exchanged=True) for name in joining}
             self.intermediates = self.shares * self.rows * len(self.stages)
         self.tensors = (*self.named.values(),)
         self.pieces, self.words = self._fitting()
@@ -525,7 +525,7 @@ class RowUnits(Units):
         rows, shares = self.blocks[key[0]], range(self.shares)
         starts = rows[:: self.word_fill]
         lane, items = (Along(IMAGE, starts),), (Along(CHANNEL, shares), self._beside)
-        copies, name = tuple(share * len(starts) for share in shares), f"{ON_THE_WAY}_{key[1]}"
+        copies, name = tuple(share * len(starts) for share in shares), f"{EXCHANGED}_{key[1]}"
 
         def moves(base: int) -> Iterator[Moves]:
             yield self._moves(name, base, lane, items, self._of_shares(rows), copies)
@@ -654,7 +654,7 @@ class RowUnits(Units):
         of, rows = unit.about, self.blocks[unit.about.rows]
         if unit.makes is not None:
             word, lane = base + of.stage - self.given, self._lane(rows, range(self.shares))
-            return self._moves(f"{ON_THE_WAY}_{of.stage}", word, lane, (self._beside,), self._of_shares(rows))
+            return self._moves(f"{EXCHANGED}_{of.stage}", word, lane, (self._beside,), self._of_shares(rows))
         channels = range(1) if of.piece < 0 else self.parts[of.piece]
         return self._held(OFMAP, rows, channels, 1 if self.reduces else self.shares, base)
 

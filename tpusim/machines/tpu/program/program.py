@@ -308,7 +308,7 @@ class Program:
     @cached_property
     def checked(self) -> frozenset[str]:
         """Names of the written tensors whose values an oracle knows."""
-        return frozenset(name for name in self.written if not self.tensor(name).on_the_way)
+        return frozenset(name for name in self.written if not self.tensor(name).exchanged)
 
     @cached_property
     def intermediates(self) -> frozenset[str]:

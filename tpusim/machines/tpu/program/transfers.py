@@ -79,7 +79,7 @@ class Tensor:
         padded: shape in HBM with padding, if it has any; the elements come first along each axis.
         scale: factor by which numbers are larger on chip than in HBM; spills divide by it. It keeps fractions out of
             the values that are checked, and costs nothing.
-        on_the_way: whether values are only a stage on the way to others, so that no oracle knows them.
+        exchanged: whether its numbers only change places, lane to lane by way of HBM, so that no oracle knows them.
         lost: largest distance on chip from a whole number, for values that are whole except for rounding errors.
         layer: layer of the tensor, in a Program of several layers; its name begins with the layer's.
         place: where it lies; the layout is that of HBM wherever that is.
@@ -94,7 +94,7 @@ class Tensor:
     padded: tuple[int, ...] | None = None
     scale: int = 1
     lost: float = 0.0
-    on_the_way: bool = False
+    exchanged: bool = False
     layer: str = ""
     place: Place = HBM
 

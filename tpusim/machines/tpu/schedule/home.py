@@ -127,7 +127,7 @@ class Home:
 def home_of(units: Units) -> Home | None:
     """A home for the outcome of units that spill all of it, once; None where its words are cut in another way."""
     tensor = next(each for each in units.tensors if each.name == OFMAP)
-    if tensor.scale != 1 or tensor.lost or tensor.number_bytes or tensor.on_the_way:
+    if tensor.scale != 1 or tensor.lost or tensor.number_bytes or tensor.exchanged:
         return None
     left = (units.spill(each, 0) for each in units.units() if each.leaves >= 0)
     found = [held_by(part, tensor.shape) for moves in left if moves.tensor.name == OFMAP for part in moves.parts]
