@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.engines import agreed_timing
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -136,6 +137,7 @@ def with_capacity(hardware: Hardware, capacity_bytes: int) -> Hardware:
     return hardware.model_copy(update={"vector_memory": memory})
 
 
+@rule("T9")
 @pytest.mark.parametrize("arrays", [(1, "shared"), pytest.param((2, "shared"), marks=pytest.mark.long), (2, "own")])
 @pytest.mark.parametrize("name", ["channel_first", "explicit", "channel_last", "indirect"])
 def test_the_last_words_of_pixels_have_a_frame_of_their_own(name: str, arrays: tuple[int, str]) -> None:
@@ -258,6 +260,7 @@ class Clock:
     def timing(self, program: Program, hardware: Hardware) -> Timing:
         raise NotImplementedError
 
+    @rule("T138")
     @settings(max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
     def test_accounts_and_bounds(self, layer: Layer, batch: int, hardware: Hardware) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.engines import agreed_timing
+from tests.rules import rule
 from tests.strategies import cases, machine
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
@@ -216,6 +217,7 @@ def gathered(case: Case) -> Values:
     return np.asarray(total, np.float32)
 
 
+@rule("T56", "T58")
 @thorough
 @given(case=cases())
 def test_conflicts_cost_what_anybody_counts(case: Case) -> None:
@@ -261,6 +263,7 @@ def by_hand(rows: Any = ASKED, part: BankPart | None = None) -> tuple[Program, H
     return Program((ifmap, filter_, ofmap), buffers, steps, 2, (Buffer("ifmap", 0, 8, 1),)), hardware
 
 
+@rule("T59")
 @pytest.mark.parametrize(("banks", "writing"), [(1, 8), (2, 4), (4, 2), (16, 1)])
 def test_words_for_banks_are_unpacked_by_the_vector_unit_of_the_lanes(banks: int, writing: int) -> None:
     """Eight words, four lanes: two at a time, six cycles each, whatever the number of banks."""
@@ -270,6 +273,7 @@ def test_words_for_banks_are_unpacked_by_the_vector_unit_of_the_lanes(banks: int
     assert fill.conversion_cycles(machine(4, 4, organization="banked", banks=banks, unpack_cycles=6)) == 2 * 6
 
 
+@rule("T56", "T57")
 def test_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 4."""
     log = event.logged(*by_hand())

@@ -16,6 +16,7 @@ from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
 from tests.agreement.test_own_weights import dealt
+from tests.rules import rule
 from tests.strategies import DICE, among, cases, conv, machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
@@ -37,6 +38,7 @@ MOST_CYCLES = 1_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
 
 
+@rule("T145")
 @settings(max_examples=cases(0.24), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=chains())
 def test_random_chains(chain: Chain) -> None:
@@ -122,6 +124,7 @@ def three(reading: bool = True) -> Program:
     return linked(placed(layers, TIGHT), TIGHT)
 
 
+@rule("T142")
 def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -> None:
     """Words of six images, then of five, in each of two layers: weights of the second wait for the first's passes."""
     hardware = machine(word_elements=8, capacity_words=1024, alus=64)
@@ -173,12 +176,14 @@ def agreed_shares(chain: Chain) -> Timing:
     return timing
 
 
+@rule("T142")
 @settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=arrays_that_stand_still())
 def test_an_array_may_begin_a_layer_while_another_ends_the_one_ahead(chain: Chain) -> None:
     agreed_shares(chain)
 
 
+@rule("T145")
 def test_a_frame_that_outlasts_its_words_is_shared_out_in_time() -> None:
     """The third layer streams on the first array while the second goes on in the other; both end with cycle 63."""
     hardware = machine(
@@ -203,6 +208,7 @@ def without(program: Program, kind: type[Step]) -> Program:
     return replace(program, rows=tuple(steps))
 
 
+@rule("T139")
 @pytest.mark.parametrize("kind", [Fill, Stream])
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     program = three(reading=False)
@@ -210,6 +216,7 @@ def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     assert any(hazards(without(program, kind), TIGHT))
 
 
+@rule("T140")
 def test_what_others_make_is_waited_for() -> None:
     program = three()
     check_program(program, TIGHT)
@@ -217,6 +224,7 @@ def test_what_others_make_is_waited_for() -> None:
         check_program(without(program, Fill), TIGHT)
 
 
+@rule("T140")
 def test_a_fill_that_waits_for_some_of_what_it_reads_is_seen() -> None:
     """`check_program` looks for a wait alone, whichever it is."""
     program = three()
@@ -273,6 +281,7 @@ def test_what_would_have_to_be_rounded_is_not_handed_on(dtype: str) -> None:
     assert "l1.ifmap" in values.given
 
 
+@rule("T143")
 def test_weights_go_ahead_of_the_last_results() -> None:
     """The first of a layer come in before all of the layer ahead is spilled, and first blocks behind what they read."""
     program = row(conv(6, 9, 6, 3, padding=1), 4, machine(8, 8, word_elements=4, capacity_words=400)).program

@@ -19,6 +19,7 @@ from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
 from tests.machines.tpu.test_timeline import agree
+from tests.rules import rule
 from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
@@ -136,6 +137,7 @@ def most_cycles(program: Program, hardware: Hardware) -> int:
     return max(int(reading_cycles(s.reads.groups, s.words, banks, ports).max()) for s in program.streams)
 
 
+@rule("T58")
 @pytest.mark.parametrize("stride", [1, pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize(
     ("kernel", "dilation"),
@@ -166,6 +168,7 @@ LINEAR = {56: 8, 28: 2, 14: 3, 7: 2, 224: 15}
 """Cycles of every word of a 3x3 layer whose map, whole, lies in 128 banks as CHW, by the side of the map."""
 
 
+@rule("T58")
 @pytest.mark.parametrize("side", LINEAR)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_linear_chw_meets_in_banks(side: int, stride: int) -> None:

@@ -15,6 +15,7 @@ from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, suppose
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, deform_convs, fills, machine, machines_of_all_kinds
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.verify import operands_of, verdict_of
@@ -63,6 +64,7 @@ def test_engines_agree_on_any_machine(layer: DeformConv2d, batch: int, hardware:
     agree(layer, batch, program, hardware)
 
 
+@rule("T73")
 @pytest.mark.parametrize(
     ("offsets", "modulated"),
     [
@@ -81,6 +83,7 @@ def test_slots_are_those_of_the_activity_not_of_the_offsets(offsets: Any, modula
     assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
 
 
+@rule("T73")
 def test_a_word_takes_a_read_an_element_and_corner() -> None:
     """E = 4: a word of 16 pointers (2 B each in 16 B: 2 words), 16 elements, 4 words of weights, and a write."""
     layer = deformed(8, 4, 8, 1, padding=0)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import short
+from tests.rules import rule
 from tests.strategies import cases, conv, fills, gemms, machine, machines, small_layers
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.verify import expected, operands_of
@@ -56,6 +57,7 @@ def delays(program: Program) -> list[int]:
     return [step.delay for step in program.rows if isinstance(step, Preload)]
 
 
+@rule("T48")
 @settings(max_examples=cases(2 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(small_layers(), gemms(largest=60)),
@@ -83,6 +85,7 @@ def test_many_passes_alike_with_a_delay_among_them() -> None:
         assert plain.cycles < timing.cycles <= plain.cycles + 50 + program.frame(hardware).period
 
 
+@rule("T48")
 def test_a_delay_by_hand() -> None:
     """docs/timing.md, section 7: the preload of 8 begins in 13 and reads in 13, 15; the ifmap is there before it."""
     layer, hardware = Gemm("gemm", 4, 4, 4), machine(4, 4, block_cycles=5)
@@ -94,6 +97,7 @@ def test_a_delay_by_hand() -> None:
     assert (plain.cycles, timing.cycles) == (35, 39)
 
 
+@rule("T40", "T49")
 @pytest.mark.parametrize("between", ["drain", "overlap"])
 @pytest.mark.parametrize(
     ("order", "column_folds"), [("block_major", "one"), ("block_major", "all"), ("filter_major", "one")]
@@ -117,6 +121,7 @@ def test_the_loop_comes_to_each_block(between: str, order: str, column_folds: st
     agreed(layer, 1, program, hardware)
 
 
+@rule("T53")
 def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
     """Every body, serially; where blocks overlap, long passes hide it."""
     layer = Gemm("g", 480, 4, 4)
@@ -131,6 +136,7 @@ def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
     assert more == {"drain": 5 * 40, "overlap": 40}
 
 
+@rule("T50")
 @pytest.mark.parametrize(("tile", "copies"), [(1, 1), (2, 2), (3, 3), (9, 9)])
 @pytest.mark.parametrize("cycles", [0.75, 3, "1/3"])
 def test_copies_beyond_the_second_are_rotated(tile: int, copies: int, cycles: object) -> None:
@@ -149,6 +155,7 @@ def test_copies_beyond_the_second_are_rotated(tile: int, copies: int, cycles: ob
     agreed(layer, 2, program, hardware)
 
 
+@rule("T50")
 def test_a_patch_that_stays_is_rotated_once() -> None:
     """Several column folds use it, one after another."""
     layer, hardware = conv(1, 6, 12, 3), machine(4, 4, multi_tile=4, stack_cycles=1, loop_order="block_major")
@@ -157,6 +164,7 @@ def test_a_patch_that_stays_is_rotated_once() -> None:
     assert [*filter(None, delays(program))] == [2 * sum(fill.words for fill in fills(program, "ifmap"))]
 
 
+@rule("T51")
 @pytest.mark.parametrize(
     ("channels", "kernel", "tile", "new"),
     [
@@ -184,6 +192,7 @@ def test_an_ifmap_that_arrives_in_another_layout_is_laid_out_anew(
         agreed(layer, 2, program, hardware)
 
 
+@rule("T51")
 def test_what_passes_hide_takes_nothing() -> None:
     """As many cycles as a word streams; the loads of weights remain."""
     program = CHANNEL_FIRST.lower(conv(4, 6, 4, 1), 2, machine(4, 4, relayout_cycles=2, entry="relaid"))[0]
@@ -196,6 +205,7 @@ def test_a_transformation_ahead_takes_any_layout() -> None:
     assert not any(delays(explicit.EXPLICIT.lower(conv(3, 6, 4, 3), 2, hardware)[0]))
 
 
+@rule("T8")
 @pytest.mark.parametrize(
     ("cycles", "words", "groups", "each"),
     [(64, 8, 1, 64), (64, 8, 3, 22), (64, 8, 8, 8), (64, 8, 20, 8), (0, 8, 2, 0), (7, 1, 9, 7)],
@@ -205,6 +215,7 @@ def test_words_of_a_pixel_are_transposed_together(cycles: int, words: int, group
     assert word_cycles(groups, True, hardware) == each
 
 
+@rule("T8")
 @pytest.mark.parametrize(
     ("kernel", "gather", "each"),
     [(3, "1/2", 2 + 5), (5, "1/2", 2 + 13), (5, 1, 2 + 25), (3, 0, 2), (7, 1, 2 + 25)],
@@ -218,6 +229,7 @@ def test_the_taps_of_a_pass_are_put_side_by_side(kernel: int, gather: Any, each:
     agreed(layer, 2, program, hardware)
 
 
+@rule("T50")
 @pytest.mark.parametrize(("by", "rotations"), [("copy", 14), ("column", 3), ("word", 1)])
 def test_which_copies_are_rotated(by: str, rotations: int) -> None:
     """Taps of one channel stand side by side, 16 copies of a word; two of these come by themselves."""
@@ -233,6 +245,7 @@ class Transposed(TapGroups):
     transposed = True
 
 
+@rule("T8")
 @pytest.mark.parametrize("batch", [1, 2, 6])
 @pytest.mark.parametrize("arrays", [1, 2])
 def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> None:
@@ -254,6 +267,7 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     assert CHANNEL_FIRST.lower(layer, batch, hardware)[0].word_cycles == 0
 
 
+@rule("T8")
 def test_a_word_may_stream_all_of_it() -> None:
     """However few of its elements are used; what is beyond them is booked as blocked."""
     layer, found = Gemm("g", 5, 9, 7), {}

@@ -18,6 +18,7 @@ from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, conv, convs, dram, fills, machine, machines, small_layers
 from tests.written import by_hand
 from tpusim import reference, simulate
@@ -297,6 +298,7 @@ def test_any_other_is(changes: dict[str, Any]) -> None:
 # ---- what is told
 
 
+@rule("T156")
 def test_time_and_size_of_the_transformation() -> None:
     """Before the product, it is done when the last spill leaves the bus; what is not transformed has none."""
     layer, hardware = conv(6, 9, 7, 3), ordered(machine(8, 8, launch_cycles=17), "before")
@@ -432,6 +434,7 @@ def test_a_wrong_word_that_no_output_shows_fails_the_run() -> None:
     assert (written[LOWERED] != unfolded(LAYER, operands["ifmap"])).any()
 
 
+@rule("T115")
 def test_what_is_read_must_be_waited_for() -> None:
     program = EXPLICIT.lower(LAYER, BATCH, MACHINE)[0]
     hasty = change(program, Fill, lambda f: replace(f, after=()), of=LOWERED)

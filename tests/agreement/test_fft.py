@@ -11,6 +11,7 @@ import pytest
 
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_tiles import worked_out
+from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
@@ -38,6 +39,7 @@ def operations(recipe: Recipe) -> int:
 # ---- the transforms
 
 
+@rule("T105")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_split_radix_takes_as_many_operations_as_published(length: int) -> None:
     """2 N log2 N - 4 N + 6 (Sorensen and others), and as many transposed: 70 of 16 numbers."""
@@ -46,6 +48,7 @@ def test_split_radix_takes_as_many_operations_as_published(length: int) -> None:
     assert operations(graph.recipe()) == operations(graph.transposed(length).recipe(over_inputs=True)) == published
 
 
+@rule("T105", "T107")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_recipe_makes_what_the_matrix_says(length: int) -> None:
     graph, matrix = real_transform(length), waves(length)
@@ -65,6 +68,7 @@ def test_what_sums_may_lose_by_hand() -> None:
     assert products(half, big, 3) == (24, 30 + growth(3) * 54)
 
 
+@rule("T108")
 def test_words_are_saved_for_operations() -> None:
     """Sums run together are for machines whose port is the bottleneck."""
     few, together = real_transform(16).recipe(), real_transform(16).run_together().recipe()
@@ -72,6 +76,7 @@ def test_words_are_saved_for_operations() -> None:
     assert [operations(recipe) for recipe in (few, together)] == [70, 114]
 
 
+@rule("T106")
 @pytest.mark.parametrize(("taps", "each"), [(3, 2.59), (5, 3.53), (7, 5.08), (11, 14.11)])
 def test_multiplications_an_output(taps: int, each: float) -> None:
     by = fourier_tiles(16, (taps, taps))

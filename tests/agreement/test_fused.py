@@ -23,6 +23,7 @@ from tests.agreement.test_agreement import (
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
 from tests.machines.tpu.test_timeline import agree as assert_slices
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -115,6 +116,7 @@ def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> Non
     assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
 
 
+@rule("T12")
 def test_an_activation_is_free_where_a_frame_has_room_for_it() -> None:
     """The paper's machine has two ALUs a lane: two operations an element fit into the eight cycles of a word."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
@@ -127,6 +129,7 @@ def test_an_activation_is_free_where_a_frame_has_room_for_it() -> None:
     assert more.frame(hardware).period == 16
 
 
+@rule("T13")
 def test_a_residual_is_brought_once() -> None:
     """It moves as many bytes as the ofmap does, and is worked out in no step of its own."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
@@ -142,6 +145,7 @@ def test_no_ride_on_scaled_results() -> None:
         lowered(fused(CONV, RELU), 4, load_hardware("tpu_v2"), "winograd_2")
 
 
+@rule("T12")
 def test_the_vector_unit_finishes_what_it_has_made() -> None:
     """Steps more, but no trip through HBM."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1), groups=64)
@@ -165,6 +169,7 @@ def test_reals_are_within_their_bound() -> None:
     np.testing.assert_array_equal(computed["ofmap"], written["ofmap"])
 
 
+@rule("T14", "T39")
 def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
     """An addition, a bias and a ReLU fit into the eight cycles of a word, as an addition and a ReLU do."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 192, (3, 3), padding=(1, 1))
@@ -182,6 +187,7 @@ def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
     assert cycles <= more < 1.01 * cycles
 
 
+@rule("T14")
 def test_no_more_biases_than_a_lane_has_words_for() -> None:
     hardware, layer = machine(4, 4), fused(CONV, bias=True)
     core, *_ = LOWERINGS["channel_first"].drafts(CONV, 3, hardware)
@@ -191,6 +197,7 @@ def test_no_more_biases_than_a_lane_has_words_for() -> None:
     riding(core, layer, machine(4, 4, capacity_words=words + 2)).lower()
 
 
+@rule("T39")
 @pytest.mark.parametrize("what", ["finish", "other", "bias", "word"])
 def test_the_check_sees_what_is_left_out(what: str) -> None:
     """One pass that finishes nothing or has no bias, one fill that brings the sums of its neighbour or wrong biases."""

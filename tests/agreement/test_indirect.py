@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted, suppose
+from tests.rules import rule
 from tests.strategies import cases, conv, convs, fills, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, register
@@ -46,6 +47,7 @@ def agree(program: Program, hardware: Hardware, operands: Mapping[str, Values], 
     np.testing.assert_array_equal(registers["ofmap"], ofmap)
 
 
+@rule("T32")
 @pytest.mark.parametrize("ports", ["shared", "separate"])
 @pytest.mark.parametrize("word", [1, 3, 8])
 @pytest.mark.parametrize("counted", [0, 1])
@@ -63,6 +65,7 @@ def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, w
     agree(mixed, hardware, operands, expected(layer, operands))
 
 
+@rule("T30")
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=convs(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(16))
 def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, batch: int, hardware: Hardware) -> None:

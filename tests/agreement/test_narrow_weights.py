@@ -14,6 +14,7 @@ from tests.agreement import test_agreement
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import IN_LANES, fitted, least_cycles, suppose
 from tests.checks import ESTIMATE
+from tests.rules import rule
 from tests.strategies import cases, dram, fills, gemms, lowerings_of, machine, machines, machines_of_all_kinds
 from tpusim import Workload, simulate
 from tpusim.base.errors import CapacityError
@@ -104,6 +105,7 @@ def test_a_product_of_one_row_takes_the_time_of_its_bytes() -> None:
     assert 2.8 < whole / beyond("int4") < 4
 
 
+@rule("T111")
 def test_unpacking_by_hand() -> None:
     """An operation an element, or as many as an operand takes, and one more for half a byte: of all elements of a word
     in all lanes, by so many ALUs.

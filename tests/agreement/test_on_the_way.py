@@ -23,6 +23,7 @@ from tests.agreement.test_agreement import (
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
 from tests.machines.tpu.test_timeline import agree as assert_slices
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -74,6 +75,7 @@ def worked(layer: Layer, ahead: int = 0, behind: int = 0, tallies: int = 0, **mo
     return Fused(layer.name, layer, ahead=AHEAD[ahead], behind=BEHIND[behind], tallies=TALLIES[tallies], **more)  # type: ignore[arg-type]
 
 
+@rule("T117", "T118")
 @settings(max_examples=cases(1 / 12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers() | depthwise(6, 6) | transposed_convs(6, 3) | deform_convs(4, 3),
@@ -180,6 +182,7 @@ def test_columns_of_the_filter_are_beside_few_channels() -> None:
         agree(layer, 3, program, hardware)
 
 
+@rule("T121")
 def test_a_map_that_is_made_as_it_comes_costs_next_to_nothing() -> None:
     """Three operations an element take a cycle and a half of a word, and the bus five; two are beside a pass of one."""
     hardware = load_hardware("tpu_v2_core")
@@ -191,6 +194,7 @@ def test_a_map_that_is_made_as_it_comes_costs_next_to_nothing() -> None:
         assert alone <= made < 1.003 * alone
 
 
+@rule("T117", "T120")
 def test_numbers_come_once_and_maps_with_what_they_meet() -> None:
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
     program, told = lowered(worked(layer, 4, 2, 2), 8, hardware, "channel_first")
@@ -205,6 +209,7 @@ def test_numbers_come_once_and_maps_with_what_they_meet() -> None:
     assert len(program.vectors) == 1
 
 
+@rule("T119")
 def test_padding_stays_zero() -> None:
     """A shift of what comes makes nothing of the zeros around a map, though strips of it store some."""
     layer = Fused("c", conv(2, 5, 3, 3, padding=2), ahead=(Add("a", 1, other="channel"),))
@@ -236,6 +241,7 @@ def test_the_bound_of_a_clip_is_that_of_what_it_leaves() -> None:
         np.testing.assert_array_equal(found.ravel(), np.float32(bound))
 
 
+@rule("T118")
 @pytest.mark.parametrize("what", ["ahead", "numbers", "behind", "map", "begins", "tally"])
 def test_the_check_sees_what_is_wrong(what: str) -> None:
     """One transfer without its work, with its neighbour's numbers or map, or with sums that begin in the middle."""
@@ -279,6 +285,7 @@ def test_what_cannot_be_worked_on_is_refused() -> None:
         lowered(worked(CONV, 2, 3, 2), 2, machine(4, 4, capacity_words=24), "channel_first")
 
 
+@rule("T121")
 def test_all_operations_are_counted() -> None:
     """In energy, too: of every element that comes, also of one that comes again."""
     hardware, sums = load_hardware("tpu_v2"), []

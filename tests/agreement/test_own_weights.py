@@ -17,6 +17,7 @@ from tests.agreement import test_agreement
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import CASES, MOST_CYCLES, PARTS, Layer, fitted, least_cycles, short, suppose
 from tests.machines.tpu.test_timeline import agree as add_up
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -165,6 +166,7 @@ def programs(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@rule("T19")
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(relaxed, max_examples=-(-CASES // 2 // PARTS))
 @given(case=programs())
@@ -174,6 +176,7 @@ def test_engines_agree_to_the_cycle(part: int, case: tuple[Layer, int, Program, 
     test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
 
 
+@rule("T22")
 @settings(relaxed, max_examples=cases(1 / 15))
 @given(case=programs())
 def test_slices_add_up_to_the_accounts(case: tuple[Layer, int, Program, Hardware]) -> None:
@@ -246,6 +249,7 @@ def at_work(hardware: Hardware) -> int:
     return int(log.moves["ready"][-1] - log.loads["start"].min())
 
 
+@rule("T23")
 @pytest.mark.parametrize(("ports", "cycles"), [("shared", [170, 164, 132, 88]), ("separate", [170, 163, 131, 85])])
 def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cycles: list[int]) -> None:
     """A pass streams for 16 cycles, and its weights take as long, of 8 passes 128 cycles. Two arrays that share weights
@@ -257,6 +261,7 @@ def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cyc
     assert found == cycles
 
 
+@rule("T20", "T62")
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("ports", PORTS)
 @pytest.mark.parametrize("word_cycles", [0, 40])
@@ -290,6 +295,7 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     assert log.passes["start"][log.passes["step"] == 8] > log.works["done"][0]
 
 
+@rule("T23")
 def test_lowerings_deal_sums_out() -> None:
     """Of a product of few rows, whose weights take longer to load than to be used, two arrays make light work. The
     frame of four would be as much longer as they are more, so that two of them get none.
@@ -306,6 +312,7 @@ def test_lowerings_deal_sums_out() -> None:
     assert cycles[4, "own"] < 0.6 * cycles[4, "shared"]
 
 
+@rule("T17", "T20")
 def test_two_passes_run_beside_one_another() -> None:
     """Both arrays are busy in the same cycles, each in its own slots of the frame."""
     hardware = machine(4, 4, array_count=2, array_weights="own", word_elements=8, alus=1000)
@@ -324,6 +331,7 @@ def test_two_passes_run_beside_one_another() -> None:
 # ---- the frame
 
 
+@rule("T18")
 @pytest.mark.parametrize("ports", PORTS.values(), ids=PORTS)
 @pytest.mark.parametrize("clients", [(IFMAP, RESULT), (IFMAP, PSUM, RESULT), (IFMAP, POINTER, PSUM, RESULT)])
 @pytest.mark.parametrize(("arrays", "elements"), [(2, 8), (2, 1), (3, 16), (4, 8), (4, 25)])
@@ -348,6 +356,7 @@ def test_a_cycle_of_the_frame_is_for_the_weights_of_one_array(
 # ---- what is refused
 
 
+@rule("T17")
 def test_an_array_that_the_machine_does_not_have() -> None:
     hardware = machine(4, 4, array_count=2, array_weights="own")
     program = CHANNEL_FIRST.lower(Gemm("g", 4, 12, 4), 1, hardware)[0]
@@ -359,6 +368,7 @@ def test_an_array_that_the_machine_does_not_have() -> None:
             check_program(dealt(program, wrong), others)
 
 
+@rule("T21")
 def test_pointers_are_read_for_the_first_array() -> None:
     hardware = machine(4, 4, array_count=2, array_weights="own")
     layer = conv(4, 5, 4, 3)
@@ -368,6 +378,7 @@ def test_pointers_are_read_for_the_first_array() -> None:
         check_program(dealt(program, in_turn(2)), hardware)
 
 
+@rule("T20")
 def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     """In a cycle none of them sees what another does in it."""
     layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, array_count=3, array_weights="own", word_elements=4)

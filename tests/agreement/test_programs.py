@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.agreement.engines import agreed_timing
+from tests.rules import rule
 from tests.strategies import machine
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
@@ -281,6 +282,7 @@ def test_lanes_that_are_counted_in_two_ways_are_refused() -> None:
 # ---- spills that find their words at addresses of their own
 
 
+@rule("T114")
 def test_a_spill_takes_each_lane_group_from_its_own_addresses() -> None:
     """Backwards with a word left out, and by a table with a word twice; padding is zero."""
     backwards = Counters(BESIDE + 2, (Counter(4, 0, 1, 3, -1),))
@@ -308,6 +310,7 @@ def test_addresses_are_those_of_the_lanes_that_are_spilled(groups: list[tuple[in
         check_program(change(6, feed=feed(*groups)), HARDWARE)
 
 
+@rule("T114")
 def test_only_spills_have_addresses_of_their_own_and_as_many_as_words() -> None:
     with pytest.raises(CheckFailed, match=r"step 0 .* has addresses for other lanes"):
         check_program(change(0, feed=feed((0, 4))), HARDWARE)
@@ -318,6 +321,7 @@ def test_only_spills_have_addresses_of_their_own_and_as_many_as_words() -> None:
 # ---- tensors that are written and read again
 
 
+@rule("T115")
 def test_what_was_spilled_is_read_again() -> None:
     """The sums come back from HBM in other lanes, once the last lane's are there."""
     back = Fill((6,), OFMAP, (PIXEL._replace(lane=(Along(CHANNEL, range(3, -1, -1)),)),), 128)

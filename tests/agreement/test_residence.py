@@ -14,6 +14,7 @@ from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
+from tests.rules import rule
 from tests.strategies import DICE, cases, conv, machine
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import verdict_of
@@ -82,6 +83,7 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
         assert verdict_of(each.layer, each.read, each.written, values.chain.numbers).mismatched == 0
 
 
+@rule("T148")
 @settings(max_examples=cases(0.12), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(chain=with_room(), leaves=st.booleans())
 def test_random_chains(chain: Chain, leaves: bool) -> None:
@@ -109,6 +111,7 @@ def block(capacity: int = 800, numbers: Numbers = SMALL) -> Chain:
     return chain
 
 
+@rule("T147")
 def test_a_block_stays_on_chip_in_place() -> None:
     """The addition takes the place of what it adds to, and nothing but the first map and the last goes through HBM."""
     chain = block()
@@ -132,6 +135,7 @@ def test_who_wants_it_from_hbm_finds_it_there() -> None:
     assert written == {f"l{at}.ofmap" for at in range(5)}
 
 
+@rule("T149")
 def test_what_saves_least_goes_where_there_is_no_room() -> None:
     assert len(found_for(block()).allocations) == 4
     for words in (200, 140):
@@ -182,6 +186,7 @@ def _astray(step: Keep) -> Keep:
     return replace(step, parts=tuple(part._replace(base=part.base - 1) for part in step.parts))
 
 
+@rule("T149")
 def test_who_adds_to_what_stays_takes_its_place_or_leaves_it() -> None:
     """Sums that begin with a map at home would be written over it, while others may still read it there."""
     hardware, inner = AMPLE, conv(6, 6, 12, 3, padding=1)

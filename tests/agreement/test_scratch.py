@@ -17,6 +17,7 @@ from tests.agreement.test_chains import TIGHT, add_up, early, row
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
 from tests.machines.tpu.test_timeline import agree as slices_agree
+from tests.rules import rule
 from tests.strategies import (
     DICE,
     among,
@@ -134,6 +135,7 @@ def lowered(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
     return layer, batch, program, draw(scratch_memories(hardware))
 
 
+@rule("T126")
 @settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
 @given(case=lowered(), ahead=among(0, 1, 2, 5, 100), data=st.data())
 def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ahead: int, data: st.DataObject) -> None:
@@ -195,6 +197,7 @@ ONE_PASS = LOWERINGS["channel_first"].lower(Gemm("one_pass", m=4, n=4, k=4), 1, 
 """The pass of docs/timing.md, section 7: a fill of 64 bytes each for filter and ifmap, and a spill of as many."""
 
 
+@rule("T109", "T123", "T124")
 def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
@@ -218,6 +221,7 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
 NOTHING = dict.fromkeys(CAUSES, 0)
 
 
+@rule("T127")
 def test_bytes_are_counted_where_they_go() -> None:
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
     plain, use = ONE_PASS.use, moved.use
@@ -230,6 +234,7 @@ def test_bytes_are_counted_where_they_go() -> None:
 SLOW_HBM = machine(8, 8, word_elements=4, capacity_words=60, bytes_per_cycle=4, latency_cycles=40)
 
 
+@rule("T154")
 def test_a_layer_that_reads_its_operands_again_is_faster() -> None:
     """Each of its blocks fills the filter; HBM is the slowest part of the machine."""
     layer, hardware = conv(6, 12, 8, 3, padding=1), with_scratch(SLOW_HBM)
@@ -242,6 +247,7 @@ def test_a_layer_that_reads_its_operands_again_is_faster() -> None:
     np.testing.assert_array_equal(datapath.run(moved, hardware, operands)["ofmap"], expected(layer, operands))
 
 
+@rule("T153")
 def test_layers_that_read_one_another_are_faster() -> None:
     """What is between them never sees HBM."""
     hardware = with_scratch(SLOW_HBM.model_copy(update={"vector_memory": TIGHT.vector_memory}))
@@ -262,6 +268,7 @@ def given_to(program: Program) -> dict[str, Array]:
     return {each.name: np.ones(each.shape, np.float32) for each in program.tensors if each.name not in made}
 
 
+@rule("T153")
 def test_what_somebody_else_wants_stays_in_hbm() -> None:
     joints = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 3).joints
     hardware = with_scratch(TIGHT)
@@ -279,6 +286,7 @@ def test_what_somebody_else_wants_stays_in_hbm() -> None:
     ]
 
 
+@rule("T153")
 def test_bytes_are_given_out_again_once_nobody_reads_them() -> None:
     """Of four layers in a row the third's outcome takes the place of the first's."""
     chain = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 4)
@@ -335,6 +343,7 @@ def with_steps(program: Program, steps: Iterable[Step]) -> Program:
     return replace(program, rows=tuple(steps))
 
 
+@rule("T125")
 def test_what_nothing_has_brought_cannot_be_filled() -> None:
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter"}, ahead=0)
     hasty = with_steps(moved, (replace(each, after=()) if isinstance(each, Fill) else each for each in moved.rows))
@@ -346,6 +355,7 @@ def test_what_nothing_has_brought_cannot_be_filled() -> None:
         check_program(replace(with_steps(ONE_PASS, fills), tensors=tuple(far.values())), SMALL_ONE)
 
 
+@rule("T125")
 def test_values_are_those_that_were_brought() -> None:
     """A prefetch of fewer elements leaves the others unknown, in both interpreters that have values."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter"}, ahead=0)
@@ -389,6 +399,7 @@ def test_an_outcome_is_looked_for_where_it_is() -> None:
         check_program(linked([found[0], placed(joints, hardware)[1]], hardware), hardware)
 
 
+@rule("T125")
 def test_a_prefetch_of_padding_is_over_at_once() -> None:
     """A DRAM has no burst to move for it, so the fill behind it begins in the very same cycle."""
     device = dram(burst_bytes=SMALL_ONE.hbm.burst_bytes)

@@ -13,6 +13,7 @@ from tests.agreement.engines import agreed_timing, assert_alike
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_residence import with_room
 from tests.agreement.test_scratch import scratch_memories
+from tests.rules import rule
 from tests.strategies import (
     DICE,
     among,
@@ -81,6 +82,7 @@ KINDS = {
 }
 
 
+@rule("T72", "T120")
 @pytest.mark.parametrize("kind", KINDS)
 @relaxed
 @given(data=st.data())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_agreement import fitted_by, suppose
 from tests.agreement.test_hazards import hazards
+from tests.rules import rule
 from tests.strategies import cases, conv, machine, machines_of_all_kinds, paddings
 from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.tpu import datapath, register
@@ -53,6 +54,7 @@ def for_tiles(draw: st.DrawFn, name: str) -> Conv2d:
     return Conv2d("conv", draw(st.integers(1, 6)), high, wide, draw(st.integers(1, 6)), kernel, padding=padding)
 
 
+@rule("T102", "T107")
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.sampled_from([*WAYS]).flatmap(lambda name: st.tuples(st.just(name), for_tiles(name))),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tests.agreement.engines import agreed_timing
 from tests.agreement.test_hazards import hazards
+from tests.rules import rule
 from tests.strategies import cases, machine, machines_of_all_kinds
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
@@ -95,11 +96,13 @@ FACTORS = OPERANDS["filter"]
 # ---- what it computes
 
 
+@rule("T60")
 def test_operands_are_multiplied_by_the_scalars_of_their_lane() -> None:
     values = outcome(program(multiply_add(at(ONE), at(TWO))))
     np.testing.assert_array_equal(values, FIRST * FACTORS[:, :1] + SECOND * FACTORS[:, 1:2])
 
 
+@rule("T63")
 def test_operands_beyond_the_scalars_are_added() -> None:
     """The sums so far among them, which are read and written in turn."""
     first = multiply_add(at(ONE), at(TWO))
@@ -107,11 +110,13 @@ def test_operands_beyond_the_scalars_are_added() -> None:
     np.testing.assert_array_equal(values, FIRST * FACTORS[:, :1] * 2 + SECOND * FACTORS[:, 1:2])
 
 
+@rule("T60")
 def test_a_linear_combination() -> None:
     step = Vector((), "combine", (at(ONE), at(TWO), at(ONE)), at(INTO), WORDS, coefficients=(0.5, -1.0, 4.0))
     np.testing.assert_array_equal(outcome(program(step)), FIRST * 4.5 - SECOND)
 
 
+@rule("T60")
 def test_a_maximum() -> None:
     step = Vector((), "maximum", (at(ONE), at(TWO)), at(INTO), WORDS)
     np.testing.assert_array_equal(outcome(program(step)), np.maximum(FIRST, SECOND))
@@ -175,6 +180,7 @@ def chosen(operand: int) -> Values:
     return each * (np.arange(16).reshape(WORDS, 2, 2)[:, operand] > 2)
 
 
+@rule("T73")
 @pytest.mark.parametrize("per_word", [4, 3])
 def test_elements_are_picked_by_pointers(per_word: int) -> None:
     """Where three fill a word, the pointers of a result take two words, of which the second has one."""
@@ -238,6 +244,7 @@ def test_an_operand_is_made_of_another() -> None:
 # ---- how long it takes
 
 
+@rule("T64", "T72")
 @pytest.mark.parametrize(
     ("alus", "reads", "period", "delay"),
     [(1000, 2, 3, 5), (8, 2, 3, 5), (4, 2, 6, 8), (1000, 1, 2, 3), (8, 3, 4, 7), (4, 3, 8, 11)],
@@ -259,6 +266,7 @@ def test_the_beat(alus: int, reads: int, period: int, delay: int) -> None:
     assert units["port"]["vector"] == step.scalars.words + WORDS * (reads + 1)
 
 
+@rule("T64")
 def test_words_may_take_longer_than_ports_and_alus() -> None:
     hardware = machine(4, 4, word_elements=2, alus=1000)
     slow = {"operand_cycles": "5/2", "result_cycles": 3}
@@ -267,6 +275,7 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
     outcome(program(multiply_add(at(ONE), at(TWO))), hardware)
 
 
+@rule("T65", "T66")
 @pytest.mark.parametrize(
     ("slots", "period", "delay", "port"),
     [
@@ -300,6 +309,7 @@ def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: 
     assert timing.units["port"]["vector"] == step.scalars.words + port
 
 
+@rule("T67")
 def test_narrow_operands_are_widened_and_results_narrowed() -> None:
     """8 multiplications and 4 additions a word and lane; with 2 x 2 + 1 more an element, 32 operations for 16 ALUs."""
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
@@ -310,6 +320,7 @@ def test_narrow_operands_are_widened_and_results_narrowed() -> None:
     outcome(program(step), narrow)
 
 
+@rule("T66")
 def test_a_share_of_the_operands_is_widened() -> None:
     """As above, with half of the operands: 8 multiplications, 4 additions, 8 for two of four operands, 4 to narrow."""
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
@@ -321,6 +332,7 @@ def test_a_share_of_the_operands_is_widened() -> None:
     outcome(program(shared), narrow)
 
 
+@rule("T67")
 @pytest.mark.parametrize(
     ("operation", "widened", "narrow"), [("relu", 4, 1), ("power_3", 5, 1), ("add", 6, 6), ("copy", 0, 0)]
 )
@@ -338,6 +350,7 @@ def test_what_is_moved_or_worked_on_as_it_is_stays_narrow(operation: str, widene
         outcome(program(step), hardware)
 
 
+@rule("T67")
 def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
     """8 elements a word and ALUs, two operations to widen and one to narrow, of a copy and of what is turned."""
     for packed, copied in ((True, 0), (False, 3)):
@@ -350,6 +363,7 @@ def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
         outcome(program(copy), hardware)
 
 
+@rule("T68")
 @pytest.mark.parametrize(
     ("operation", "changes", "work"),
     [
@@ -371,6 +385,7 @@ def test_units_beside_the_alus_may_set_the_pace(operation: str, changes: dict[st
     outcome(program(step), hardware)
 
 
+@rule("T69")
 def test_a_long_sum_waits_for_itself_unless_a_body_holds_others() -> None:
     """Two operands of 64 that are joined to a word, 5 cycles apart: a body of 128 registers has two such sums."""
     for window, period in ((64, 10), (128, 5), (1024, 1)):
@@ -381,6 +396,7 @@ def test_a_long_sum_waits_for_itself_unless_a_body_holds_others() -> None:
         outcome(program(step), hardware)
 
 
+@rule("T70")
 @pytest.mark.parametrize(
     ("body", "cycles"),
     # 100 words of 4 lanes, in registers of 2 lanes and 2 rows: 200; a body holds 64, 16, or 50 that are turned.
@@ -396,6 +412,7 @@ def test_what_bodies_take_is_shared_by_their_words(body: Body, cycles: int) -> N
     assert body_share(100, 4, plain, body) == 0
 
 
+@rule("T65")
 def test_words_of_several_pixels_share_no_register() -> None:
     """Registers of two words load and store two a cycle, or one where a pixel has one word."""
     hardware = machine(4, 4, word_elements=2, slots=Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=2))
@@ -405,6 +422,7 @@ def test_words_of_several_pixels_share_no_register() -> None:
     outcome(program(replace(step, packed=1)), hardware)
 
 
+@rule("T65")
 def test_registers_have_no_more_lanes_than_the_machine() -> None:
     """A smaller `array.size` keeps the ALUs a lane, so words of all lanes take no longer."""
     large = load_hardware("tpu_v4_core")
@@ -413,6 +431,7 @@ def test_registers_have_no_more_lanes_than_the_machine() -> None:
         assert beat_of(1, 20, 8, hardware) == beat_of(1, 20, 8, large)
 
 
+@rule("T65")
 def test_a_word_longer_than_a_register_lies_in_several() -> None:
     hardware = load_hardware("tpu_v6e")
     # 8 and 32 elements of 2 bytes; a register has 32 bytes in each of 128 of 256 lanes.
@@ -421,6 +440,7 @@ def test_a_word_longer_than_a_register_lies_in_several() -> None:
     assert (long.loads, long.stores, long.together) == (1, 1, 4)
 
 
+@rule("T63", "T85")
 def test_a_delay_is_the_vector_units() -> None:
     later, sooner = (agreed_timing(program(multiply_add(at(ONE), delay=each, scalars=1)), HARDWARE) for each in (30, 0))
     assert later.cycles == sooner.cycles + 30
@@ -633,6 +653,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
     return Writer(draw, hardware).program(), hardware
 
 
+@rule("T62")
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=programs())
 def test_random_steps_of_all_kinds(made: tuple[Program, Hardware]) -> None:

@@ -16,6 +16,7 @@ from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -72,6 +73,7 @@ def one_image() -> Hardware:
     return machine(4, 4).with_overrides(["mapping.strips=one_image"])
 
 
+@rule("T66")
 def test_a_word_that_windows_share_is_widened_once() -> None:
     """Windows of 3 every 2: 5 rows of 6 that two windows read, and 7 columns of 9 that three do."""
     slots = Slots(loads=9, stores=1, lanes=8, register_bytes=16, registers=2)
@@ -82,6 +84,7 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
     assert {each.widened for each in apart.vectors} == {1}
 
 
+@rule("T74", "T81")
 @settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=vector_ops(12, 4),
@@ -142,6 +145,7 @@ def whole_fits(layer: VectorOp, batch: int, hardware: Hardware) -> bool:
         return False
 
 
+@rule("T80")
 @settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=pools(12, 12),
@@ -173,6 +177,7 @@ def test_windows_that_no_lane_holds_are_joined_band_by_band(
     assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
 
 
+@rule("T80")
 def test_a_large_window_is_cut_where_that_is_faster() -> None:
     """On a machine whose lanes hold it as a whole; a window of a few elements is left whole."""
     large, small = (Pool2d("p", "average", 256, size, size, size) for size in (112, 7))
@@ -187,6 +192,7 @@ def brought(program: Program) -> int:
     return sum(step.hbm_bytes for step in fills(program, "condition"))
 
 
+@rule("T74")
 @pytest.mark.parametrize("condition", [*KEPT])
 @pytest.mark.parametrize(
     "hardware", [machine(4, 4), machine(4, 4, scalar_words=1), least_padding(), machine(8, 8, word_elements=4)]
@@ -240,6 +246,7 @@ COUNTED = {
 """ALU operations of some functions, counted by hand."""
 
 
+@rule("T61", "T75")
 def test_functions_take_what_the_machine_says() -> None:
     """8 ALUs, 4 words of 8 lanes: exp takes 7 operations, gelu 4 and the 11 of erf, gates those of tanh, too; without
     them none is lowered.
@@ -302,6 +309,7 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
 BACK = Pool2dGradient("back", "max", 12, 9, 9, (3, 3), (2, 2), (1, 1))
 
 
+@rule("T82")
 @pytest.mark.parametrize(
     "step",
     [
@@ -319,6 +327,7 @@ def test_a_corrupted_gradient_is_caught(step: Callable[[Vector], Vector]) -> Non
     assert check_layer(BACK, 4, change(program, Vector, step, at), TIGHT, seed=0).mismatched > 0
 
 
+@rule("T82", "T85")
 def test_zeros_between_elements_are_not_made_ready() -> None:
     """A ninth of a map in threes: four cycles for each word that comes, and for each of a whole one."""
     hardware = machine(4, 4, word_elements=2, ready_cycles=4)
@@ -333,6 +342,7 @@ def test_zeros_between_elements_are_not_made_ready() -> None:
 ROTARY = Rotary("r", 12, 2, 3, 9, start=7)
 
 
+@rule("T76")
 def test_the_other_half_of_the_channels_comes_once_more() -> None:
     """Both halves of 16 channels of 4 B to 8 lanes, for 6 pixels of 4 images, in bursts of 4 B; two operations of
     multiplication and one of addition for each element.
@@ -346,6 +356,7 @@ def test_the_other_half_of_the_channels_comes_once_more() -> None:
     assert told.aspects["passes"] == "none: the vector unit makes each output of ifmap, cos, sin"
 
 
+@rule("T76")
 @pytest.mark.parametrize("at", range(4))
 def test_a_rotation_by_other_operands_is_caught(at: int) -> None:
     """The element, its partner, the cosine and the sine."""
@@ -373,6 +384,7 @@ def moved_on(part: Part, at: int) -> Part:
     return part._replace(lane=(counters[0],), items=tuple(counters[1:]))
 
 
+@rule("T77")
 @pytest.mark.parametrize("layer", MOVED, ids=lambda layer: layer.op)
 @pytest.mark.parametrize("at", range(5))
 def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
@@ -383,6 +395,7 @@ def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
     assert check_layer(layer, 3, corrupted, hardware, seed=0).mismatched > 0
 
 
+@rule("T78")
 def test_of_a_table_only_the_rows_that_are_taken_are_read() -> None:
     """Rows of 48 elements of 4 B, each once for the rows that stand in 8 lanes and 4 portions, and burst by burst."""
     layer, hardware = Embedding("e", 48, 20, 32), machine(8, 8, word_elements=4, burst_bytes=64)
@@ -425,6 +438,7 @@ def test_too_little_room_is_told() -> None:
 # ---- what they cost, and what is told
 
 
+@rule("T79")
 def test_an_edge_has_steps_of_its_own() -> None:
     """9 x 9 in one block: corners see 4 elements, edges 6, the inside 9; five outputs a side."""
     large = machine(12, 12, word_elements=4, scalar_words=3)
@@ -436,6 +450,7 @@ def test_an_edge_has_steps_of_its_own() -> None:
     ]  # fmt: skip
 
 
+@rule("T82")
 def test_a_gradient_has_a_step_for_each_kind_of_element() -> None:
     """Of 9 rows under windows of 3, 2 apart, every other one is in two windows, but for the last; none with padding."""
     large = machine(12, 12, word_elements=4, scalar_words=3).with_overrides(["mapping.block.rows=9"])
@@ -458,6 +473,7 @@ def test_a_factor_of_one_takes_no_multiplication() -> None:
         assert {step.beat(4, hardware).work for step in program.vectors} == {operations * 4}
 
 
+@rule("T84")
 def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
     fills = [
         step
@@ -470,6 +486,7 @@ def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
     assert {each.parts[0].lane[0].axis for each in fills} == {0}
 
 
+@rule("T84")
 @pytest.mark.parametrize(
     "layer",
     [Add("a", 3, 4, 7), BatchNormGradient("s", 3, 4, 5), Pool2dGradient("g", "max", 3, 7, 6, 3, 2, 1)],
@@ -494,6 +511,7 @@ def test_a_layer_without_products_has_no_utilisation() -> None:
     assert result.correct
 
 
+@rule("T83")
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=vector_ops(6, 3), dtype=st.sampled_from(["f32", "bf16", "int8"]))
 @example(Pool2d("pool", "average", 1, 3, 3, 3), "f32")

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.rules import rule
 from tests.strategies import conv, dram, machine
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
@@ -31,6 +32,7 @@ BLOCK = Workload(
 )  # fmt: skip
 
 
+@rule("T144")
 def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
     apart, together = (simulate(BLOCK, each, engine="both") for each in (DRAIN, OVERLAP))
     assert together.correct
@@ -76,6 +78,7 @@ def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str])
         assert all(sum(account.values()) == layer.cycles for account in layer.units.values())
 
 
+@rule("T143")
 def test_weights_come_past_small_layers() -> None:
     """HBM has time for them while small layers wait for one another."""
     products = Gemm("first", m=4, n=64, k=32), Gemm("second", m=4, n=64, k=64)
@@ -89,6 +92,7 @@ def test_weights_come_past_small_layers() -> None:
     assert behind < small_ones[0]
 
 
+@rule("T142")
 def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() -> None:
     """Of few channels, it would split the arrays; if that saves more than a launch, it stays alone."""
     channels = [32, 32, 16, 32]
@@ -106,6 +110,7 @@ def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() 
 SCRATCH = ["scratch_memory.capacity=64 KiB", "scratch_memory.bandwidth=1 TB/s", "scratch_memory.latency=2 ns"]
 
 
+@rule("T153")
 def test_what_layers_make_for_one_another_lies_in_the_scratch_memory() -> None:
     """Of the block only what it begins with, the filters and what it ends with go through HBM."""
     without = OVERLAP.with_overrides(["hbm.bandwidth=8 GB/s"])
@@ -124,6 +129,7 @@ def test_what_layers_make_for_one_another_lies_in_the_scratch_memory() -> None:
     assert parse_result(near.to_json()) == near
 
 
+@rule("T154")
 def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
     """Where that is faster: the lowered matrix, and what several blocks fill."""
     slow = DRAIN.with_overrides(["hbm.bandwidth=8 GB/s", "vector_memory.capacity=1 KiB"])
@@ -138,6 +144,7 @@ def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
     assert not any(lowered)
 
 
+@rule("T146")
 def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
     together = simulate(BLOCK, OVERLAP, check=False)
     by_auto = replace(together, lowering="auto")
@@ -151,6 +158,7 @@ def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
 STAY = DRAIN.with_overrides(["sequencer.between_layers=stay"])
 
 
+@rule("T151", "T152")
 @pytest.mark.parametrize("fusion", ["none", "results"])
 @pytest.mark.parametrize("dtype", ["integers", "bf16"])
 def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dtype: str) -> None:
@@ -199,6 +207,7 @@ def test_what_is_added_on_the_way_is_waited_for() -> None:
     assert {tensor: source.names for tensor, source in read} == {"ifmap": ("relu",), "other": ("first",)}
 
 
+@rule("T137")
 def test_a_layer_alone_is_as_ever() -> None:
     alone = [simulate(Workload("one", 4, (FIRST,)), each).layers[0] for each in (DRAIN, OVERLAP)]
     assert alone[0] == alone[1]
@@ -223,6 +232,7 @@ APART = {
 }
 
 
+@rule("T139", "T141")
 @pytest.mark.parametrize("why", APART)
 def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     second = SECOND if "banks" in why else Gemm("second", m=1, n=5, k=7)
@@ -233,6 +243,7 @@ def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     assert f"Begun on an empty machine: 1 layer, as {why}." in overlap_notice(result)
 
 
+@rule("T141", "T150")
 @pytest.mark.parametrize("why", ["the ifmap lies in banks", "passes read through pointers"])
 def test_what_must_stand_where_it_does_runs_as_it_is(why: str) -> None:
     banked = "banks" in why
@@ -248,6 +259,7 @@ def test_what_must_stand_where_it_does_runs_as_it_is(why: str) -> None:
     }
 
 
+@rule("T150")
 def test_nothing_stays_for_what_is_picked_through_pointers() -> None:
     """It does not overlap with others, which do."""
     hardware = load_hardware("tiny_4x4", ["sequencer.between_layers=stay"])

@@ -24,6 +24,7 @@ pytest.importorskip("amaranth", reason="the hardware witness needs Amaranth HDL:
 from tests.hdl.bench import Access, Bench, Seen
 from tests.hdl.plan import Plan
 from tests.hdl.translation import Outside, plan_of
+from tests.rules import rule
 
 # ---- the register engine, overheard
 
@@ -183,6 +184,7 @@ QUICK = {
 """A case of each mechanism, some in `everything` alone; others, of edges and several mechanisms together, are long."""
 
 
+@rule("T10", "T112", "T113")
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=name, marks=[] if name in QUICK else [pytest.mark.long]) for name, case in CASES.items()],
@@ -227,6 +229,7 @@ def test_the_cases_cover_what_they_claim() -> None:
     assert any(each.words < plan.arrays for plan in several for each in plan.passes)
 
 
+@rule("T11")
 def test_the_hardware_keeps_the_table_worked_by_hand() -> None:
     """docs/timing.md, section 7, without any engine."""
     case = CASES["by_hand"]
@@ -257,6 +260,7 @@ class OffTheGrid(Plan):
         return super().result_delay + 1
 
 
+@rule("T11")
 @pytest.mark.parametrize(
     ("wrong", "flag", "name"),
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
 from tpusim.flow.jobs import resolve
@@ -29,6 +30,7 @@ def timed(layer: Conv2d | Gemm, batch: int = 1, **options: Any) -> tuple[Program
     return program, event.run(program, hardware)
 
 
+@rule("T109")
 @pytest.mark.parametrize("launch", [1, 7, 250])
 def test_a_launch_moves_everything_back(launch: int) -> None:
     _, plain = timed(conv(5, 6, 5, 3), 2)
@@ -40,6 +42,7 @@ def test_a_launch_moves_everything_back(launch: int) -> None:
     assert launched.units["hbm"]["busy"] == plain.units["hbm"]["busy"]
 
 
+@rule("T111")
 def test_a_conversion_paces_its_transfers_and_no_others() -> None:
     """Slower than the bytes: so many cycles a word, of ifmap fills and of spills."""
     program, plain = timed(GEMM, bytes_per_cycle=10**6)
@@ -53,6 +56,7 @@ def test_a_conversion_paces_its_transfers_and_no_others() -> None:
         assert timing.units["hbm"]["busy"] - plain.units["hbm"]["busy"] == 5 * words - count[kind]
 
 
+@rule("T111")
 def test_a_slow_bus_hides_the_conversion() -> None:
     _, slow = timed(GEMM, bytes_per_cycle=1)
     _, paced = timed(GEMM, bytes_per_cycle=1, unpack_cycles=2, pack_cycles=2)
@@ -65,6 +69,7 @@ def waiting(program: Program) -> int:
     return sum(any(isinstance(program.rows[other], Stream) for other in step.after) for step in preloads)
 
 
+@rule("T41")
 @pytest.mark.parametrize(("policy", "chunks"), [("auto", 6), ("needed", 1)])
 def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
     """The first preload of every block, column fold and chunk waits for the stream ahead, and only that one."""
@@ -80,6 +85,7 @@ def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
     assert slow.units["preload"]["blocked"] > fast.units["preload"]["blocked"]
 
 
+@rule("T110", "T122")
 @pytest.mark.parametrize(("channels", "moved"), [(1, 8), (8, 8), (9, 16)])
 @pytest.mark.parametrize("rows", [4, 16])
 def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) -> None:
@@ -91,6 +97,7 @@ def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) 
     assert sum(fills) == moved * 4 * 4 * 16 * 4
 
 
+@rule("T122")
 @pytest.mark.parametrize(("channels", "stored"), [(3, 8), (8, 8), (9, 16)])
 def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
     plain, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4)
@@ -115,6 +122,7 @@ def clients(accumulates: bool) -> tuple[int, ...]:
     return (IFMAP, PSUM, RESULT) if accumulates else (IFMAP, RESULT)
 
 
+@rule("T16")
 @pytest.mark.parametrize(
     ("elements", "adds", "accumulates", "arrays", "period", "result"),
     [(8, 1, True, 2, 8, 4), (8, 3, True, 2, 8, 5), (8, 6, True, 2, 8, 4), (4, 1, True, 2, 6, 4), (2, 1, False, 2, 4, 2),
@@ -138,6 +146,7 @@ def test_frames_of_several_arrays(
             assert late.psum_delay + frame.add_cycles <= late.result_delay
 
 
+@rule("T15")
 def test_two_arrays_take_half_the_time_of_a_long_stream() -> None:
     one, two = (
         timed(Gemm("g", 512, 4, 4), word_elements=8, alus=1000, bytes_per_cycle=10**6, array_count=count)[1]
@@ -147,6 +156,7 @@ def test_two_arrays_take_half_the_time_of_a_long_stream() -> None:
     assert one.units["port"]["ifmap"] == two.units["port"]["ifmap"]
 
 
+@rule("T26")
 def test_separate_ports_are_in_nobodys_way() -> None:
     """Words of one element need three slots a frame of one; with a port for each client, one. HBM is what fills wait
     for, as it brings a word of four lanes in four cycles.
@@ -161,6 +171,7 @@ def test_separate_ports_are_in_nobodys_way() -> None:
     assert {sum(split.values()) for split in after.units.values()} == {after.cycles}
 
 
+@rule("T26")
 @pytest.mark.parametrize(
     ("elements", "adds", "arrays", "period"), [(1, 1, 1, 1), (8, 8, 1, 8), (2, 5, 1, 5), (1, 1, 3, 3)]
 )
@@ -175,6 +186,7 @@ def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period
     assert (plain.period, plain.result_delay) == (max(elements, arrays), 30)
 
 
+@rule("T26")
 def test_the_pass_worked_by_hand_with_separate_ports() -> None:
     """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later.
 
@@ -188,6 +200,7 @@ def test_the_pass_worked_by_hand_with_separate_ports() -> None:
     assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
 
 
+@rule("T37")
 @pytest.mark.parametrize("rate", [1, 2, 3, 8, 100])
 def test_weights_enter_faster(rate: int) -> None:
     """A column of 12 weights in words of 8: the second word holds four."""
@@ -198,6 +211,7 @@ def test_weights_enter_faster(rate: int) -> None:
     assert preload["busy"] == 10 * hardware.preload_cycles
 
 
+@rule("T27")
 def test_a_trace_of_lanes_shows_one_port() -> None:
     pytest.importorskip("numba")
     work = Workload("one", 1, (conv(3, 4, 4, 3),))

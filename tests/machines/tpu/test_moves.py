@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import IN_LANES, fitted, suppose
 from tests.agreement.test_second_lowering import Reversed
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -159,6 +160,7 @@ def test_a_lowering_that_says_nothing_has_runs_all_the_same() -> None:
     assert moves.runs(spill)[0].size == 4 * 36 * 4
 
 
+@rule("T122")
 def test_rows_of_a_block_by_hand() -> None:
     """Rows 2 and 3 of 4 channels in 2 images of a map of 6 x 8: two runs HWC, rows of a channel CHW."""
     tensor = Tensor("ifmap", (4, 6, 8, 2))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.rules import rule
 from tests.strategies import cases, convs, layers, machine, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
@@ -119,6 +120,7 @@ def test_every_track_is_in_the_pass_by_hand() -> None:
 # ---- against the accounts
 
 
+@rule("T138")
 @relaxed
 @given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
 def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
@@ -169,6 +171,7 @@ def test_layers_of_networks(network: str, name: str, base: str, changes: list[st
 # ---- against the register engine
 
 
+@rule("T10")
 @settings(relaxed, max_examples=cases(1 / 16))
 @given(hardware=machines(6), layer=small_layers(), batch=st.integers(1, 4))
 def test_the_ports_are_those_of_lane_0_in_the_register_engine(
