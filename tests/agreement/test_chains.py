@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains, nameless
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
 from tests.agreement.test_own_weights import dealt
@@ -46,14 +46,11 @@ def test_random_chains(chain: Chain) -> None:
     program = chain.program
     timing = agreed_timing(program, chain.hardware)
     suppose(timing.cycles < MOST_CYCLES)
-    check_program(program, chain.hardware)
     assert not [*hazards(program, chain.hardware)]
     assert not [*early(program)]
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     add_up(timing)
     values = Values.of(chain, program)
-    clocked, registers = register.run(values.program, chain.hardware, values.given)
-    assert clocked == timing
+    _, registers = clocked(values.program, chain.hardware, values.given, timing)
     written = datapath.run(values.program, chain.hardware, values.given)
     for each in (*values.computed(registers), *values.computed(written)):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
@@ -135,8 +132,7 @@ def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -
     fills = dict.fromkeys((layer, step.fill) for layer, step in steps if isinstance(step, Stream))
     assert [*fills] == [(0, 0), (0, 5), (1, 0), (1, 5)]
     values = Values.of(chain, program)
-    clocked, registers = register.run(values.program, hardware, values.given)
-    assert clocked == agreed_timing(program, hardware)
+    _, registers = clocked(values.program, hardware, values.given)
     for each in values.computed(registers):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
 

@@ -15,19 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
-from tests.machines.tpu.test_timeline import agree
+from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
 from tpusim.flow.engines import Task, timed
-from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.lowered import unheard
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.conflicts import reading_cycles
@@ -116,16 +115,12 @@ def test_it_runs_in_both_engines_to_the_cycle(
     suppose(layer.macs(batch) / hardware.pes < 2000)
     with maps(seed):
         program = program_of(layer, batch, hardware)
-    timing, operands = agreed_timing(program, hardware), operands_of(layer, batch, seed=1)
+    timing = agreed_timing(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
     waits, reading, _ = conflict_cycles(Case(hardware, program, {}, None))
     assert timing.units["systolic_array"]["bank_conflict"] == waits
     assert timing.units["port_ifmap"]["ifmap"] == reading
-    told, written = register.run(program, hardware, operands)
-    assert told == timing
-    outputs = expected(layer, operands)
-    np.testing.assert_array_equal(written["ofmap"], outputs)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], outputs)
+    agree(layer, batch, program, hardware, timing=timing)
 
 
 # ---- the conflict-free map
@@ -346,7 +341,7 @@ def test_its_timeline_is_its_account() -> None:
     recording, timing = event.record(program, hardware), agreed_timing(program, hardware)
     assert timing.units["systolic_array"]["bank_conflict"] > 0
     whole = recording.timeline()
-    agree(whole, timing)
+    slices_add_up(whole, timing)
     first, stop = timing.cycles // 3, timing.cycles // 2
     part = recording.timeline(first, stop)
     for name, track in whole.tracks.items():

@@ -11,23 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, suppose
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
 from tests.rules import rule
 from tests.strategies import cases, deform_convs, fills, machine, machines_of_all_kinds
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.observation.timeline import Timing
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
@@ -36,18 +32,6 @@ SMALL = machine(8, 8, word_elements=4)
 
 def deformed(into: int, size: int, out: int, kernel: Any = 3, **more: Any) -> DeformConv2d:
     return DeformConv2d("d", into, size, size, out, kernel, **{"padding": 1, **more})
-
-
-def agree(layer: DeformConv2d, batch: int, program: Program, hardware: Hardware) -> Timing:
-    """Both engines to the cycle, and every output at both levels of values."""
-    check_program(program, hardware)
-    operands = operands_of(layer, batch, seed=2)
-    timing, written = register.run(program, hardware, as_floats(operands))
-    assert timing == agreed_timing(program, hardware)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
-        assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
-    return timing
 
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))

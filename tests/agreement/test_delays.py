@@ -7,40 +7,27 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import short
 from tests.rules import rule
 from tests.strategies import cases, conv, fills, gemms, machine, machines, small_layers
 from tpusim.base.errors import CapacityError, CheckFailed
-from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import register
 from tpusim.machines.tpu.cut.geometry import shape_of
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import explicit
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Cutting, convolved
-from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.search.candidates import Candidates
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import Conv2d, Gemm
-
-
-def agreed(layer: Conv2d | Gemm, batch: int, program: Program, hardware: Hardware) -> Timing:
-    """What both engines say; the register engine's values are right, too."""
-    operands = operands_of(layer, batch, seed=2)
-    timing, written = register.run(program, hardware, operands)
-    assert timing == agreed_timing(program, hardware)
-    np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
-    return timing
 
 
 def delayed(program: Program, delays: Sequence[int]) -> Program:
@@ -72,16 +59,16 @@ def test_any_preload_may_be_delayed(layer: Conv2d | Gemm, batch: int, hardware: 
     except CapacityError:
         assume(False)
     short(program, hardware)
-    agreed(layer, batch, program, hardware)
+    agree(layer, batch, program, hardware)
 
 
 def test_many_passes_alike_with_a_delay_among_them() -> None:
     layer, hardware = Gemm("long", 8, 4, 400), machine(4, 4, bytes_per_cycle=1000, ports="separate")
     program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
-    plain = agreed(layer, 1, program, hardware)
+    plain = agree(layer, 1, program, hardware)
     for at in (40, 97, 99):
         some = [50 if number == at else 0 for number in range(100)]
-        timing = agreed(layer, 1, delayed(program, some), hardware)
+        timing = agree(layer, 1, delayed(program, some), hardware)
         assert plain.cycles < timing.cycles <= plain.cycles + 50 + program.frame(hardware).period
 
 
@@ -91,7 +78,7 @@ def test_a_delay_by_hand() -> None:
     layer, hardware = Gemm("gemm", 4, 4, 4), machine(4, 4, block_cycles=5)
     program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
     assert delays(program) == [5]
-    timing, plain = agreed(layer, 1, program, hardware), agreed_timing(delayed(program, [0]), hardware)
+    timing, plain = agree(layer, 1, program, hardware), agreed_timing(delayed(program, [0]), hardware)
     assert timing.units["preload"] == {**plain.units["preload"], "blocked": 5, "idle": timing.cycles - 13 - 4}
     # Weights are in the array at 17 instead of 12, so that the first word is read in 18 instead of 14.
     assert (plain.cycles, timing.cycles) == (35, 39)
@@ -118,7 +105,7 @@ def test_the_loop_comes_to_each_block(between: str, order: str, column_folds: st
     for index, step in enumerate(program.rows):
         if isinstance(step, Preload) and step.delay:
             assert not next(each for each in program.rows[index:] if isinstance(each, Stream)).accumulate
-    agreed(layer, 1, program, hardware)
+    agree(layer, 1, program, hardware)
 
 
 @rule("T53")
@@ -131,7 +118,7 @@ def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
         hardware = machine(4, 4, latency_cycles=1, between_blocks=between, **options)
         program, explanation = CHANNEL_FIRST.lower(layer, 1, hardware.with_overrides(["mapping.block_m=12"]))
         assert (explanation.blocking.blocks, len(program.streams)) == (5, 5)
-        some, many = (agreed(layer, 1, delayed(program, [each]), hardware).cycles for each in (20, 60))
+        some, many = (agree(layer, 1, delayed(program, [each]), hardware).cycles for each in (20, 60))
         more[between] = many - some
     assert more == {"drain": 5 * 40, "overlap": 40}
 
@@ -152,7 +139,7 @@ def test_copies_beyond_the_second_are_rotated(tile: int, copies: int, cycles: ob
         total = ceil(sum(part.words for part in parts) * max(0, copies - 2) * per_copy)
         assert sum(delays(program)) == total
     assert (sum(delays(program)) > 0) == (copies > 2)
-    agreed(layer, 2, program, hardware)
+    agree(layer, 2, program, hardware)
 
 
 @rule("T50")
@@ -189,7 +176,7 @@ def test_an_ifmap_that_arrives_in_another_layout_is_laid_out_anew(
         program, explanation = CHANNEL_FIRST.lower(layer, 2, hardware)
         assert (explanation.blocking.blocks, explanation.blocking.chunks) == (1, 1)
         assert [*filter(None, delays(program))] == [total] * (total > 0)
-        agreed(layer, 2, program, hardware)
+        agree(layer, 2, program, hardware)
 
 
 @rule("T51")
@@ -226,7 +213,7 @@ def test_the_taps_of_a_pass_are_put_side_by_side(kernel: int, gather: Any, each:
     layer = conv(4, 12, 8, kernel, padding=kernel // 2)
     program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     assert program.word_cycles == each
-    agreed(layer, 2, program, hardware)
+    agree(layer, 2, program, hardware)
 
 
 @rule("T50")
@@ -236,7 +223,7 @@ def test_which_copies_are_rotated(by: str, rotations: int) -> None:
     layer, hardware = conv(1, 6, 4, 5), machine(32, 32, multi_tile="dense", stack_cycles=2, stack_by=by)
     program = CHANNEL_FIRST.lower(layer, 2, hardware)[0]
     assert sum(delays(program)) == 6 * 6 * 2 * rotations
-    agreed(layer, 2, program, hardware)
+    agree(layer, 2, program, hardware)
 
 
 class Transposed(TapGroups):
@@ -261,7 +248,7 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     assert frame.issue_cycles + frame.port_stall + frame.blocked == frame.period
     # Nothing is rotated, either.
     assert delays(program) == [0] * len(program.streams)
-    timing = agreed(layer, batch, program, hardware)
+    timing = agree(layer, batch, program, hardware)
     frames = sum(-(-step.words // arrays) for step in program.streams)
     assert timing.units["systolic_array"]["blocked"] >= frames * frame.blocked > 0
     assert CHANNEL_FIRST.lower(layer, batch, hardware)[0].word_cycles == 0
@@ -276,7 +263,7 @@ def test_a_word_may_stream_all_of_it() -> None:
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         frame = program.frame(hardware)
         found[streamed] = program.word_fill, frame.issue_cycles, frame.period, frame.blocked
-        agreed(layer, 1, program, hardware)
+        agree(layer, 1, program, hardware)
     assert found == {"used": (5, 5, 5, 0), "all": (5, 5, 8, 3)}
 
 

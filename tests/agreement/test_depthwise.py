@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agree
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, conv, depthwise, machine, machines_of_all_kinds, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
-from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
@@ -41,20 +38,12 @@ def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
     suppose(not hardware.banked)
     program, hardware = fitted(layer, batch, hardware, "vector")
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, seed=3, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     planned = planned_of(layer, batch, hardware, "vector")[0]
     assert planned is not None
     assert not program.streams
     assert planned.transfers - len(program.rows) in range(len(spills(program)) + 1)
-    operands = operands_of(layer, batch, seed=3)
-    ofmap = expected(layer, operands)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(registers["ofmap"], ofmap)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
 
 
 def tight(layer: Op, batch: int = 4) -> tuple[Program, Hardware]:

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement import test_agreement
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.rules import rule
 from tests.strategies import cases, conv, dram, drams, lowerings_of, machine, machines, small_layers
@@ -87,7 +86,7 @@ def test_random_layers(layer: Conv2d | Gemm, batch: int, hardware: Hardware, dat
     suppose(layer.macs(batch) / hardware.pes < 800)
     program, hardware = fitted(layer, batch, hardware, data.draw(st.sampled_from(sorted(lowerings_of(layer)))))
     hardware = with_banks(hardware, data.draw(drams(hardware.hbm.burst_bytes)))
-    test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
+    agree(layer, batch, program, hardware, timing=short(program, hardware))
 
 
 @rule("T130")

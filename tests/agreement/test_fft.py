@@ -9,14 +9,14 @@ from math import log2
 import numpy as np
 import pytest
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree
 from tests.agreement.test_tiles import worked_out
 from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
@@ -132,10 +132,7 @@ ONE_PE = machine(1, 1, word_elements=1, alus=1000, bytes_per_cycle=5000, latency
 )
 def test_both_engines_to_the_cycle_in_tiles_of_16(layer: Conv2d, hardware: Hardware) -> None:
     """Some 11,000 cycles at the least: a tile is of 256 products, however few of its outputs there are."""
-    program, operands = lowered(layer, 1, hardware, "fft")[0], operands_of(layer, 1, seed=3)
-    proven, registers = register.run(program, hardware, operands)
-    assert proven == agreed_timing(program, hardware)
-    np.testing.assert_array_equal(registers["ofmap"], expected(layer, operands))
+    agree(layer, 1, lowered(layer, 1, hardware, "fft")[0], hardware, seed=3)
 
 
 def turned(step: Step) -> Step:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement import test_agreement
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import IN_LANES, fitted, least_cycles, suppose
 from tests.checks import ESTIMATE
 from tests.rules import rule
@@ -27,7 +26,6 @@ from tpusim.memory.layout import Layouts
 from tpusim.network.ops.array_op import STORED_BITS, Gemm
 
 NARROW = "int8", "int4"
-agree = test_agreement.TestEnginesAgree().agree
 
 
 @settings(max_examples=cases(1 / 8), deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,7 +42,7 @@ def test_the_engines_agree(layer: Gemm, stored: str, hardware: Hardware, data: s
     suppose(layer.macs(1) / hardware.pes < 800)
     suppose(least_cycles(layer, 1, hardware) < 2000)
     program, hardware = fitted(layer, 1, hardware, name)
-    agree(layer, 1, program, hardware, agreed_timing(program, hardware))
+    agree(layer, 1, program, hardware)
 
 
 @settings(max_examples=cases(1 / 8), deadline=None, suppress_health_check=list(HealthCheck))
@@ -146,7 +144,7 @@ def test_banks_of_a_dram_serve_narrow_weights() -> None:
     hardware = machine(8, 8, burst_bytes=burst).having("hbm", model="banks", device=device)
     layer = Gemm("fc", 4, 63, 65, stored="int4")
     program, hardware = fitted(layer, 1, hardware, "channel_first")
-    agree(layer, 1, program, hardware, agreed_timing(program, hardware))
+    agree(layer, 1, program, hardware)
 
 
 @pytest.mark.parametrize("between", ["drain", "overlap", "stay"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import (
     IN_LANES,
     MOST_CYCLES,
@@ -22,7 +22,7 @@ from tests.agreement.test_agreement import (
 )
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
-from tests.machines.tpu.test_timeline import agree as assert_slices
+from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import (
     cases,
@@ -46,7 +46,6 @@ from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, meant
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
@@ -107,7 +106,7 @@ def test_random_layers(
     suppose(whole.terms(batch) * whole.sample_parts <= EXACT)
     program, hardware = fitting(whole, batch, hardware, name)
     short(program, hardware)
-    agree(whole, batch, program, hardware)
+    right(whole, batch, program, hardware)
 
 
 def fitting(layer: Fused, batch: int, hardware: Hardware, name: str) -> tuple[Program, Hardware]:
@@ -126,19 +125,11 @@ def fitting(layer: Fused, batch: int, hardware: Hardware, name: str) -> tuple[Pr
     raise AssertionError
 
 
-def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
-    """Values at both levels, the engines to the cycle, the timeline's slices as the accounts, no wait missing."""
-    check_program(program, hardware)
+def right(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
+    """All agree, no wait is missing, and the timeline's slices are the accounts."""
     assert not [*hazards(program, hardware)]
-    operands = numbers_of("integers", "any").operands(layer, batch, 3)
-    timing, registers = register.run(program, hardware, as_floats(operands))
-    assert timing == agreed_timing(program, hardware)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    assert_slices(event.record(program, hardware).timeline(), timing)
-    assert verdict_of(layer, operands, registers).first is None
-    assert check_layer(layer, batch, program, hardware, seed=3).first is None
-    if not layer.tallies:
-        np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
+    timing = agree(layer, batch, program, hardware, seed=3, numbers=numbers_of("integers", "any"))
+    slices_add_up(event.record(program, hardware).timeline(), timing)
 
 
 @settings(max_examples=cases(1 / 24), deadline=None, suppress_health_check=list(HealthCheck))
@@ -168,7 +159,7 @@ def test_gradients(
     suppose(core.macs(batch) / hardware.pes < 800 and least_cycles(core, batch, hardware) < MOST_CYCLES)
     program, hardware = fitting(whole, batch, hardware, meant(core, "channel_first"))
     short(program, hardware)
-    agree(whole, batch, program, hardware)
+    right(whole, batch, program, hardware)
 
 
 def test_columns_of_the_filter_are_beside_few_channels() -> None:
@@ -179,7 +170,7 @@ def test_columns_of_the_filter_are_beside_few_channels() -> None:
         hardware = machine(8, 8, word_elements=8).with_overrides(["mapping.strips=one_image", "array.streamed=all"])
         program, told = lowered(layer, 3, hardware, "channel_first")
         assert (program.word_fill, told.blocking.strips) == (6, 2)
-        agree(layer, 3, program, hardware)
+        right(layer, 3, program, hardware)
 
 
 @rule("T121")
@@ -215,7 +206,7 @@ def test_padding_stays_zero() -> None:
     layer = Fused("c", conv(2, 5, 3, 3, padding=2), ahead=(Add("a", 1, other="channel"),))
     for hardware in (machine(4, 4), machine(8, 8).with_overrides(["mapping.fetch=per_tap"])):
         program, _ = lowered(layer, 1, hardware, "channel_first")
-        agree(layer, 1, program, hardware)
+        right(layer, 1, program, hardware)
 
 
 def test_reals_are_within_their_bound() -> None:

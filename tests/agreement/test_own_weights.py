@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement import test_agreement
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing, clocked
 from tests.agreement.test_agreement import CASES, MOST_CYCLES, PARTS, Layer, fitted, least_cycles, short, suppose
-from tests.machines.tpu.test_timeline import agree as add_up
+from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import (
     cases,
@@ -173,7 +172,7 @@ relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_engines_agree_to_the_cycle(part: int, case: tuple[Layer, int, Program, Hardware]) -> None:
     """And values are right, as for arrays that share weights."""
     layer, batch, program, hardware = case
-    test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
+    agree(layer, batch, program, hardware, timing=short(program, hardware))
 
 
 @rule("T22")
@@ -183,7 +182,7 @@ def test_slices_add_up_to_the_accounts(case: tuple[Layer, int, Program, Hardware
     """Those of each array; and all words that were in use are free in the end."""
     _, _, program, hardware = case
     timeline = event.record(program, hardware).timeline()
-    add_up(timeline, agreed_timing(program, hardware))
+    slices_add_up(timeline, agreed_timing(program, hardware))
     _, words = words_in_use(program, timeline)
     assert words.min() >= words[-1] == 0
 
@@ -228,13 +227,12 @@ def independent(hardware: Hardware) -> Program:
     return Program((ifmap, filter_, ofmap), buffers, tuple(steps), ELEMENTS)
 
 
-def agreed(program: Program, hardware: Hardware) -> tuple[Values, Values]:
+def products_of(program: Program, hardware: Hardware) -> tuple[Values, Values]:
     """The ofmap [column, pass, image], on which all agree, engines to the cycle; and what passes multiply."""
     random = np.random.default_rng(0)
     shapes = {each.name: each.shape for each in program.tensors if each.name != "ofmap"}
     operands = {name: random.integers(-9, 9, shape).astype(np.float32) for name, shape in shapes.items()}
-    timing, written = register.run(program, hardware, operands)
-    assert timing == agreed_timing(program, hardware)
+    _, written = clocked(program, hardware, operands)
     np.testing.assert_array_equal(written["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
     weights = operands["filter"].reshape(COLS, PASSES, ROWS)
     return written["ofmap"], np.einsum("cpr,ri->cpi", weights, operands["ifmap"])
@@ -243,7 +241,7 @@ def agreed(program: Program, hardware: Hardware) -> tuple[Values, Values]:
 def at_work(hardware: Hardware) -> int:
     """The cycles from the first preload until the last result is written; values and both engines are checked."""
     program = independent(hardware)
-    values, products = agreed(program, hardware)
+    values, products = products_of(program, hardware)
     np.testing.assert_array_equal(values, products)
     log = event.record(program, hardware).log
     return int(log.moves["ready"][-1] - log.loads["start"].min())
@@ -287,7 +285,7 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     written = part._replace(items=(Along(1, range(4)), part.items[1]))
     steps += [behind, replace(spill, after=(3, 5, 6, 8), parts=(written,))]
     program = replace(program, rows=tuple(steps), word_cycles=word_cycles)
-    values, products = agreed(program, hardware)
+    values, products = products_of(program, hardware)
     np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])
     np.testing.assert_array_equal(values[:, 3], products[:, 0])
     log = event.record(program, hardware).log
@@ -373,7 +371,7 @@ def test_pointers_are_read_for_the_first_array() -> None:
     hardware = machine(4, 4, array_count=2, array_weights="own")
     layer = conv(4, 5, 4, 3)
     program = LOWERINGS["indirect"].lower(layer, 2, hardware)[0]
-    test_agreement.TestEnginesAgree().agree(layer, 2, program, hardware, agreed_timing(program, hardware))
+    agree(layer, 2, program, hardware)
     with pytest.raises(CheckFailed, match="reads pointers for array 1; they are read for the first array alone"):
         check_program(dealt(program, in_turn(2)), hardware)
 

@@ -11,12 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing, clocked
 from tests.agreement.test_agreement import IN_LANES, Layer, fitted, least_cycles, short, suppose
 from tests.agreement.test_chains import TIGHT, add_up, early, row
 from tests.agreement.test_hazards import hazards
-from tests.checks import check_layer
-from tests.machines.tpu.test_timeline import agree as slices_agree
+from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import (
     DICE,
@@ -105,20 +104,11 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
     return replace(program, tensors=tuple(named.values()), rows=tuple(found))
 
 
-def agree(layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
-    """Both engines to the cycle, values at every level."""
-    told = short(program, hardware)
-    operands = operands_of(layer, batch, seed=2)
-    timing, written = register.run(program, hardware, operands)
-    assert timing == told
+def right(layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
+    """All agree, and the timeline's slices are the accounts, that of the scratch memory among them."""
+    timing = agree(layer, batch, program, hardware, timing=short(program, hardware))
     assert "scratch_memory" in timing.units
-    for account in timing.units.values():
-        assert min(account.values()) >= 0
-    slices_agree(event.record(program, hardware).timeline(), timing)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
-    for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
-        assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
+    slices_add_up(event.record(program, hardware).timeline(), timing)
 
 
 @st.composite
@@ -143,7 +133,7 @@ def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ah
     names = data.draw(st.sets(among(*(each.name for each in program.tensors))))
     moved = elsewhere(program, hardware, names, ahead)
     check_program(moved, hardware)
-    agree(layer, batch, moved, hardware)
+    right(layer, batch, moved, hardware)
 
 
 @settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
@@ -153,7 +143,7 @@ def test_what_a_run_puts_there(case: tuple[Layer, int, Program, Hardware], ahead
     moved = prefetched(in_scratch([Joint("layer", program, {})], hardware)[0].program, hardware, ahead)
     check_program(moved, hardware)
     assert sum(moved.use[:2]) <= sum(program.use[:2])
-    agree(layer, batch, moved, hardware)
+    right(layer, batch, moved, hardware)
 
 
 @settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
@@ -172,13 +162,11 @@ def test_random_chains(chain: Chain, stays: bool, share: int, data: st.DataObjec
     program = linked(moved, hardware)
     timing = agreed_timing(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
-    check_program(program, hardware)
     assert not [*hazards(program, hardware)]
     assert not [*early(program)]
     add_up(timing)
     values = Values.of(chain, program, found)
-    clocked, registers = register.run(values.program, hardware, values.given)
-    assert clocked == timing
+    _, registers = clocked(values.program, hardware, values.given, timing)
     written = datapath.run(values.program, hardware, values.given)
     for each in (*values.computed(registers), *values.computed(written)):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
@@ -215,7 +203,7 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     assert timing.units["hbm"] == {**NOTHING, "busy": 2, "blocked": 5, "idle": 26}
     assert timing.units["scratch_memory"] == {**NOTHING, "busy": 4, "blocked": 24, "port_stall": 1, "idle": 4}
     assert sum(timing.bus.values()) == 7
-    agree(Gemm("one_pass", m=4, n=4, k=4), 1, moved, SMALL_ONE)
+    right(Gemm("one_pass", m=4, n=4, k=4), 1, moved, SMALL_ONE)
 
 
 NOTHING = dict.fromkeys(CAUSES, 0)
@@ -325,7 +313,7 @@ def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, H
     names = {each.name for each in program.tensors}
     some = program.lying(data.draw(st.sets(among(*sorted(names)))), LINK)
     check_program(some, linked_up)
-    agree(layer, batch, some, linked_up)
+    right(layer, batch, some, linked_up)
     every = program.lying(names, LINK)
     if hardware.hbm.dram is None:
         near, far = agreed_timing(program, hardware), agreed_timing(every, linked_up)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agree
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import assert_waits_matter, hazards
@@ -29,7 +30,6 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import vector_ops as lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
@@ -121,20 +121,12 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
     suppose(hardware.vector_unit.scalar_words >= {ScaleShift: 2, Masked: 3}.get(type(layer), 1))
     program, hardware = fitted(layer, batch, hardware, LOWERING)
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, seed=3, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     planned = planned_of(layer, batch, hardware, LOWERING)[0]
     assert planned is not None
     assert not program.streams
     assert planned.transfers >= len(program.rows) > 0
-    operands = operands_of(layer, batch, seed=3)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
-    assert verdict_of(layer, operands, registers).mismatched == 0
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
     assert spills(program)
 
 
@@ -165,16 +157,9 @@ def test_windows_that_no_lane_holds_are_joined_band_by_band(
     suppose(not whole_fits(layer, batch, hardware))
     # Bands of one element need two words for these, two for results and one for a row.
     program, _ = lowered(layer, batch, hardware, LOWERING)
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, seed=3, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     assert planned_of(layer, batch, hardware, LOWERING)[0].transfers >= len(program.rows) > 0
-    operands = operands_of(layer, batch, seed=3)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
-    assert verdict_of(layer, operands, registers).mismatched == 0
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
 
 
 @rule("T80")
@@ -203,10 +188,7 @@ def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condit
     whole, _ = lowered(replace(layer, condition="each"), 6, hardware, LOWERING)
     # In other layouts both are padded in ways of their own.
     assert hardware.mapping.layout != "plain" or brought(program) <= brought(whole)
-    assert check_layer(layer, 6, program, hardware, seed=3).mismatched == 0
-    timing, registers = register.run(program, hardware, operands_of(layer, 6, seed=3))
-    assert timing == short(program, hardware)
-    assert verdict_of(layer, operands_of(layer, 6, seed=3), registers).mismatched == 0
+    agree(layer, 6, program, hardware, seed=3, timing=short(program, hardware))
 
 
 FUNCTIONS: list[VectorOp] = [

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, short, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import assert_waits_matter, hazards
@@ -24,12 +23,11 @@ from tpusim.flow.jobs import resolve
 from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector_rows as lowering
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
@@ -170,17 +168,9 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
 
 def assert_right(layer: Op, batch: int, program: Program, hardware: Hardware, most_steps: int) -> None:
     """The same for a Program of at most so many steps."""
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     assert most_steps >= len(program.rows) > 0
-    operands = operands_of(layer, batch, seed=3)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
-    assert verdict_of(layer, operands, registers).mismatched == 0
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
     assert spills(program)
 
 
