@@ -302,12 +302,6 @@ def convolved(layer: ArrayOp, ifmap: Any, filter_: Any, *box: Any) -> Any:
     return reference.compute(layer, {"ifmap": ifmap, "filter": filter_}, *box)
 
 
-DICE = "hypothesis-urandom" if "TPUSIM_CASES" in os.environ else "hypothesis"
-"""By itself Hypothesis tries a case five times more, with two of its parts made equal. Where cases cost a lot, a proof
-by hand has every one new; without, the same commit gets the same cases.
-"""
-
-
 def cases(share: float = 1.0, usual: int = 72) -> int:
     """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of the `usual` ones.
 

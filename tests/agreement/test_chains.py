@@ -17,7 +17,7 @@ from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
 from tests.agreement.test_own_weights import dealt
 from tests.rules import rule
-from tests.strategies import DICE, among, cases, conv, machine
+from tests.strategies import among, cases, conv, machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import expected, verdict_of
@@ -39,7 +39,7 @@ MOST_CYCLES = 1_000
 
 
 @rule("T145")
-@settings(max_examples=cases(0.24), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.24), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=chains())
 def test_random_chains(chain: Chain) -> None:
     """The engines to the cycle, layer by layer; values of every type at both levels; no wait missing."""
@@ -173,7 +173,7 @@ def agreed_shares(chain: Chain) -> Timing:
 
 
 @rule("T142")
-@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=arrays_that_stand_still())
 def test_an_array_may_begin_a_layer_while_another_ends_the_one_ahead(chain: Chain) -> None:
     agreed_shares(chain)

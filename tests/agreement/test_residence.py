@@ -15,7 +15,7 @@ from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
 from tests.rules import rule
-from tests.strategies import DICE, cases, conv, machine
+from tests.strategies import cases, conv, machine
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import verdict_of
 from tpusim.machines.tpu import datapath
@@ -80,7 +80,7 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
 
 
 @rule("T148")
-@settings(max_examples=cases(0.12), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=with_room(), leaves=st.booleans())
 def test_random_chains(chain: Chain, leaves: bool) -> None:
     found = found_for(chain, leaves)

@@ -18,7 +18,6 @@ from tests.agreement.test_hazards import hazards
 from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import (
-    DICE,
     among,
     cases,
     conv,
@@ -126,7 +125,7 @@ def lowered(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
 
 
 @rule("T126")
-@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=lowered(), ahead=among(0, 1, 2, 5, 100), data=st.data())
 def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ahead: int, data: st.DataObject) -> None:
     layer, batch, program, hardware = case
@@ -136,7 +135,7 @@ def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ah
     right(layer, batch, moved, hardware)
 
 
-@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=lowered(), ahead=among(0, 1, 2, 5))
 def test_what_a_run_puts_there(case: tuple[Layer, int, Program, Hardware], ahead: int) -> None:
     layer, batch, program, hardware = case
@@ -146,7 +145,7 @@ def test_what_a_run_puts_there(case: tuple[Layer, int, Program, Hardware], ahead
     right(layer, batch, moved, hardware)
 
 
-@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=chains(), stays=st.booleans(), share=among(1, 1, 2, 5), data=st.data())
 def test_random_chains(chain: Chain, stays: bool, share: int, data: st.DataObject) -> None:
     """What layers make for one another lies there, but what stays in the lanes; with room for all of it or less."""
@@ -304,7 +303,7 @@ class WithLink(Hardware):
         return {**super().pipes, LINK.bus: super().pipes[HBM.bus]}
 
 
-@settings(max_examples=cases(0.05), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.05), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=lowered(), data=st.data())
 def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, Hardware], data: st.DataObject) -> None:
     """Both engines and the data path, with any tensors behind it; with all of them it takes what HBM's bus took."""

@@ -12,7 +12,6 @@ from tests.agreement.test_agreement import suppose
 from tests.agreement.test_explicit import ORDERS, ordered
 from tests.agreement.test_residence import found_for, with_room
 from tests.strategies import (
-    DICE,
     cases,
     conv,
     deform_convs,
@@ -134,7 +133,7 @@ def test_what_is_transformed_before_takes_no_memory_beside_the_product() -> None
     assert held["before"][0] == max(window, sum(product))
 
 
-@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     hardware=machines_of_all_kinds(),
     layer=st.one_of(layers(), depthwise(), transposed_convs(), deform_convs(), vector_ops()),
@@ -171,7 +170,7 @@ def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))
 
 
-@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=with_room(), leaves=st.booleans())
 def test_what_stays_is_in_use_until_its_last_reader_has_it(chain: Chain, leaves: bool) -> None:
     """From no word to no word, never more than there are, and no fewer than an outcome has while readers run."""
