@@ -139,7 +139,7 @@ def with_capacity(hardware: Hardware, capacity_bytes: int) -> Hardware:
 @pytest.mark.parametrize("name", ["channel_first", "explicit", "channel_last", "indirect"])
 def test_the_last_words_of_pixels_have_a_frame_of_their_own(name: str, arrays: tuple[int, str]) -> None:
     """Fifteen images in words of eight and seven: all passes at one frame end before those at the other begin."""
-    hardware = machine(word_elements=8, array_count=arrays[0], array_weights=arrays[1], capacity_words=1024, alus=64)
+    hardware = machine(word_elements=8, capacity_words=1024, alus=64, array={"count": arrays[0], "weights": arrays[1]})
     layer = conv(5, 6, 6, 3, padding=1)
     program, _ = LOWERINGS[name].lower(layer, 15, hardware)
     whole, last = program.frames(hardware)
@@ -173,11 +173,11 @@ class Level:
 
     @pytest.mark.parametrize("multi_tile", range(1, 10))
     def test_any_number_of_stacked_taps(self, multi_tile: int) -> None:
-        self.check(conv(2, 6, 5, 3, padding=1), 3, machine(20, 6, multi_tile=multi_tile))
+        self.check(conv(2, 6, 5, 3, padding=1), 3, machine(20, 6, mapping={"multi_tile": multi_tile}))
 
     @pytest.mark.parametrize("order", ["block_major", "filter_major"])
     def test_either_loop_order_in_tight_memory(self, order: str) -> None:
-        self.check(conv(5, 6, 5, 3, padding=1), 3, machine(capacity_words=100, loop_order=order))
+        self.check(conv(5, 6, 5, 3, padding=1), 3, machine(capacity_words=100, mapping={"loop_order": order}))
 
     def test_stride_wider_than_the_kernel(self) -> None:
         self.check(conv(3, 11, 3, 2, stride=4), 2, machine())
@@ -322,7 +322,10 @@ class TestEnginesAgree:
         agree(layer, batch, program, hardware, timing=short(program, hardware))
 
     def test_a_word_of_one_element_on_separate_ports(self) -> None:
-        layer, hardware = Gemm(name="g", m=9, n=2, k=1), machine(1, 1, word_elements=1, ports="separate")
+        layer, hardware = (
+            Gemm(name="g", m=9, n=2, k=1),
+            machine(1, 1, word_elements=1, vector_memory={"ports": "separate"}),
+        )
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
         agree(layer, 1, program, hardware)
 

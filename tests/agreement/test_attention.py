@@ -126,7 +126,7 @@ def test_many_attentions_in_one_on_random_machines(
 @rule("T96")
 def test_parts_that_no_query_of_a_block_sees_are_not_computed() -> None:
     """Of 4 x 4 pairs of a block and a part on and below the diagonal there are 10: as many products with keys."""
-    machine_of_4 = machine(4, 4, word_elements=2, scalar_words=4, capacity_words=ENOUGH)
+    machine_of_4 = machine(4, 4, word_elements=2, capacity_words=ENOUGH, vector_unit={"scalar_words": 4})
     given = machine_of_4.mapping.block.model_copy(update={"images": 4, "in_channels": 4})
     layer = FlashAttention("attention", heads=1, head=4, queries=16)
     program, told = lowered(layer, 1, machine_of_4.having("mapping", block=given), "flash_attention")

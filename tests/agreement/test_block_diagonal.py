@@ -66,7 +66,7 @@ def test_as_many_groups_as_fit(groups: int, into: int, out: int, array: tuple[in
 def test_zeros_come_from_nowhere(groups: int) -> None:
     """HBM hands out each weight once, however many zeros stand beside it."""
     layer = conv(groups, 6, groups, 3, padding=1, groups=groups)
-    hardware = machine(8, 8, burst_bytes=4, capacity_words=8000)
+    hardware = machine(8, 8, capacity_words=8000, hbm={"burst_bytes": 4})
     moved = sum(step.hbm_bytes for step in fills(lowered(layer, hardware), "filter"))
     assert moved == layer.groups * 9 * hardware.vector_memory.element_bytes
 

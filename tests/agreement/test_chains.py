@@ -142,10 +142,20 @@ def arrays_that_stand_still(draw: st.DrawFn) -> Chain:
     """Layers on arrays with weights of their own, whose frames go on long after the last word."""
     arrays, most = draw(st.integers(2, 4)), draw(among(4, 8, 16))
     hardware = machine(
-        4, 4, word_elements=most, streamed="all", array_count=arrays, array_weights="own", alus=draw(among(4, 16, 64)),
-        ports=draw(among("shared", "separate", "separate")), weights_per_cycle=draw(among(1, 4, 4)),
-        weight_buffers=draw(st.integers(1, 2)), latency_cycles=1,
-    )  # fmt: skip
+        4,
+        4,
+        word_elements=most,
+        alus=draw(among(4, 16, 64)),
+        latency_cycles=1,
+        array={
+            "streamed": "all",
+            "count": arrays,
+            "weights": "own",
+            "weights_per_cycle": draw(among(1, 4, 4)),
+            "weight_buffers": draw(st.integers(1, 2)),
+        },
+        vector_memory={"ports": draw(among("shared", "separate", "separate"))},
+    )
     return on_arrays(hardware, draw(st.lists(st.tuples(among(3, 3, 8), st.integers(0, arrays - 1)), min_size=2)))
 
 
@@ -183,9 +193,13 @@ def test_an_array_may_begin_a_layer_while_another_ends_the_one_ahead(chain: Chai
 def test_a_frame_that_outlasts_its_words_is_shared_out_in_time() -> None:
     """The third layer streams on the first array while the second goes on in the other; both end with cycle 63."""
     hardware = machine(
-        4, 4, word_elements=16, streamed="all", array_count=2, array_weights="own", ports="separate",
-        weights_per_cycle=4, alus=64,
-    )  # fmt: skip
+        4,
+        4,
+        word_elements=16,
+        alus=64,
+        array={"streamed": "all", "count": 2, "weights": "own", "weights_per_cycle": 4},
+        vector_memory={"ports": "separate"},
+    )
     chain = on_arrays(hardware, [(3, 0), (3, 1), (3, 0)])
     timing = agreed_shares(chain)
     assert [layer.cycles for layer in timing.layers] == [31, 33, 7]

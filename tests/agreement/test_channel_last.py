@@ -146,7 +146,9 @@ def test_the_window_map_has_no_conflict(
 ) -> None:
     """Where a pass takes whole windows; or where there are banks for those, too, in which it begins and ends."""
     layer, rows = Conv2d("conv", channels, 23, 19, 8, kernel, (stride, stride), (1, 2), dilation), 64
-    hardware = machine(rows, 8, organization="banked", word_elements=1, ports="separate", bank_words=2**20)
+    hardware = machine(
+        rows, 8, word_elements=1, bank_words=2**20, vector_memory={"organization": "banked", "ports": "separate"}
+    )
     if "block_k" in changes:
         whole = rows // (kernel[0] * kernel[1]) * kernel[0] * kernel[1]
         hardware = hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"block_k": whole})})
@@ -202,7 +204,7 @@ def test_long_words_hide_conflicts() -> None:
 # ---- the check bites
 
 LAYER, BATCH = conv(6, 6, 7, 3), 2
-MACHINE = machine(4, 4, organization="banked", capacity_words=200, bank_words=400)
+MACHINE = machine(4, 4, capacity_words=200, bank_words=400, vector_memory={"organization": "banked"})
 
 
 def edited(program: Program, kind: type[Step], which: int, edit: Callable[[Any], Any]) -> Program:

@@ -32,7 +32,7 @@ from tpusim.network.workload import Workload
     batch=st.integers(1, 9),
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
-@example(layer=conv(6, 7, 6, 5, padding=2, groups=6), batch=3, hardware=machine(4, 4, scalar_words=1))
+@example(layer=conv(6, 7, 6, 5, padding=2, groups=6), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1}))
 @example(layer=conv(2, 1, 2, 1, padding=3, stride=2, groups=2), batch=1, hardware=machine(1, 1, word_elements=1))
 def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
@@ -65,7 +65,7 @@ def test_taps_whose_weights_a_lane_cannot_keep_come_in_several_steps() -> None:
     counts = [step.counts for step in of_all.vectors[:4]]
     assert [(each.operands, each.scalars) for each in counts] == [(8, 8), (9, 8), (9, 8), (2, 1)]
     assert all(step.adds_on for step in of_all.vectors[1:4])
-    much = machine(8, 8, word_elements=4, scalar_words=7)
+    much = machine(8, 8, word_elements=4, vector_unit={"scalar_words": 7})
     assert {step.counts.scalars for step in vector.VECTOR.lower(layer, 4, much)[0].vectors} == {25}
 
 
@@ -87,7 +87,7 @@ def test_other_layers_are_refused(name: str) -> None:
 
 def test_banks_are_refused() -> None:
     with pytest.raises(CapacityError, match="reads from lanes alone"):
-        lowered(conv(8, 5, 8, 3, groups=8), 2, machine(organization="banked"), "vector")
+        lowered(conv(8, 5, 8, 3, groups=8), 2, machine(vector_memory={"organization": "banked"}), "vector")
 
 
 def test_a_given_block_is_kept() -> None:

@@ -66,7 +66,7 @@ def test_no_run_is_faster_than_its_bound(layer: Gemm, stored: str, hardware: Har
 def test_runs_of_narrow_weights_are_whole_bytes(sizes: tuple[int, int, int], layout: Layouts) -> None:
     """Half a byte each, whichever axis is innermost; runs stay inside their tensor."""
     m, n, k = sizes
-    hardware = machine(8, 8, burst_bytes=1).having("hbm", layout=layout)
+    hardware = machine(8, 8, hbm={"burst_bytes": 1}).having("hbm", layout=layout)
     for stored, bits in STORED_BITS.items():
         program, hardware = fitted(Gemm("fc", m, n, k, stored=stored), 1, hardware, "channel_first")
         moves = TransferRuns(program, hardware)
@@ -141,7 +141,7 @@ def test_slow_unpacking_sets_the_pace() -> None:
 def test_banks_of_a_dram_serve_narrow_weights() -> None:
     device = dram(refresh="none")
     burst = device.organisation.burst_bytes
-    hardware = machine(8, 8, burst_bytes=burst).having("hbm", model="banks", device=device)
+    hardware = machine(8, 8, hbm={"burst_bytes": burst}).having("hbm", model="banks", device=device)
     layer = Gemm("fc", 4, 63, 65, stored="int4")
     program, hardware = fitted(layer, 1, hardware, "channel_first")
     agree(layer, 1, program, hardware)

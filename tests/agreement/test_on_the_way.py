@@ -267,7 +267,7 @@ def test_what_cannot_be_worked_on_is_refused() -> None:
     with pytest.raises(UnsuitableError, match="explicit works on nothing on its way; name another lowering"):
         lowered(worked(CONV, 1), 2, machine(4, 4), "explicit")
     with pytest.raises(UnsuitableError, match="its ifmap comes to banks"):
-        lowered(worked(CONV, 1), 2, machine(4, 4, organization="banked"), "channel_first")
+        lowered(worked(CONV, 1), 2, machine(4, 4, vector_memory={"organization": "banked"}), "channel_first")
     with pytest.raises(ValueError, match="tanh 1x1x1 cannot be done on the way; it can be"):
         Fused("c", CONV, ahead=(Tanh("t", 1),))
     with pytest.raises(ValueError, match="has no other map to take products with"):

@@ -253,9 +253,9 @@ def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cyc
     """A pass streams for 16 cycles, and its weights take as long, of 8 passes 128 cycles. Two arrays that share weights
     stream it in 8 cycles, and wait for all weights nevertheless; arrays of their own load them at the same time.
     """
-    more = {"ports": ports, "word_elements": ELEMENTS, "alus": 1000}
+    more: Any = {"vector_memory": {"ports": ports}, "word_elements": ELEMENTS, "alus": 1000}
     kinds = ((1, "shared"), (2, "shared"), (2, "own"), (4, "own"))
-    found = [at_work(machine(ROWS, COLS, array_count=n, array_weights=weights, **more)) for n, weights in kinds]
+    found = [at_work(machine(ROWS, COLS, array={"count": n, "weights": weights}, **more)) for n, weights in kinds]
     assert found == cycles
 
 
@@ -265,8 +265,8 @@ def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cyc
 @pytest.mark.parametrize("word_cycles", [0, 40])
 def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: int) -> None:
     """It adds what two arrays make, names neither in what it waits for, and passes behind it wait for it."""
-    more = {"ports": ports, "word_elements": ELEMENTS, "alus": 1000}
-    hardware = machine(ROWS, COLS, array_count=2, array_weights="own", **more)
+    more: Any = {"vector_memory": {"ports": ports}, "word_elements": ELEMENTS, "alus": 1000}
+    hardware = machine(ROWS, COLS, array={"count": 2, "weights": "own"}, **more)
     program = independent(hardware)
     first, second, third = (
         Feed((LaneGroup(0, COLS, Counters(stream.result_base, (Counter(WORDS, 0, 1, WORDS, 1),))),))
@@ -313,7 +313,7 @@ def test_lowerings_deal_sums_out() -> None:
 @rule("T17", "T20")
 def test_two_passes_run_beside_one_another() -> None:
     """Both arrays are busy in the same cycles, each in its own slots of the frame."""
-    hardware = machine(4, 4, array_count=2, array_weights="own", word_elements=8, alus=1000)
+    hardware = machine(4, 4, word_elements=8, alus=1000, array={"count": 2, "weights": "own"})
     program = dealt(CHANNEL_FIRST.lower(Gemm("two", m=64, n=8, k=4), 1, hardware)[0], by_result(2))
     assert [array for array, step in zip(program.arrays, program.rows, strict=True) if isinstance(step, Stream)] == [
         0,
@@ -356,10 +356,10 @@ def test_a_cycle_of_the_frame_is_for_the_weights_of_one_array(
 
 @rule("T17")
 def test_an_array_that_the_machine_does_not_have() -> None:
-    hardware = machine(4, 4, array_count=2, array_weights="own")
+    hardware = machine(4, 4, array={"count": 2, "weights": "own"})
     program = CHANNEL_FIRST.lower(Gemm("g", 4, 12, 4), 1, hardware)[0]
     check_program(dealt(program, in_turn(2)), hardware)
-    for wrong, others in ((in_turn(3), hardware), (in_turn(2), machine(4, 4, array_count=2))):
+    for wrong, others in ((in_turn(3), hardware), (in_turn(2), machine(4, 4, array={"count": 2}))):
         with pytest.raises(
             CheckFailed, match=r"\(preload\) is for array \d; the machine has \d with weights of their own"
         ):
@@ -368,7 +368,7 @@ def test_an_array_that_the_machine_does_not_have() -> None:
 
 @rule("T21")
 def test_pointers_are_read_for_the_first_array() -> None:
-    hardware = machine(4, 4, array_count=2, array_weights="own")
+    hardware = machine(4, 4, array={"count": 2, "weights": "own"})
     layer = conv(4, 5, 4, 3)
     program = LOWERINGS["indirect"].lower(layer, 2, hardware)[0]
     agree(layer, 2, program, hardware)
@@ -379,7 +379,7 @@ def test_pointers_are_read_for_the_first_array() -> None:
 @rule("T20")
 def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     """In a cycle none of them sees what another does in it."""
-    layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, array_count=3, array_weights="own", word_elements=4)
+    layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, word_elements=4, array={"count": 3, "weights": "own"})
     program = dealt(LOWERINGS["winograd_2"].lower(layer, 4, hardware)[0], in_turn(3))
     operands = operands_of(layer, 4, seed=0)
     told, _ = register.run(program, hardware, operands)
@@ -391,6 +391,6 @@ def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
 
 def test_passes_of_few_rows_go_to_all_arrays() -> None:
     """Weights take longer to load than a row takes to stream, so that one array would wait for all of them."""
-    hardware = machine(array_count=2, array_weights="own")
+    hardware = machine(array={"count": 2, "weights": "own"})
     program, _ = CHANNEL_FIRST.lower(Gemm("fc", 1, 64, 8), 1, hardware)
     assert {step.array for step in program.rows if isinstance(step, Preload)} == {0, 1}

@@ -71,7 +71,7 @@ def for_tiles(draw: st.DrawFn, name: str) -> Conv2d:
         5,
         word_elements=1,
         alus=1,
-        slots=Slots(loads=1, stores=1, lanes=1, register_bytes=4, registers=1, latency=0),
+        vector_unit={"slots": Slots(loads=1, stores=1, lanes=1, register_bytes=4, registers=1, latency=0)},
     ),
 )
 def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware) -> None:

@@ -296,7 +296,9 @@ def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: 
     slots = dict(slots)
     more = {"body": slots.pop("body", 0)}
     operands = [at(ONE), at(TWO), at(ONE)][: slots.pop("operands", 2)]
-    hardware = machine(4, 4, word_elements=2, alus=24, slots=Slots(**{"lanes": 4, "register_bytes": 8, **slots}))
+    hardware = machine(
+        4, 4, word_elements=2, alus=24, vector_unit={"slots": Slots(**{"lanes": 4, "register_bytes": 8, **slots})}
+    )
     step = multiply_add(*operands, **more)
     beat = step.beat(2, hardware)
     assert (beat.period, beat.result_delay) == (period, delay)
@@ -311,8 +313,8 @@ def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: 
 def test_narrow_operands_are_widened_and_results_narrowed() -> None:
     """8 multiplications and 4 additions a word and lane; with 2 x 2 + 1 more an element, 32 operations for 16 ALUs."""
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    plain = machine(4, 4, word_elements=2, alus=16, slots=slots)
-    narrow = machine(4, 4, word_elements=2, alus=16, slots=slots, widen=2, narrow=1)
+    plain = machine(4, 4, word_elements=2, alus=16, vector_unit={"slots": slots})
+    narrow = machine(4, 4, word_elements=2, alus=16, vector_unit={"slots": slots, "widen": 2, "narrow": 1})
     step = multiply_add(at(ONE), at(TWO))
     assert (step.beat(2, plain).work, step.beat(2, narrow).work) == (2, 4)
     outcome(program(step), narrow)
@@ -322,7 +324,7 @@ def test_narrow_operands_are_widened_and_results_narrowed() -> None:
 def test_a_share_of_the_operands_is_widened() -> None:
     """As above, with half of the operands: 8 multiplications, 4 additions, 8 for two of four operands, 4 to narrow."""
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    narrow = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1)
+    narrow = machine(4, 4, word_elements=2, alus=8, vector_unit={"slots": slots, "widen": 2, "narrow": 1})
     step = multiply_add(at(ONE), at(TWO))
     assert step.beat(2, narrow).work == 8
     shared = replace(step, widened=Fraction(1, 2))
@@ -343,7 +345,13 @@ def test_what_is_moved_or_worked_on_as_it_is_stays_narrow(operation: str, widene
     operands = (at(ONE), at(TWO)) if operation == "add" else (at(ONE),)
     step = Vector((), operation, operands, at(INTO), WORDS)
     for arithmetic, work in (("widened", widened), ("narrow", narrow)):
-        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1, arithmetic=arithmetic)
+        hardware = machine(
+            4,
+            4,
+            word_elements=2,
+            alus=8,
+            vector_unit={"slots": slots, "widen": 2, "narrow": 1, "arithmetic": arithmetic},
+        )
         assert step.beat(2, hardware).work == work
         outcome(program(step), hardware)
 
@@ -353,7 +361,7 @@ def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
     """8 elements a word and ALUs, two operations to widen and one to narrow, of a copy and of what is turned."""
     for packed, copied in ((True, 0), (False, 3)):
         slots = Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=1, packed=packed)
-        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1)
+        hardware = machine(4, 4, word_elements=2, alus=8, vector_unit={"slots": slots, "widen": 2, "narrow": 1})
         copy, turn = (Vector((), each, (at(ONE),), at(INTO), WORDS) for each in ("copy", "turn"))
         assert (copy.beat(2, hardware).work, turn.beat(2, hardware).work) == (copied, 0)
         # Two words of 8 bytes share a register, or each has one.
@@ -375,7 +383,7 @@ def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
 )
 def test_units_beside_the_alus_may_set_the_pace(operation: str, changes: dict[str, Any], work: int) -> None:
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    hardware = machine(4, 4, word_elements=2, alus=16, slots=slots)
+    hardware = machine(4, 4, word_elements=2, alus=16, vector_unit={"slots": slots})
     changed = {f"vector_unit.slots.{name}": value for name, value in changes.items()}
     hardware = hardware.with_overrides({**changed, "vector_unit.functions.exp": "3 + 4 + 2"})
     step = Vector((), operation, (at(ONE),), at(INTO), WORDS)
@@ -388,7 +396,7 @@ def test_a_long_sum_waits_for_itself_unless_a_body_holds_others() -> None:
     """Two operands of 64 that are joined to a word, 5 cycles apart: a body of 128 registers has two such sums."""
     for window, period in ((64, 10), (128, 5), (1024, 1)):
         slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=2, latency=5, window=window)
-        hardware = machine(4, 4, word_elements=2, alus=1000, slots=slots)
+        hardware = machine(4, 4, word_elements=2, alus=1000, vector_unit={"slots": slots})
         step = multiply_add(at(ONE), at(TWO), chain=64)
         assert step.beat(2, hardware).period == period, window
         outcome(program(step), hardware)
@@ -404,16 +412,18 @@ def test_what_bodies_take_is_shared_by_their_words(body: Body, cycles: int) -> N
     given = {"body_cycles": 40, "sum_cycles": 9, "bare_cycles": 50, "map_cycles": 3, "turn_body_cycles": 30}
     windows = {"window": 64, "bare_window": 16, "turn_window": 50}
     slots = Slots(loads=1, stores=1, lanes=2, register_bytes=8, registers=1, **given, **windows)
-    hardware = machine(4, 4, word_elements=2, slots=slots)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"slots": slots})
     assert body_share(100, 4, hardware, body, maps=2) * 100 == cycles
-    plain = machine(4, 4, word_elements=2, slots=slots.model_copy(update={"body_cycles": 0}))
+    plain = machine(4, 4, word_elements=2, vector_unit={"slots": slots.model_copy(update={"body_cycles": 0})})
     assert body_share(100, 4, plain, body) == 0
 
 
 @rule("T65")
 def test_words_of_several_pixels_share_no_register() -> None:
     """Registers of two words load and store two a cycle, or one where a pixel has one word."""
-    hardware = machine(4, 4, word_elements=2, slots=Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=2))
+    hardware = machine(
+        4, 4, word_elements=2, vector_unit={"slots": Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=2)}
+    )
     step = multiply_add(at(ONE), at(TWO))
     both = [each.beat(2, hardware) for each in (step, replace(step, packed=1), replace(step, packed=8))]
     assert [(each.loads, each.stores, each.together) for each in both] == [(2, 2, 4), (1, 1, 2), (2, 2, 4)]

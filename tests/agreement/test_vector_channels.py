@@ -61,7 +61,11 @@ def test_sums_of_long_columns_wait_for_the_addition_ahead() -> None:
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
 @example(layer=ChannelSum("s", 140), batch=4, hardware=machine(2, 2, word_elements=2))
-@example(layer=ChannelVariance("v", 5, 9, 7), batch=6, hardware=machine(4, 4, word_elements=4, scalar_words=1))
+@example(
+    layer=ChannelVariance("v", 5, 9, 7),
+    batch=6,
+    hardware=machine(4, 4, word_elements=4, vector_unit={"scalar_words": 1}),
+)
 @example(layer=ChannelVariance("v", 3, 6, 5), batch=4, hardware=machine(4, 16, word_elements=2))
 @example(layer=ChannelMaskedSums("m", 5, 6, 3), batch=8, hardware=machine(4, 4, word_elements=4))
 @example(layer=ChannelMaskedSums("m", 9, 2, 3), batch=7, hardware=machine(4, 4, word_elements=2))

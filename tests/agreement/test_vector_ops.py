@@ -65,7 +65,7 @@ POOL = Pool2d("pool", "average", 12, 9, 9, (3, 3), (2, 2), (1, 1))
 
 def least_padding() -> Hardware:
     """A machine on which maps of few channels have their columns in lanes."""
-    return machine(4, 4, channel_multiple=8).with_overrides(["mapping.layout=least_padding"])
+    return machine(4, 4, hbm={"channel_multiple": 8}).with_overrides(["mapping.layout=least_padding"])
 
 
 def one_image() -> Hardware:
@@ -78,7 +78,7 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
     """Windows of 3 every 2: 5 rows of 6 that two windows read, and 7 columns of 9 that three do."""
     slots = Slots(loads=9, stores=1, lanes=8, register_bytes=16, registers=2)
     layer = Pool2d("pool", "max", 8, 5, 7, (3, 3), (2, 2))
-    program, _ = lowered(layer, 4, machine(8, 8, word_elements=4, slots=slots, widen=1), LOWERING)
+    program, _ = lowered(layer, 4, machine(8, 8, word_elements=4, vector_unit={"slots": slots, "widen": 1}), LOWERING)
     assert {each.widened for each in program.vectors} == {Fraction(5 * 7, 6 * 9)}
     apart, _ = lowered(replace(layer, stride=(3, 3), in_height=6, in_width=9), 4, machine(8, 8), LOWERING)
     assert {each.widened for each in apart.vectors} == {1}
@@ -91,7 +91,7 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
     batch=st.integers(1, 9),
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
-@example(layer=Pool2d("p", "max", 6, 7, 7, 3, 2, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
+@example(layer=Pool2d("p", "max", 6, 7, 7, 3, 2, 1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1}))
 @example(layer=Pool2d("p", "average", 6, 6, 7, 3, 2, 1, ceil_mode=True), batch=1, hardware=machine(4, 4))
 @example(layer=Add("a", 9, 5, 4, other="image"), batch=1, hardware=machine(4, 4, word_elements=8))
 @example(layer=Sub("s", 3, 4, 7), batch=2, hardware=least_padding())
@@ -104,18 +104,26 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
 @example(layer=Pool2dGradient("g", "max", 3, 7, 6, 3, 2, 1), batch=8, hardware=least_padding())
 @example(layer=Pool2dGradient("g", "average", 3, 7, 6, 3, 2, 1), batch=8, hardware=least_padding())
 @example(layer=Pool2d("p", "max", 1, 1, 3, (1, 2), 1), batch=2, hardware=one_image())
-@example(layer=Pool2dChoice("c", "max", 5, 6, 6, 4, 2, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
-@example(layer=Pool2dGradient("g", "max", 5, 7, 6, 4, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
-@example(layer=Pool2dGradient("g", "average", 5, 7, 6, 4, 1, 2), batch=1, hardware=machine(4, 4, scalar_words=1))
+@example(
+    layer=Pool2dChoice("c", "max", 5, 6, 6, 4, 2, 1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1})
+)
+@example(
+    layer=Pool2dGradient("g", "max", 5, 7, 6, 4, 1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1})
+)
+@example(
+    layer=Pool2dGradient("g", "average", 5, 7, 6, 4, 1, 2),
+    batch=1,
+    hardware=machine(4, 4, vector_unit={"scalar_words": 1}),
+)
 @example(layer=Pool2dGradient("g", "max", 3, 7, 7, 2, 3), batch=2, hardware=machine(4, 4))
 @example(layer=Rotary("r", 12, 2, 3), batch=9, hardware=machine(8, 8, word_elements=4))
-@example(layer=Rotary("r", 6, 1, 7), batch=2, hardware=machine(4, 4, word_elements=8, scalar_words=1))
-@example(layer=Rotary("r", 6), batch=1, hardware=machine(8, 8, word_elements=4, scalar_words=1))
+@example(layer=Rotary("r", 6, 1, 7), batch=2, hardware=machine(4, 4, word_elements=8, vector_unit={"scalar_words": 1}))
+@example(layer=Rotary("r", 6), batch=1, hardware=machine(8, 8, word_elements=4, vector_unit={"scalar_words": 1}))
 @example(layer=Rotary("r", 2, 1, 7), batch=1, hardware=least_padding())
-@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, scalar_words=2))
-@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, scalar_words=3))
-@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, scalar_words=3))
-@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, scalar_words=1))
+@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 2}))
+@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 3}))
+@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 3}))
+@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1}))
 @example(layer=GeluGradient("g", 5), batch=1, hardware=machine(4, 4))
 def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
@@ -180,7 +188,8 @@ def brought(program: Program) -> int:
 @rule("T74")
 @pytest.mark.parametrize("condition", [*KEPT])
 @pytest.mark.parametrize(
-    "hardware", [machine(4, 4), machine(4, 4, scalar_words=1), least_padding(), machine(8, 8, word_elements=4)]
+    "hardware",
+    [machine(4, 4), machine(4, 4, vector_unit={"scalar_words": 1}), least_padding(), machine(8, 8, word_elements=4)],
 )
 def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condition: Any, hardware: Hardware) -> None:
     layer = Where("w", 5, 3, 7, condition=condition)
@@ -235,7 +244,7 @@ def test_functions_take_what_the_machine_says() -> None:
 
     Softplus takes 4, exp and a logarithm, which has no field, and is as dear as erf, the dearest that has.
     """
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     first = {layer.op: layer for layer in reversed(FUNCTIONS)}
     for layer, operations in ((first[op], operations) for op, operations in COUNTED.items()):
         program, _ = lowering.VECTOR_OPS.lower(layer, 4, hardware)
@@ -312,7 +321,7 @@ def test_a_corrupted_gradient_is_caught(step: Callable[[Vector], Vector]) -> Non
 @rule("T82", "T85")
 def test_zeros_between_elements_are_not_made_ready() -> None:
     """A ninth of a map in threes: four cycles for each word that comes, and for each of a whole one."""
-    hardware = machine(4, 4, word_elements=2, ready_cycles=4)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"ready_cycles": 4})
     spread = Spread("s", 4, 3, 3, step=(3, 3), out_height=9, out_width=9)
     delays = []
     for layer in (spread, Slice("c", 4, 9, 9, axis="height", stop=9)):
@@ -329,7 +338,7 @@ def test_the_other_half_of_the_channels_comes_once_more() -> None:
     """Both halves of 16 channels of 4 B to 8 lanes, for 6 pixels of 4 images, in bursts of 4 B; two operations of
     multiplication and one of addition for each element.
     """
-    hardware = machine(8, 8, word_elements=4, burst_bytes=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, hbm={"burst_bytes": 4}, vector_unit={"scalar_words": 3})
     program, told = lowered(Rotary("r", 16, 2, 3), 4, hardware, LOWERING)
     moved = {name: sum(each.hbm_bytes for each in fills(program, name)) for name in ("ifmap", "cos", "sin")}
     assert moved["ifmap"] == 2 * 16 * 6 * 4 * 4
@@ -380,7 +389,7 @@ def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
 @rule("T78")
 def test_of_a_table_only_the_rows_that_are_taken_are_read() -> None:
     """Rows of 48 elements of 4 B, each once for the rows that stand in 8 lanes and 4 portions, and burst by burst."""
-    layer, hardware = Embedding("e", 48, 20, 32), machine(8, 8, word_elements=4, burst_bytes=64)
+    layer, hardware = Embedding("e", 48, 20, 32), machine(8, 8, word_elements=4, hbm={"burst_bytes": 64})
     program, _ = lowered(layer, 1, hardware.with_overrides(["mapping.block.images=48"]), LOWERING)
     taken = [len({*layer.words[at : at + 8]}) for at in range(0, 32, 8)]
     assert [each.hbm_bytes for each in fills(program, "ifmap")] == [48 * 4 * each for each in taken]
@@ -412,7 +421,7 @@ def test_lowerings_of_the_array_refuse_them_and_theirs_refuses_convolutions() ->
 
 def test_too_little_room_is_told() -> None:
     with pytest.raises(CapacityError, match=r"layer s: vector_unit.scalar_words: a lane keeps 1 word"):
-        lowered(ScaleShift("s", 3, 4, 4), 2, machine(scalar_words=1), LOWERING)
+        lowered(ScaleShift("s", 3, 4, 4), 2, machine(vector_unit={"scalar_words": 1}), LOWERING)
     with pytest.raises(CapacityError, match=r"layer m: the smallest tiling needs \d+ words"):
         lowered(Mul("m", 300, 9, 9), 2, machine(capacity_words=2), LOWERING)
 
@@ -423,7 +432,7 @@ def test_too_little_room_is_told() -> None:
 @rule("T79")
 def test_an_edge_has_steps_of_its_own() -> None:
     """9 x 9 in one block: corners see 4 elements, edges 6, the inside 9; five outputs a side."""
-    large = machine(12, 12, word_elements=4, scalar_words=3)
+    large = machine(12, 12, word_elements=4, vector_unit={"scalar_words": 3})
     program, _ = lowering.VECTOR_OPS.lower(
         POOL, 4, large.with_overrides(["mapping.block.rows=5", "mapping.block.cols=5"])
     )
@@ -435,7 +444,7 @@ def test_an_edge_has_steps_of_its_own() -> None:
 @rule("T82")
 def test_a_gradient_has_a_step_for_each_kind_of_element() -> None:
     """Of 9 rows under windows of 3, 2 apart, every other one is in two windows, but for the last; none with padding."""
-    large = machine(12, 12, word_elements=4, scalar_words=3).with_overrides(["mapping.block.rows=9"])
+    large = machine(12, 12, word_elements=4, vector_unit={"scalar_words": 3}).with_overrides(["mapping.block.rows=9"])
     large = large.with_overrides(["mapping.block.cols=9"])
     program, _ = lowering.VECTOR_OPS.lower(BACK, 4, large)
     assert [(len(step.operands), step.words) for step in program.vectors] == [
@@ -449,7 +458,7 @@ def test_a_gradient_has_a_step_for_each_kind_of_element() -> None:
 
 
 def test_a_factor_of_one_takes_no_multiplication() -> None:
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     for factors, operations in (((1.0, -1.0), 1), ((1.0, -0.1), 2), ((0.9, 0.1), 3)):
         program, _ = lowering.VECTOR_OPS.lower(WeightedSum("w", 3, 4, 4, 0, *factors), 4, hardware)
         assert {step.beat(4, hardware).work for step in program.vectors} == {operations * 4}
@@ -463,7 +472,7 @@ def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
         if isinstance(step, Fill)
     ]
     assert {each.parts[0].lane[0].axis for each in fills} == {2}
-    plain = machine(4, 4, channel_multiple=8)
+    plain = machine(4, 4, hbm={"channel_multiple": 8})
     fills = [step for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, plain)[0].rows if isinstance(step, Fill)]
     assert {each.parts[0].lane[0].axis for each in fills} == {0}
 
@@ -500,7 +509,7 @@ def test_a_layer_without_products_has_no_utilisation() -> None:
 def test_numbers_of_any_type_are_rounded_as_the_reference_rounds(layer: VectorOp, dtype: str) -> None:
     """Whole numbers are equal; others as near as is proven."""
     numbers = numbers_of(dtype, "any")
-    hardware = machine(4, 4, word_elements=2, scalar_words=3)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"scalar_words": 3})
     program, _ = lowering.VECTOR_OPS.lower(layer, 3, hardware)
     verdict = check_layer(layer, 3, program, hardware, seed=1, numbers=numbers)
     assert (verdict.mismatched, verdict.checked) == (0, layer.outputs(3))

@@ -96,15 +96,45 @@ def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
     again=st.booleans(),
 )
-@example(layer=Softmax("s", 33, 20), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=True)
-@example(layer=LayerNorm("n", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1, scalar_words=1), again=False)
+@example(
+    layer=Softmax("s", 33, 20),
+    batch=1,
+    hardware=machine(4, 4, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=True,
+)
+@example(
+    layer=LayerNorm("n", 17, 9),
+    batch=1,
+    hardware=machine(4, 4, word_elements=1, vector_unit={"scalar_words": 1}),
+    again=False,
+)
 @example(layer=LayerNormGradient("g", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1), again=True)
 @example(layer=LayerNormGradient("g", 40, 3), batch=1, hardware=machine(16, 8, word_elements=2), again=False)
-@example(layer=CrossEntropy("c", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=False)
-@example(layer=Softmax("s", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=True)
-@example(layer=Softmax("s", 64, 1), batch=1, hardware=machine(64, 4, word_elements=1, scalar_words=1), again=False)
+@example(
+    layer=CrossEntropy("c", 36, 3),
+    batch=1,
+    hardware=machine(16, 8, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=False,
+)
+@example(
+    layer=Softmax("s", 36, 3),
+    batch=1,
+    hardware=machine(16, 8, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=True,
+)
+@example(
+    layer=Softmax("s", 64, 1),
+    batch=1,
+    hardware=machine(64, 4, word_elements=1, vector_unit={"scalar_words": 1}),
+    again=False,
+)
 @example(layer=Softmax("s", 36, 3, 3, 9), batch=1, hardware=machine(16, 8, word_elements=2), again=True)
-@example(layer=Softmax("s", 9, 20, 7), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=False)
+@example(
+    layer=Softmax("s", 9, 20, 7),
+    batch=1,
+    hardware=machine(4, 4, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=False,
+)
 @example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
 @example(layer=LayerNorm("n", 19, 9), batch=1, hardware=machine(4, 4, word_elements=1, capacity_words=40), again=False)
 @example(layer=TopK("k", 36, 3, 3), batch=1, hardware=machine(16, 8, word_elements=2), again=True)
@@ -269,7 +299,7 @@ def test_a_mask_of_other_rows_or_keys_is_caught(name: str, change_of: Callable[[
 
 @rule("T93")
 def test_each_number_that_is_kept_has_a_stage() -> None:
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     program, _ = lowered(TopK("k", 12, 32, 3), 1, hardware, LOWERING)
     done = [each.operation for each in program.vectors if each.operation not in ("maximum", "add")]
     assert [*dict.fromkeys(done)] == ["next_largest", "kept_sum", "reciprocal_sum", "kept_scaled"]
@@ -282,7 +312,7 @@ def test_a_mask_takes_a_comparison_and_a_choice_in_each_stage() -> None:
     """Of 4 rows to a word in 8 lanes, by 8 ALUs: exp takes 7; with a window, two comparisons, their conjunction and a
     choice.
     """
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     for layer, more in ((Softmax("s", 8, 32, queries=8), 2), (Softmax("s", 8, 32, queries=8, window=3), 4)):
         program, _ = lowered(layer, 1, hardware, LOWERING)
         work = {step.operation: step.beat(4, hardware).work for step in program.vectors}

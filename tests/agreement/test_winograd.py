@@ -96,7 +96,7 @@ def test_other_layers_are_refused(name: str, other: str) -> None:
 
 def test_banks_are_refused() -> None:
     with pytest.raises(CapacityError, match="reads from lanes alone"):
-        lowered(conv(8, 5, 8, 3), 2, machine(organization="banked"), "winograd_2")
+        lowered(conv(8, 5, 8, 3), 2, machine(vector_memory={"organization": "banked"}), "winograd_2")
 
 
 # ---- how fast

@@ -23,7 +23,15 @@ from tpusim.network.workload import LayerBlock, Workload
 from tpusim.report.tables.sentences import overlap_notice
 from tpusim.result.load import parse_result
 
-DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40, search="estimate")
+DRAIN = machine(
+    8,
+    8,
+    word_elements=4,
+    capacity_words=200,
+    latency_cycles=40,
+    sequencer={"launch_cycles": 30},
+    mapping={"search": "estimate"},
+)
 OVERLAP = DRAIN.with_overrides(["sequencer.between_layers=overlap"])
 FIRST, SECOND = (replace(conv(6, 6, 6, 3, padding=1), name=name) for name in ("first", "second"))
 BLOCK = Workload(
@@ -61,9 +69,14 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
 def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str]) -> None:
     """Whatever number of elements their words hold."""
     drain = machine(
-        8, 8, word_elements=4, capacity_words=400, launch_cycles=30, latency_cycles=40, array_count=2,
-        array_weights=weights, between_blocks="drain",
-    ).having("mapping", **changes)  # fmt: skip
+        8,
+        8,
+        word_elements=4,
+        capacity_words=400,
+        latency_cycles=40,
+        sequencer={"launch_cycles": 30, "between_blocks": "drain"},
+        array={"count": 2, "weights": weights},
+    ).having("mapping", **changes)
     few = Gemm("few", m=2, n=16, k=24)
     block = replace(BLOCK, layers=(*BLOCK.layers, few), edges={**dict(BLOCK.edges), "few": ["input"]})
     apart, together = (
@@ -84,7 +97,7 @@ def test_weights_come_past_small_layers() -> None:
     products = Gemm("first", m=4, n=64, k=32), Gemm("second", m=4, n=64, k=64)
     small = tuple(Relu(f"relu{at}", 64, 1, 1) for at in range(5))
     work = Workload("row", 4, (products[0], *small, products[1]))
-    several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array_count=2, array_weights="own")
+    several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array={"count": 2, "weights": "own"})
     (stretch,) = recordings(resolve(work, several.with_overrides(["sequencer.between_layers=overlap"])))
     moved = [step for step in stretch.recording.program.rows if isinstance(step, Transfer)]
     behind = next(at for at, step in enumerate(moved) if step.tensor.name == "second.filter")
@@ -99,7 +112,9 @@ def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() 
     layers = tuple(Gemm(f"product{at}", m=64, n=n, k=32) for at, n in enumerate(channels))
     work = Workload("row", 64, layers, edges={each.name: ["input"] for each in layers})
     for launch, apart in ((2000, 0), (0, 1)):
-        several = machine(32, 32, word_elements=8, launch_cycles=launch, array_count=2, array_weights="either")
+        several = machine(
+            32, 32, word_elements=8, sequencer={"launch_cycles": launch}, array={"count": 2, "weights": "either"}
+        )
         either = several.having("array", split=2).with_overrides(["sequencer.between_layers=overlap"])
         result = simulate(work, either, engine="both")
         assert result.correct

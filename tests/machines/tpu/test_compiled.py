@@ -184,7 +184,7 @@ def test_a_body_begins_when_its_loads_are_whole(loads: str) -> None:
 @pytest.mark.parametrize(("column_folds", "bodies"), [("one", 6), ("all", 2)])
 def test_a_body_drains_once(column_folds: str, bodies: int) -> None:
     """Two blocks of three column folds."""
-    hardware = machine(4, 4, between_blocks="drain", loop_order="block_major")
+    hardware = machine(4, 4, sequencer={"between_blocks": "drain"}, mapping={"loop_order": "block_major"})
     block = hardware.mapping.block.model_copy(update={"rows": 3, "cols": 6})
     hardware = with_mapping(hardware, column_folds=column_folds, block=block)
     program, told = CHANNEL_FIRST.lower(conv(3, 6, 12, 1), 2, hardware)

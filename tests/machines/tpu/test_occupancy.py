@@ -57,7 +57,7 @@ def test_words_in_use_of_the_pass_by_hand(launch: int) -> None:
 
     All of it later by the launch, until which nothing is in use: a whole number of frames of 2 cycles.
     """
-    hardware = machine(4, 4, word_elements=2, launch_cycles=launch)
+    hardware = machine(4, 4, word_elements=2, sequencer={"launch_cycles": launch})
     words = {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
     later = {launch + cycle: count for cycle, count in words.items()}
     assert used(CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware) == {0: 0} | later
@@ -66,7 +66,7 @@ def test_words_in_use_of_the_pass_by_hand(launch: int) -> None:
 @pytest.mark.parametrize("launch", [0, 7])
 def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
     """Two row folds and two column folds: either fold of the ifmap is streamed again for the second seven columns."""
-    hardware = machine(4, 6, word_elements=2, launch_cycles=launch)
+    hardware = machine(4, 6, word_elements=2, sequencer={"launch_cycles": launch})
     program = CHANNEL_FIRST.lower(Gemm("gemm", m=3, n=7, k=5), 1, hardware)[0]
     assert [step.label for step in program.rows] == [
         "filter fill", "ifmap fill", "filter fill", "ifmap fill", "preload", "stream", "preload", "stream",

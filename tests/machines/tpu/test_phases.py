@@ -187,7 +187,7 @@ def test_they_take_nothing_else(name: str) -> None:
 def test_what_they_do_without_is_told(name: str) -> None:
     layer = transposed(4, 4, 4, 4, 2, 1)
     with pytest.raises(CapacityError, match="this lowering reads from lanes alone"):
-        lowered(layer, 2, machine(organization="banked"), name)
+        lowered(layer, 2, machine(vector_memory={"organization": "banked"}), name)
     mapping = SMALL.mapping.model_copy(update={"fetch": "per_tap"})
     with pytest.raises(CapacityError, match=r"mapping\.fetch: .*; write resident"):
         lowered(layer, 2, SMALL.model_copy(update={"mapping": mapping}), name)

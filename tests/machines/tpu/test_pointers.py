@@ -268,7 +268,7 @@ def test_only_passes_that_read_from_lanes_read_pointers() -> None:
     through = replace(spill, parts=(spill.parts[0]._replace(feed=stream.reads),))
     with pytest.raises(CheckFailed, match="spills through pointers"):
         check_program(with_step(program, at, through), MACHINE)
-    banked = machine(4, 4, capacity_words=300, organization="banked")
+    banked = machine(4, 4, capacity_words=300, vector_memory={"organization": "banked"})
     from_banks = replace(stream, reads=BankFeed(stream.reads.groups))
     with pytest.raises(CheckFailed, match="reads banks through pointers"):
         check_program(with_step(program, index, from_banks), banked)
@@ -330,10 +330,9 @@ def test_random_pointers_are_numpys_fancy_indexing(seed: int) -> None:
         int(rng.integers(4, 9)),
         int(rng.integers(1, 7)),
         word_elements=int(rng.choice([1, 2, 3, 8])),
-        array_count=int(rng.choice([1, 1, 2, 3, 16])),
-        ports=str(rng.choice(["shared", "separate"])),
-        weight_buffers=int(rng.integers(1, 3)),
         capacity_words=4000,
+        array={"count": int(rng.choice([1, 1, 2, 3, 16])), "weight_buffers": int(rng.integers(1, 3))},
+        vector_memory={"ports": str(rng.choice(["shared", "separate"]))},
     )
     words, length, passes, taps = (int(rng.integers(1, most)) for most in (90, 60, 5, 5))
     addresses = rng.integers(-1, words, (passes, taps, length))

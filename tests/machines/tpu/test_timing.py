@@ -72,7 +72,7 @@ def test_the_pass_worked_by_hand() -> None:
 @rule("T3", "T4")
 def test_the_same_pass_by_hand_with_two_elements_and_two_pes_a_cycle() -> None:
     """Section 7, below the table."""
-    hardware = machine(4, 4, word_elements=2, latency_cycles=5, elements_per_cycle=2, pes_per_cycle=2)
+    hardware = machine(4, 4, word_elements=2, latency_cycles=5, array={"elements_per_cycle": 2, "pes_per_cycle": 2})
     program, timing = timed(gemm(4, 4, 4), hardware)
     owners = event.record(program, hardware).log.owners["port"]
     taken = {name: np.flatnonzero(owners == client).tolist() for client, name in enumerate(CLIENTS)}
@@ -90,7 +90,11 @@ def test_where_elements_are_in_each_cycle() -> None:
     elements, rows, cols = 5, 7, 10
     for at_once, crossed in product((1, 2, 3, 5, 8), (1, 2, 3, 7, 99)):
         hardware = machine(
-            rows, cols, word_elements=elements, elements_per_cycle=at_once, pes_per_cycle=crossed, alus=1000
+            rows,
+            cols,
+            word_elements=elements,
+            alus=1000,
+            array={"elements_per_cycle": at_once, "pes_per_cycle": crossed},
         )
         layer = gemm(elements, rows, cols)
         running = register.RegisterMachine(timed(layer, hardware)[0], hardware, operands_of(layer, 1, seed=0))
@@ -125,7 +129,11 @@ def test_where_elements_are_in_each_cycle() -> None:
 def test_what_elements_and_pes_a_cycle_change(at_once: int, crossed: int, issue: int, down: int, skew: int) -> None:
     """Sections 1 and 2, of words of 8 on 20 x 30 PEs: I, ceil(R / h) and the skew; the adds count elements."""
     hardware = machine(
-        20, 30, word_elements=8, alus=60, elements_per_cycle=at_once, pes_per_cycle=crossed, streamed="all"
+        20,
+        30,
+        word_elements=8,
+        alus=60,
+        array={"elements_per_cycle": at_once, "pes_per_cycle": crossed, "streamed": "all"},
     )
     assert (hardware.skew, hardware.pes, hardware.macs_per_cycle) == (skew, 600, 600 * min(at_once, 8))
     frame = frame_of(hardware, 8, (IFMAP, PSUM, RESULT))
@@ -159,7 +167,7 @@ def test_passes_of_at_least_r_rows_leave_no_gap(rows: int) -> None:
 def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
     """The preload, R cycles, cannot overlap: each pass after the first waits for its weights."""
     hardware = machine(
-        rows, 8, weight_buffers=1, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6
+        rows, 8, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6, array={"weight_buffers": 1}
     )
     array = timed(gemm(rows, 6 * rows, 8), hardware)[1].units["systolic_array"]
     single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
@@ -281,7 +289,13 @@ def test_against_the_closed_form_of_scale_sim(rows: int, folds: tuple[int, int],
     """
     k_folds, n_folds = folds
     hardware = machine(
-        rows, rows, weight_buffers=1, word_elements=8, alus=8 * rows, capacity_words=8000, bytes_per_cycle=10**6
+        rows,
+        rows,
+        word_elements=8,
+        alus=8 * rows,
+        capacity_words=8000,
+        bytes_per_cycle=10**6,
+        array={"weight_buffers": 1},
     )
     layer = gemm(m, k_folds * rows, n_folds * rows)
     program, timing = timed(layer, hardware)
