@@ -332,7 +332,8 @@ def test_drafts_that_share_a_transformation_are_what_each_is_alone(order: str) -
     together = EXPLICIT.drafts(layer, 5, searching)
     assert len(together) > 3
     assert len({draft.units.work for draft in together}) < len(together)
-    for place, draft in enumerate(together):
+    # Each draft alone takes a search of its own: the first, which share most, and some of all others.
+    for place, draft in [*enumerate(together)][:4] + [*enumerate(together)][4::7]:
         assert draft.lower()[0] == EXPLICIT.drafts(layer, 5, searching)[place].lower()[0]
 
 

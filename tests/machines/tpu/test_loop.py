@@ -178,7 +178,7 @@ def test_the_log_names_every_step_once() -> None:
 
 @relaxed
 @given(
-    layer=convs(channels=60, size=9),
+    layer=convs(channels=30, size=7),
     hardware=machines_of_all_kinds(6),
     how=sampled_from(["channel_first", "implicit_gemm", "explicit"]),
     more=integers(-40, 40),
