@@ -132,4 +132,4 @@ def test_addresses_are_relative_to_slots() -> None:
 def test_a_program_is_printed_as_the_docs_show() -> None:
     layer = load_workload("tiny", batch=2).layers[0]
     program, _ = lowered(layer, 2, load_hardware("tiny_4x4"), "channel_first")
-    assert f"```text\n{program}\n```" in (DOCS / "architecture.md").read_text()
+    assert f"```text\n{program}\n```" in (DOCS / "programs.md").read_text()
