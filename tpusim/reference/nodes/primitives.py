@@ -33,7 +33,8 @@ def _to_bfloat16(values: Values) -> Values:
     exact = values.astype(np.float64)
     unit = np.ldexp(1.0, np.maximum(np.frexp(exact)[1] - 8, -133))
     with np.errstate(over="ignore", invalid="ignore"):
-        return (np.rint(exact / unit) * unit).astype(np.float32)
+        rounded: Values = (np.rint(exact / unit) * unit).astype(np.float32)
+    return rounded
 
 
 def _converted(values: Values, *, new_dtype: str = "") -> Values:
