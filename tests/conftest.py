@@ -14,6 +14,7 @@ import pytest
 import typer.testing
 from hypothesis import settings
 
+from tests.draws import BACKEND
 from tpusim.__main__ import YOUNG
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
@@ -22,7 +23,7 @@ from tpusim.study.validation.sets import number_sets
 GOLDEN = Path(__file__).parent / "golden"
 
 # The same commit gets the same cases, so that a verdict is the change's and not the dice's; proofs by hand draw anew.
-settings.register_profile("repeatable", derandomize="TPUSIM_CASES" not in os.environ)
+settings.register_profile("repeatable", derandomize="TPUSIM_CASES" not in os.environ, backend=BACKEND)
 settings.load_profile("repeatable")
 
 # nohup and shells' background jobs ignore signals that tests send; commands under test would inherit that.

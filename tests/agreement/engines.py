@@ -1,4 +1,6 @@
-"""The two engines of the event room as one: whoever asks for the time of a Program has them compared."""
+"""What every way to run a Program must agree on: `agree` for that of a layer, `clocked` for one with its own operands,
+`agreed_timing` for the time alone.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,66 @@ import re
 import numpy as np
 import pytest
 
+from tests.checks import check_layer
 from tpusim.base.errors import DeadlockError
-from tpusim.machines.tpu import event
+from tpusim.flow.numbers import SMALL, Numbers
+from tpusim.flow.verify import verdict_of
+from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, processes
 from tpusim.machines.tpu.event.log import Log
 from tpusim.machines.tpu.observation.timeline import Timing
+from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
+from tpusim.machines.tpu.runs.prepared import as_floats
+from tpusim.network.ops.op import Op
+from tpusim.reference import Operands, Tensor
+
+
+def agree(
+    layer: Op,
+    batch: int,
+    program: Program,
+    hardware: Hardware,
+    *,
+    seed: int = 2,
+    numbers: Numbers = SMALL,
+    timing: Timing | None = None,
+) -> Timing:
+    """Hold all that runs a layer's Program against one another, and return its time.
+
+    * Time and accounts: loop, SimPy and registers agree, as `clocked` says; `timing`, if it is known already, is
+      that of the first two.
+    * Values: registers and data path write the same, bit for bit; each element is the reference's, or within
+      its bound; and so is every part as a run compares it, spill by spill.
+    """
+    operands = numbers.operands(layer, batch, seed)
+    timing, written = clocked(program, hardware, operands, timing)
+    # Sums over what passes add elements in an order of their own.
+    if not getattr(layer, "tallies", ()):
+        np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], written["ofmap"])
+    whole = verdict_of(layer, operands, written, numbers)
+    parts = check_layer(layer, batch, program, hardware, seed, numbers=numbers)
+    for verdict in (whole, parts):
+        assert (verdict.checked, verdict.first) == (layer.outputs(batch), None)
+    return timing
+
+
+def clocked(
+    program: Program, hardware: Hardware, operands: Operands, timing: Timing | None = None
+) -> tuple[Timing, dict[str, Tensor]]:
+    """Return a Program's time, and what registers write of these operands.
+
+    The Program is sound; loop, SimPy and registers agree on cycles, accounts and accesses of ports, and these accesses
+    are those that the steps say. `timing` is that of the first two, if it is known already.
+    """
+    check_program(program, hardware)
+    told = agreed_timing(program, hardware) if timing is None else timing
+    found, written = register.run(program, hardware, as_floats(operands))
+    assert found == told
+    assert min(cycles for account in found.units.values() for cycles in account.values()) >= 0
+    assert (found.reads, found.writes) == (program.use.port_reads, program.use.port_writes)
+    return found, written
 
 
 def agreed_timing(program: Program, hardware: Hardware) -> Timing:

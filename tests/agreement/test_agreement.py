@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, assume, currently_in_test_context, example, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
-from tests.checks import check_layer
+from tests.agreement.engines import agree, agreed_timing
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -33,8 +33,6 @@ from tests.strategies import (
 )
 from tpusim import reference
 from tpusim.base.errors import CapacityError
-from tpusim.flow.verify import expected as expected_of
-from tpusim.flow.verify import operands_of, verdict_of
 from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.definition import DMA, IFMAP, PSUM, RESULT, ports_of
@@ -136,22 +134,18 @@ def with_capacity(hardware: Hardware, capacity_bytes: int) -> Hardware:
     return hardware.model_copy(update={"vector_memory": memory})
 
 
+@rule("T9")
 @pytest.mark.parametrize("arrays", [(1, "shared"), pytest.param((2, "shared"), marks=pytest.mark.long), (2, "own")])
 @pytest.mark.parametrize("name", ["channel_first", "explicit", "channel_last", "indirect"])
 def test_the_last_words_of_pixels_have_a_frame_of_their_own(name: str, arrays: tuple[int, str]) -> None:
     """Fifteen images in words of eight and seven: all passes at one frame end before those at the other begin."""
-    hardware = machine(word_elements=8, array_count=arrays[0], array_weights=arrays[1], capacity_words=1024, alus=64)
+    hardware = machine(word_elements=8, capacity_words=1024, alus=64, array={"count": arrays[0], "weights": arrays[1]})
     layer = conv(5, 6, 6, 3, padding=1)
     program, _ = LOWERINGS[name].lower(layer, 15, hardware)
     whole, last = program.frames(hardware)
     assert {step.fill for step in program.streams} == {0, 7}
     assert (program.word_fill, whole.period - last.period) == (8, 1)
-    operands = operands_of(layer, 15, seed=3)
-    timing = agreed_timing(program, hardware)
-    clocked, written = register.run(program, hardware, operands)
-    assert clocked == timing
-    assert verdict_of(layer, operands, written).mismatched == 0
-    assert check_layer(layer, 15, program, hardware, seed=3).mismatched == 0
+    timing = agree(layer, 15, program, hardware)
     if hardware.array.count == 1:
         busy = sum(step.words * (step.fill or 8) for step in program.streams)
         assert timing.units["systolic_array"]["busy"] == busy
@@ -179,11 +173,11 @@ class Level:
 
     @pytest.mark.parametrize("multi_tile", range(1, 10))
     def test_any_number_of_stacked_taps(self, multi_tile: int) -> None:
-        self.check(conv(2, 6, 5, 3, padding=1), 3, machine(20, 6, multi_tile=multi_tile))
+        self.check(conv(2, 6, 5, 3, padding=1), 3, machine(20, 6, mapping={"multi_tile": multi_tile}))
 
     @pytest.mark.parametrize("order", ["block_major", "filter_major"])
     def test_either_loop_order_in_tight_memory(self, order: str) -> None:
-        self.check(conv(5, 6, 5, 3, padding=1), 3, machine(capacity_words=100, loop_order=order))
+        self.check(conv(5, 6, 5, 3, padding=1), 3, machine(capacity_words=100, mapping={"loop_order": order}))
 
     def test_stride_wider_than_the_kernel(self) -> None:
         self.check(conv(3, 11, 3, 2, stride=4), 2, machine())
@@ -258,6 +252,7 @@ class Clock:
     def timing(self, program: Program, hardware: Hardware) -> Timing:
         raise NotImplementedError
 
+    @rule("T138")
     @settings(max_examples=cases(1 / 10), deadline=None, suppress_health_check=list(HealthCheck))
     @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
     def test_accounts_and_bounds(self, layer: Layer, batch: int, hardware: Hardware) -> None:
@@ -324,22 +319,15 @@ class TestEnginesAgree:
         program, hardware = fitted(layer, batch, hardware, name)
         # A frame that words make long which are transposed: any Program may ask for it.
         program = replace(program, word_cycles=max(program.word_cycles, data.draw(st.sampled_from([0, 0, 3, 11, 40]))))
-        self.agree(layer, batch, program, hardware, short(program, hardware))
+        agree(layer, batch, program, hardware, timing=short(program, hardware))
 
     def test_a_word_of_one_element_on_separate_ports(self) -> None:
-        layer, hardware = Gemm(name="g", m=9, n=2, k=1), machine(1, 1, word_elements=1, ports="separate")
+        layer, hardware = (
+            Gemm(name="g", m=9, n=2, k=1),
+            machine(1, 1, word_elements=1, vector_memory={"ports": "separate"}),
+        )
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
-        self.agree(layer, 1, program, hardware, agreed_timing(program, hardware))
-
-    def agree(self, layer: Layer, batch: int, program: Program, hardware: Hardware, told: Timing) -> None:
-        operands = operands_of(layer, batch, seed=2)
-        timing, written = register.run(program, hardware, operands)
-        assert timing == told
-        assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
-        assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-        np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
-        for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
-            assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
+        agree(layer, 1, program, hardware)
 
     @pytest.mark.parametrize(
         ("layer", "hardware", "choices"),
@@ -355,7 +343,7 @@ class TestEnginesAgree:
         program, explanation = CHANNEL_FIRST.lower(layer, 2, hardware)
         assert choices.items() <= explanation.choices.items()
         assert (explanation.blocking.chunks > 1) == ("chunk_folds" in choices)
-        self.agree(layer, 2, program, hardware, agreed_timing(program, hardware))
+        agree(layer, 2, program, hardware)
 
     @pytest.mark.parametrize(("network", "name"), [("alexnet", "conv5"), ("resnet18", "layer4.0.conv1")])
     def test_on_the_whole_machine(self, network: str, name: str) -> None:
@@ -363,10 +351,7 @@ class TestEnginesAgree:
         layer = next(layer for layer in load_workload(network, batch=1).layers if layer.name == name)
         hardware = load_hardware("tpu_v2")
         program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
-        operands = operands_of(layer, 1, seed=0)
-        timing, written = register.run(program, hardware, operands)
-        assert timing == agreed_timing(program, hardware)
-        np.testing.assert_array_equal(written["ofmap"], expected_of(layer, operands))
+        agree(layer, 1, program, hardware)
 
 
 def hbm_bytes(program: Program) -> int:

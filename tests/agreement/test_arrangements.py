@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import MOST_CYCLES, least_cycles, suppose
+from tests.rules import rule
 from tests.strategies import among, cases, conv, machines_of_all_kinds, small_layers
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.simulation import simulate
@@ -56,6 +57,7 @@ def test_steps_of_a_pipeline_may_fetch_each_tap_by_itself() -> None:
     assert (result.total.outputs_mismatched, result.total.outputs_checked) == (0, 2 * 3 * 4 * 4)
 
 
+@rule("T25")
 def test_few_output_channels_split_the_array() -> None:
     """They take half of the time that they would on whole arrays, where ports let all of them work."""
     changes = ["array.rows=8", "array.cols=8", "array.count=2", "vector_memory.ports=separate"]
@@ -73,6 +75,7 @@ def test_few_output_channels_split_the_array() -> None:
     assert prepared(wide, 8, split, "channel_first").running.array.split == 1 or split.array.cols // 2 < 5
 
 
+@rule("T24")
 def test_few_rows_take_weights_of_their_own() -> None:
     """A product of a word of rows waits for weights: with weights of their own, arrays load them beside one another."""
     changes = {"array.count": 4, "array.weights": "either", "vector_memory.ports": "separate", **PIPELINED}
@@ -83,12 +86,14 @@ def test_few_rows_take_weights_of_their_own() -> None:
     assert prepared(many, 1, machine, "channel_first").running.array.weights == "shared"
 
 
+@rule("T24")
 def test_estimates_of_arrangements_that_the_bus_makes_alike_do_not_decide() -> None:
     """Estimates of 39,123 and 39,125 cycles: the first, with weights of their own and small blocks, took 72,879."""
     ready = prepared(conv(56, 64, 64, 3, padding=1), 8, load_hardware("tpu_v7x_core"), "explicit")
     assert ready.running.array.weights == "shared"
 
 
+@rule("T43")
 def test_a_step_of_the_pipeline_waits_for_its_windows_and_keeps_its_results() -> None:
     """All that a body reads is on its way before its first preload, and nothing leaves before its last pass."""
     machine = load_hardware("tiny_4x4", [f"{path}={value}" for path, value in PIPELINED.items()])
@@ -102,6 +107,7 @@ def test_a_step_of_the_pipeline_waits_for_its_windows_and_keeps_its_results() ->
         assert last in {step.preload + 1 for step in program.streams}
 
 
+@rule("T46")
 def test_a_window_is_no_larger_than_it_may_be() -> None:
     """A step of more bytes than allowed is cut; a smaller window means more bodies."""
     product = Gemm("product", 64, 64, 64)
@@ -127,6 +133,7 @@ def pipelined(**more: str | int) -> Hardware:
     return load_hardware("tiny_4x4", [f"{path}={value}" for path, value in {**changes, **blocks, **rest}.items()])
 
 
+@rule("T45")
 @pytest.mark.parametrize(
     ("sizes", "missing"),
     [
@@ -158,6 +165,7 @@ def test_the_last_windows_are_computed_whole(sizes: tuple[int, int, int], missin
     assert (result.total.outputs_mismatched, result.total.outputs_checked) == (0, sizes[0] * sizes[1])
 
 
+@rule("T45")
 def test_no_window_hangs_over_where_all_are_full() -> None:
     """And no body idles."""
     machine = pipelined(images=16, out_channels=8, in_channels=8)
@@ -165,6 +173,7 @@ def test_no_window_hangs_over_where_all_are_full() -> None:
     assert not any(each.delay for each in rows if isinstance(each, Preload))
 
 
+@rule("T44")
 @pytest.mark.parametrize(("m", "blocks"), [(16, 1), (32, 2), (64, 4)])
 def test_a_window_comes_whenever_it_is_not_that_of_the_step_ahead(m: int, blocks: int) -> None:
     """Two row folds take turns, so both operands come in every step, though there are two slots for each."""
@@ -176,6 +185,7 @@ def test_a_window_comes_whenever_it_is_not_that_of_the_step_ahead(m: int, blocks
     assert came.count("filter") == 1
 
 
+@rule("T49")
 def test_bodies_of_a_loop_take_longer_than_one_by_itself() -> None:
     machine = pipelined(images=16, sequencer__block_cycles=5, sequencer__loop_cycles=7)
     for m, delays in ((16, [5]), (48, [12] * 3)):
@@ -183,6 +193,7 @@ def test_bodies_of_a_loop_take_longer_than_one_by_itself() -> None:
         assert [each.delay for each in rows if isinstance(each, Preload)] == delays
 
 
+@rule("T24")
 def test_arrays_that_share_rows_load_tiles_beside_one_another() -> None:
     """Up to a word of weights a cycle; not where all arrays have one rate, nor where they have no choice."""
     machine = load_hardware("tpu_v5e")
@@ -195,6 +206,7 @@ def test_arrays_that_share_rows_load_tiles_beside_one_another() -> None:
     assert among_all.arranged(Arrangement("shared", 1)).array.weights_per_cycle == 4
 
 
+@rule("T25")
 def test_a_wavefront_still_crosses_the_array_that_is_split() -> None:
     machine = load_hardware("tpu_v6e")
     whole, split = (machine.arranged(Arrangement("shared", parts)) for parts in (1, 2))

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.checks import ESTIMATE
+from tests.rules import rule
 from tests.strategies import machine, machines
 from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.tpu.description import Hardware
@@ -104,6 +105,7 @@ WEIGHTS = st.sampled_from(("shared", "own", "either"))
 BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_channels": st.integers(1, 50)})
 
 
+@rule("T95", "T97", "T98", "T99", "T100")
 @settings(relaxed, max_examples=14)
 @given(layer=flash_attentions(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
 def test_random_attention_in_one_on_random_machines(
@@ -121,9 +123,10 @@ def test_many_attentions_in_one_on_random_machines(
     in_one_agrees(layer, batch, hardware, block, weights)
 
 
+@rule("T96")
 def test_parts_that_no_query_of_a_block_sees_are_not_computed() -> None:
     """Of 4 x 4 pairs of a block and a part on and below the diagonal there are 10: as many products with keys."""
-    machine_of_4 = machine(4, 4, word_elements=2, scalar_words=4, capacity_words=ENOUGH)
+    machine_of_4 = machine(4, 4, word_elements=2, capacity_words=ENOUGH, vector_unit={"scalar_words": 4})
     given = machine_of_4.mapping.block.model_copy(update={"images": 4, "in_channels": 4})
     layer = FlashAttention("attention", heads=1, head=4, queries=16)
     program, told = lowered(layer, 1, machine_of_4.having("mapping", block=given), "flash_attention")
@@ -132,6 +135,7 @@ def test_parts_that_no_query_of_a_block_sees_are_not_computed() -> None:
     assert "10 are computed" in told.aspects["chunks"]
 
 
+@rule("T101")
 def test_scores_that_stay_spare_trips_through_hbm() -> None:
     """What goes through HBM are queries, keys, values and outputs; and it takes less than half as long."""
     hardware = load_hardware("tpu_v6e")

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.engines import agreed_timing
+from tests.rules import rule
 from tests.strategies import cases, machine
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.machines.tpu import datapath, event, register
@@ -81,20 +82,24 @@ def machines_with_banks(draw: st.DrawFn) -> Hardware:
     return machine(
         rows=draw(st.integers(1, 9)),
         cols=draw(st.integers(1, 6)),
-        weight_buffers=draw(st.integers(1, 2)),
-        weights_per_cycle=draw(st.sampled_from([1, 1, 3])),
-        elements_per_cycle=draw(st.sampled_from([1, 1, 2, 3])),
-        pes_per_cycle=draw(st.sampled_from([1, 1, 2, 4, 20])),
-        ports=draw(st.sampled_from(["shared", "shared", "separate"])),
         word_elements=draw(st.integers(1, 8)),
         alus=draw(st.sampled_from([1, 4, 64])),
         bytes_per_cycle=draw(st.sampled_from([1, 64, 5000])),
         latency_cycles=draw(st.sampled_from([1, 40])),
-        unpack_cycles=draw(st.sampled_from([0, 2])),
-        launch_cycles=draw(st.sampled_from([0, 17])),
-        organization="banked",
-        banks=draw(st.sampled_from(["lanes", 1, 2, 3, 8, 13])),
-        bank_ports=draw(st.integers(1, 3)),
+        array={
+            "weight_buffers": draw(st.integers(1, 2)),
+            "weights_per_cycle": draw(st.sampled_from([1, 1, 3])),
+            "elements_per_cycle": draw(st.sampled_from([1, 1, 2, 3])),
+            "pes_per_cycle": draw(st.sampled_from([1, 1, 2, 4, 20])),
+        },
+        vector_memory={
+            "ports": draw(st.sampled_from(["shared", "shared", "separate"])),
+            "organization": "banked",
+            "banks": draw(st.sampled_from(["lanes", 1, 2, 3, 8, 13])),
+            "bank_ports": draw(st.integers(1, 3)),
+        },
+        vector_unit={"unpack_cycles": draw(st.sampled_from([0, 2]))},
+        sequencer={"launch_cycles": draw(st.sampled_from([0, 17]))},
     )
 
 
@@ -216,6 +221,7 @@ def gathered(case: Case) -> Values:
     return np.asarray(total, np.float32)
 
 
+@rule("T56", "T58")
 @thorough
 @given(case=cases())
 def test_conflicts_cost_what_anybody_counts(case: Case) -> None:
@@ -257,19 +263,26 @@ def by_hand(rows: Any = ASKED, part: BankPart | None = None) -> tuple[Program, H
         Spill((3,), ofmap, (out,), 128),
     )
     buffers = Buffer("filter", 0, 2, 4), Buffer("ofmap", 2, 4, 4)
-    hardware = machine(4, 4, organization="banked", banks=2)
+    hardware = machine(4, 4, vector_memory={"organization": "banked", "banks": 2})
     return Program((ifmap, filter_, ofmap), buffers, steps, 2, (Buffer("ifmap", 0, 8, 1),)), hardware
 
 
+@rule("T59")
 @pytest.mark.parametrize(("banks", "writing"), [(1, 8), (2, 4), (4, 2), (16, 1)])
 def test_words_for_banks_are_unpacked_by_the_vector_unit_of_the_lanes(banks: int, writing: int) -> None:
     """Eight words, four lanes: two at a time, six cycles each, whatever the number of banks."""
     words = BankPart(0, (range(8),), (Along(0, range(8)),), (Along(1, range(2)),), 2)
     fill = BankFill((), Tensor("ifmap", (8, 2), converted=True), (words,), 64, banks)
     assert (fill.words, fill.lane_words) == (writing, 8)
-    assert fill.conversion_cycles(machine(4, 4, organization="banked", banks=banks, unpack_cycles=6)) == 2 * 6
+    assert (
+        fill.conversion_cycles(
+            machine(4, 4, vector_memory={"organization": "banked", "banks": banks}, vector_unit={"unpack_cycles": 6})
+        )
+        == 2 * 6
+    )
 
 
+@rule("T56", "T57")
 def test_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 4."""
     log = event.logged(*by_hand())
@@ -352,9 +365,12 @@ REFUSED = {
         machine(4, 4),
     ),
     "fills 2 banks, and there are 0": (UNBANKED, machine(4, 4)),
-    "fills 2 banks, and there are 3": (PROGRAM, machine(4, 4, organization="banked", banks=3)),
+    "fills 2 banks, and there are 3": (PROGRAM, machine(4, 4, vector_memory={"organization": "banked", "banks": 3})),
     "offsets for other words": (with_step(PROGRAM, 1, parts=(SOUND._replace(offsets=(range(7),)),)), BANKED),
-    "takes 8 words of banks; there are 6": (PROGRAM, machine(4, 4, organization="banked", banks=2, bank_words=3)),
+    "takes 8 words of banks; there are 6": (
+        PROGRAM,
+        machine(4, 4, bank_words=3, vector_memory={"organization": "banked", "banks": 2}),
+    ),
 }
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.checks import check_layer
 from tests.strategies import cases, conv, fills, grouped_convs, machine, machines_of_all_kinds
@@ -38,12 +37,7 @@ def lowered(layer: Conv2d, hardware: Hardware, name: str = NAME, batch: int = 2)
 def test_both_engines_and_the_check_agree(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     suppose(layer.macs(batch) / hardware.pes < 800)
     program, hardware = fitted(layer, batch, hardware, NAME)
-    timing = short(program, hardware)
-    operands = operands_of(layer, batch, seed=4)
-    proven, written = register.run(program, hardware, operands)
-    assert proven == timing
-    np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
-    assert check_layer(layer, batch, program, hardware, seed=4).mismatched == 0
+    agree(layer, batch, program, hardware, seed=4, timing=short(program, hardware))
 
 
 # Groups, channels and output channels of each, rows and columns of the array; groups side by side.
@@ -72,7 +66,7 @@ def test_as_many_groups_as_fit(groups: int, into: int, out: int, array: tuple[in
 def test_zeros_come_from_nowhere(groups: int) -> None:
     """HBM hands out each weight once, however many zeros stand beside it."""
     layer = conv(groups, 6, groups, 3, padding=1, groups=groups)
-    hardware = machine(8, 8, burst_bytes=4, capacity_words=8000)
+    hardware = machine(8, 8, capacity_words=8000, hbm={"burst_bytes": 4})
     moved = sum(step.hbm_bytes for step in fills(lowered(layer, hardware), "filter"))
     assert moved == layer.groups * 9 * hardware.vector_memory.element_bytes
 

@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains, nameless
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_hazards import hazards
 from tests.agreement.test_own_weights import dealt
-from tests.strategies import DICE, among, cases, conv, machine
+from tests.rules import rule
+from tests.strategies import among, cases, conv, machine
 from tpusim.base.errors import CheckFailed
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import expected, verdict_of
@@ -37,21 +38,19 @@ MOST_CYCLES = 1_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
 
 
-@settings(max_examples=cases(0.24), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@rule("T145")
+@settings(max_examples=cases(0.24), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=chains())
 def test_random_chains(chain: Chain) -> None:
     """The engines to the cycle, layer by layer; values of every type at both levels; no wait missing."""
     program = chain.program
     timing = agreed_timing(program, chain.hardware)
     suppose(timing.cycles < MOST_CYCLES)
-    check_program(program, chain.hardware)
     assert not [*hazards(program, chain.hardware)]
     assert not [*early(program)]
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     add_up(timing)
     values = Values.of(chain, program)
-    clocked, registers = register.run(values.program, chain.hardware, values.given)
-    assert clocked == timing
+    _, registers = clocked(values.program, chain.hardware, values.given, timing)
     written = datapath.run(values.program, chain.hardware, values.given)
     for each in (*values.computed(registers), *values.computed(written)):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
@@ -122,6 +121,7 @@ def three(reading: bool = True) -> Program:
     return linked(placed(layers, TIGHT), TIGHT)
 
 
+@rule("T142")
 def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -> None:
     """Words of six images, then of five, in each of two layers: weights of the second wait for the first's passes."""
     hardware = machine(word_elements=8, capacity_words=1024, alus=64)
@@ -132,8 +132,7 @@ def test_a_layer_begins_by_its_own_frame_where_the_one_ahead_ends_by_another() -
     fills = dict.fromkeys((layer, step.fill) for layer, step in steps if isinstance(step, Stream))
     assert [*fills] == [(0, 0), (0, 5), (1, 0), (1, 5)]
     values = Values.of(chain, program)
-    clocked, registers = register.run(values.program, hardware, values.given)
-    assert clocked == agreed_timing(program, hardware)
+    _, registers = clocked(values.program, hardware, values.given)
     for each in values.computed(registers):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
 
@@ -143,10 +142,20 @@ def arrays_that_stand_still(draw: st.DrawFn) -> Chain:
     """Layers on arrays with weights of their own, whose frames go on long after the last word."""
     arrays, most = draw(st.integers(2, 4)), draw(among(4, 8, 16))
     hardware = machine(
-        4, 4, word_elements=most, streamed="all", array_count=arrays, array_weights="own", alus=draw(among(4, 16, 64)),
-        ports=draw(among("shared", "separate", "separate")), weights_per_cycle=draw(among(1, 4, 4)),
-        weight_buffers=draw(st.integers(1, 2)), latency_cycles=1,
-    )  # fmt: skip
+        4,
+        4,
+        word_elements=most,
+        alus=draw(among(4, 16, 64)),
+        latency_cycles=1,
+        array={
+            "streamed": "all",
+            "count": arrays,
+            "weights": "own",
+            "weights_per_cycle": draw(among(1, 4, 4)),
+            "weight_buffers": draw(st.integers(1, 2)),
+        },
+        vector_memory={"ports": draw(among("shared", "separate", "separate"))},
+    )
     return on_arrays(hardware, draw(st.lists(st.tuples(among(3, 3, 8), st.integers(0, arrays - 1)), min_size=2)))
 
 
@@ -173,18 +182,24 @@ def agreed_shares(chain: Chain) -> Timing:
     return timing
 
 
-@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@rule("T142")
+@settings(max_examples=cases(0.06), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=arrays_that_stand_still())
 def test_an_array_may_begin_a_layer_while_another_ends_the_one_ahead(chain: Chain) -> None:
     agreed_shares(chain)
 
 
+@rule("T145")
 def test_a_frame_that_outlasts_its_words_is_shared_out_in_time() -> None:
     """The third layer streams on the first array while the second goes on in the other; both end with cycle 63."""
     hardware = machine(
-        4, 4, word_elements=16, streamed="all", array_count=2, array_weights="own", ports="separate",
-        weights_per_cycle=4, alus=64,
-    )  # fmt: skip
+        4,
+        4,
+        word_elements=16,
+        alus=64,
+        array={"streamed": "all", "count": 2, "weights": "own", "weights_per_cycle": 4},
+        vector_memory={"ports": "separate"},
+    )
     chain = on_arrays(hardware, [(3, 0), (3, 1), (3, 0)])
     timing = agreed_shares(chain)
     assert [layer.cycles for layer in timing.layers] == [31, 33, 7]
@@ -203,6 +218,7 @@ def without(program: Program, kind: type[Step]) -> Program:
     return replace(program, rows=tuple(steps))
 
 
+@rule("T139")
 @pytest.mark.parametrize("kind", [Fill, Stream])
 def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     program = three(reading=False)
@@ -210,6 +226,7 @@ def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     assert any(hazards(without(program, kind), TIGHT))
 
 
+@rule("T140")
 def test_what_others_make_is_waited_for() -> None:
     program = three()
     check_program(program, TIGHT)
@@ -217,6 +234,7 @@ def test_what_others_make_is_waited_for() -> None:
         check_program(without(program, Fill), TIGHT)
 
 
+@rule("T140")
 def test_a_fill_that_waits_for_some_of_what_it_reads_is_seen() -> None:
     """`check_program` looks for a wait alone, whichever it is."""
     program = three()
@@ -273,6 +291,7 @@ def test_what_would_have_to_be_rounded_is_not_handed_on(dtype: str) -> None:
     assert "l1.ifmap" in values.given
 
 
+@rule("T143")
 def test_weights_go_ahead_of_the_last_results() -> None:
     """The first of a layer come in before all of the layer ahead is spilled, and first blocks behind what they read."""
     program = row(conv(6, 9, 6, 3, padding=1), 4, machine(8, 8, word_elements=4, capacity_words=400)).program

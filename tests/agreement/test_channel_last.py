@@ -15,18 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
-from tests.machines.tpu.test_timeline import agree
+from tests.machines.tpu.test_timeline import slices_add_up
+from tests.rules import rule
 from tests.strategies import cases, conv, machine, small_layers
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.cli import app as cli
 from tpusim.flow.engines import Task, timed
-from tpusim.flow.verify import expected, operands_of
 from tpusim.machines.lowered import unheard
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.event.conflicts import reading_cycles
@@ -115,16 +115,12 @@ def test_it_runs_in_both_engines_to_the_cycle(
     suppose(layer.macs(batch) / hardware.pes < 2000)
     with maps(seed):
         program = program_of(layer, batch, hardware)
-    timing, operands = agreed_timing(program, hardware), operands_of(layer, batch, seed=1)
+    timing = agreed_timing(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
     waits, reading, _ = conflict_cycles(Case(hardware, program, {}, None))
     assert timing.units["systolic_array"]["bank_conflict"] == waits
     assert timing.units["port_ifmap"]["ifmap"] == reading
-    told, written = register.run(program, hardware, operands)
-    assert told == timing
-    outputs = expected(layer, operands)
-    np.testing.assert_array_equal(written["ofmap"], outputs)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], outputs)
+    agree(layer, batch, program, hardware, timing=timing)
 
 
 # ---- the conflict-free map
@@ -136,6 +132,7 @@ def most_cycles(program: Program, hardware: Hardware) -> int:
     return max(int(reading_cycles(s.reads.groups, s.words, banks, ports).max()) for s in program.streams)
 
 
+@rule("T58")
 @pytest.mark.parametrize("stride", [1, pytest.param(2, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize(
     ("kernel", "dilation"),
@@ -149,7 +146,9 @@ def test_the_window_map_has_no_conflict(
 ) -> None:
     """Where a pass takes whole windows; or where there are banks for those, too, in which it begins and ends."""
     layer, rows = Conv2d("conv", channels, 23, 19, 8, kernel, (stride, stride), (1, 2), dilation), 64
-    hardware = machine(rows, 8, organization="banked", word_elements=1, ports="separate", bank_words=2**20)
+    hardware = machine(
+        rows, 8, word_elements=1, bank_words=2**20, vector_memory={"organization": "banked", "ports": "separate"}
+    )
     if "block_k" in changes:
         whole = rows // (kernel[0] * kernel[1]) * kernel[0] * kernel[1]
         hardware = hardware.model_copy(update={"mapping": hardware.mapping.model_copy(update={"block_k": whole})})
@@ -166,6 +165,7 @@ LINEAR = {56: 8, 28: 2, 14: 3, 7: 2, 224: 15}
 """Cycles of every word of a 3x3 layer whose map, whole, lies in 128 banks as CHW, by the side of the map."""
 
 
+@rule("T58")
 @pytest.mark.parametrize("side", LINEAR)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_linear_chw_meets_in_banks(side: int, stride: int) -> None:
@@ -204,7 +204,7 @@ def test_long_words_hide_conflicts() -> None:
 # ---- the check bites
 
 LAYER, BATCH = conv(6, 6, 7, 3), 2
-MACHINE = machine(4, 4, organization="banked", capacity_words=200, bank_words=400)
+MACHINE = machine(4, 4, capacity_words=200, bank_words=400, vector_memory={"organization": "banked"})
 
 
 def edited(program: Program, kind: type[Step], which: int, edit: Callable[[Any], Any]) -> Program:
@@ -343,7 +343,7 @@ def test_its_timeline_is_its_account() -> None:
     recording, timing = event.record(program, hardware), agreed_timing(program, hardware)
     assert timing.units["systolic_array"]["bank_conflict"] > 0
     whole = recording.timeline()
-    agree(whole, timing)
+    slices_add_up(whole, timing)
     first, stop = timing.cycles // 3, timing.cycles // 2
     part = recording.timeline(first, stop)
     for name, track in whole.tracks.items():

@@ -29,7 +29,7 @@ from tpusim.numerics.equality import Verdict
 
 LAYER = conv(6, 6, 7, 3)
 MACHINE = machine(4, 4, capacity_words=60)
-MANY_PORTS = machine(4, 4, capacity_words=60, weights_per_cycle=2, ports="separate")
+MANY_PORTS = machine(4, 4, capacity_words=60, array={"weights_per_cycle": 2}, vector_memory={"ports": "separate"})
 BATCH = 2
 
 

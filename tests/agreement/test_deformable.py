@@ -11,22 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, suppose
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, deform_convs, fills, machine, machines_of_all_kinds
 from tpusim.base.errors import CapacityError, UnsuitableError
-from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import event, register
+from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.observation.timeline import Timing
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill
-from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 
@@ -35,18 +32,6 @@ SMALL = machine(8, 8, word_elements=4)
 
 def deformed(into: int, size: int, out: int, kernel: Any = 3, **more: Any) -> DeformConv2d:
     return DeformConv2d("d", into, size, size, out, kernel, **{"padding": 1, **more})
-
-
-def agree(layer: DeformConv2d, batch: int, program: Program, hardware: Hardware) -> Timing:
-    """Both engines to the cycle, and every output at both levels of values."""
-    check_program(program, hardware)
-    operands = operands_of(layer, batch, seed=2)
-    timing, written = register.run(program, hardware, as_floats(operands))
-    assert timing == agreed_timing(program, hardware)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
-        assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
-    return timing
 
 
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
@@ -63,6 +48,7 @@ def test_engines_agree_on_any_machine(layer: DeformConv2d, batch: int, hardware:
     agree(layer, batch, program, hardware)
 
 
+@rule("T73")
 @pytest.mark.parametrize(
     ("offsets", "modulated"),
     [
@@ -81,6 +67,7 @@ def test_slots_are_those_of_the_activity_not_of_the_offsets(offsets: Any, modula
     assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
 
 
+@rule("T73")
 def test_a_word_takes_a_read_an_element_and_corner() -> None:
     """E = 4: a word of 16 pointers (2 B each in 16 B: 2 words), 16 elements, 4 words of weights, and a write."""
     layer = deformed(8, 4, 8, 1, padding=0)

@@ -5,22 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agree
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_hazards import hazards
 from tests.strategies import cases, conv, depthwise, machine, machines_of_all_kinds, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
-from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill, Transfer
@@ -35,26 +32,18 @@ from tpusim.network.workload import Workload
     batch=st.integers(1, 9),
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
-@example(layer=conv(6, 7, 6, 5, padding=2, groups=6), batch=3, hardware=machine(4, 4, scalar_words=1))
+@example(layer=conv(6, 7, 6, 5, padding=2, groups=6), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1}))
 @example(layer=conv(2, 1, 2, 1, padding=3, stride=2, groups=2), batch=1, hardware=machine(1, 1, word_elements=1))
 def test_random_layers(layer: Conv2d, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
     suppose(not hardware.banked)
     program, hardware = fitted(layer, batch, hardware, "vector")
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, seed=3, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     planned = planned_of(layer, batch, hardware, "vector")[0]
     assert planned is not None
     assert not program.streams
     assert planned.transfers - len(program.rows) in range(len(spills(program)) + 1)
-    operands = operands_of(layer, batch, seed=3)
-    ofmap = expected(layer, operands)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(registers["ofmap"], ofmap)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
 
 
 def tight(layer: Op, batch: int = 4) -> tuple[Program, Hardware]:
@@ -76,7 +65,7 @@ def test_taps_whose_weights_a_lane_cannot_keep_come_in_several_steps() -> None:
     counts = [step.counts for step in of_all.vectors[:4]]
     assert [(each.operands, each.scalars) for each in counts] == [(8, 8), (9, 8), (9, 8), (2, 1)]
     assert all(step.adds_on for step in of_all.vectors[1:4])
-    much = machine(8, 8, word_elements=4, scalar_words=7)
+    much = machine(8, 8, word_elements=4, vector_unit={"scalar_words": 7})
     assert {step.counts.scalars for step in vector.VECTOR.lower(layer, 4, much)[0].vectors} == {25}
 
 
@@ -98,7 +87,7 @@ def test_other_layers_are_refused(name: str) -> None:
 
 def test_banks_are_refused() -> None:
     with pytest.raises(CapacityError, match="reads from lanes alone"):
-        lowered(conv(8, 5, 8, 3, groups=8), 2, machine(organization="banked"), "vector")
+        lowered(conv(8, 5, 8, 3, groups=8), 2, machine(vector_memory={"organization": "banked"}), "vector")
 
 
 def test_a_given_block_is_kept() -> None:

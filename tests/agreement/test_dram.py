@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement import test_agreement
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, short, suppose
+from tests.rules import rule
 from tests.strategies import cases, conv, dram, drams, lowerings_of, machine, machines, small_layers
 from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import event, register
@@ -63,6 +63,7 @@ def arrivals(program: Program, hardware: Hardware, layer: Conv2d | Gemm, batch: 
     return [words.tolist() for words, *_ in filled], came
 
 
+@rule("T130")
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8), data=st.data())
 def test_every_word_of_every_fill_comes_in_the_same_cycle(
@@ -77,6 +78,7 @@ def test_every_word_of_every_fill_comes_in_the_same_cycle(
     assert len(events) == sum(isinstance(step, Fill) for step in program.rows)
 
 
+@rule("T131", "T132", "T133")
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8), data=st.data())
 def test_random_layers(layer: Conv2d | Gemm, batch: int, hardware: Hardware, data: st.DataObject) -> None:
@@ -84,9 +86,10 @@ def test_random_layers(layer: Conv2d | Gemm, batch: int, hardware: Hardware, dat
     suppose(layer.macs(batch) / hardware.pes < 800)
     program, hardware = fitted(layer, batch, hardware, data.draw(st.sampled_from(sorted(lowerings_of(layer)))))
     hardware = with_banks(hardware, data.draw(drams(hardware.hbm.burst_bytes)))
-    test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
+    agree(layer, batch, program, hardware, timing=short(program, hardware))
 
 
+@rule("T130")
 def test_the_first_word_by_hand() -> None:
     """Accepted in memory cycle 0, in the bank's queue with its end; ACT 1, RD tRCDRD later, data tCL + tBURST after."""
     layer, hardware = conv(1, 2, 1, 1), with_banks(machine(1, 1, word_elements=1), dram(refresh="none"))
@@ -100,6 +103,7 @@ def test_the_first_word_by_hand() -> None:
         assert (fill.words, events[0][0]) == (1, word)
 
 
+@rule("T129")
 def test_clocks_keep_their_ratio_for_ever() -> None:
     """A cycle of the one is the first of the other that does not begin before it, by whole numbers."""
     clocks = Clocks.of(700_000_000, 1_367_187_500)
@@ -111,6 +115,7 @@ def test_clocks_keep_their_ratio_for_ever() -> None:
         assert clocks.to_memory(clocks.to_machine(cycle)) >= cycle
 
 
+@rule("T130", "T131")
 @pytest.mark.parametrize(("words", "bursts"), [(1, 1), (3, 7), (7, 3), (8, 8), (5, 40)])
 def test_words_and_bursts_share_a_transfer_evenly(words: int, bursts: int) -> None:
     """A burst b is part of word k where [b, b + 1) / bursts meets [k, k + 1) / words."""
@@ -133,6 +138,7 @@ def test_refresh_and_closed_pages_cost_cycles() -> None:
     assert cycles[0] < min(cycles[1:])
 
 
+@rule("T135")
 def test_a_transfer_does_not_depend_on_later_ones() -> None:
     """So that the event engine needs no guessing: the first ones come as they do in a shorter Program."""
     layer, hardware = conv(8, 9, 16, 3), with_banks(machine(8, 8), dram())
@@ -166,3 +172,15 @@ def test_the_shipped_machines_differ_in_hbm_alone(name: str, base: str) -> None:
     assert agreed_timing(CHANNEL_FIRST.lower(layer, 8, piped)[0], piped) == agreed_timing(
         CHANNEL_FIRST.lower(layer, 8, pipe)[0], pipe
     )
+
+
+@rule("T128")
+def test_both_models_run_the_same_program() -> None:
+    """Blocks are estimated by bandwidth and latency, whichever of them moves the bytes."""
+    banks = load_hardware("tpu_v2_hbm", ["mapping.search=estimate"])
+    pipe = banks.with_overrides({"hbm.model": "pipe"})
+    layer = conv(64, 14, 64, 3, padding=1)
+    ours, others = (CHANNEL_FIRST.lower(layer, 8, each)[0] for each in (banks, pipe))
+    assert ours.rows == others.rows
+    assert ours.tensors == others.tensors
+    assert event.run(ours, banks).hbm != event.run(others, pipe).hbm

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, conv, convs, dram, fills, machine, machines, small_layers
 from tests.written import by_hand
 from tpusim import reference, simulate
@@ -90,9 +91,7 @@ def test_both_engines_agree_and_the_values_are_right(layer: Op, batch: int, hard
     program, hardware = fitted(layer, batch, ordered(hardware, order))
     timing = short(program, hardware)
     operands = operands_of(layer, batch, seed=3)
-    told, written = register.run(program, hardware, operands)
-    assert told == timing
-    assert min(cycles for unit in timing.units.values() for cycles in unit.values()) >= 0
+    _, written = clocked(program, hardware, operands, timing)
     assert sum(timing.bus.values()) == timing.cycles - timing.units["hbm"]["idle"]
     np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
     if LOWERED in program.written:
@@ -172,7 +171,7 @@ def test_the_bytes_are_those_of_the_formula(layer: Conv2d, images: int, order: s
     """
     assume(all((k - 1) * d + 1 >= s for k, s, d in zip(layer.kernel, layer.stride, layer.dilation, strict=True)))
     hardware, batch = (
-        ordered(machine(8, 16, word_elements=4, capacity_words=40_000, burst_bytes=burst), order),
+        ordered(machine(8, 16, word_elements=4, capacity_words=40_000, hbm={"burst_bytes": burst}), order),
         4 * images,
     )
     program = EXPLICIT.lower(layer, batch, hardware)[0]
@@ -197,7 +196,7 @@ def test_a_lowered_matrix_on_chip_never_is_in_hbm(layer: Conv2d, images: int) ->
     assume(all((k - 1) * d + 1 >= s for k, s, d in zip(layer.kernel, layer.stride, layer.dilation, strict=True)))
     assume(layer.kernel != (1, 1) and layer.out_channels // layer.groups <= 8)
     hardware, batch = (
-        ordered(machine(8, 16, word_elements=4, capacity_words=40_000, burst_bytes=4), "on_chip"),
+        ordered(machine(8, 16, word_elements=4, capacity_words=40_000, hbm={"burst_bytes": 4}), "on_chip"),
         4 * images,
     )
     program, told = EXPLICIT.lower(layer, batch, hardware)
@@ -253,7 +252,7 @@ def test_strips_wider_than_the_lowered_matrix_has_them() -> None:
 
 def test_a_matrix_that_does_not_stay_is_read_again_and_that_is_said() -> None:
     """A filter of several column folds that goes outside: each of them reads the whole matrix."""
-    small = machine(8, 8, word_elements=4, capacity_words=90, loop_order="filter_major")
+    small = machine(8, 8, word_elements=4, capacity_words=90, mapping={"loop_order": "filter_major"})
     hardware = small.with_overrides(["mapping.block.rows=3"])
     program, explanation = EXPLICIT.lower(conv(8, 9, 24, 3), 4, hardware)
     read, written = (
@@ -297,9 +296,10 @@ def test_any_other_is(changes: dict[str, Any]) -> None:
 # ---- what is told
 
 
+@rule("T156")
 def test_time_and_size_of_the_transformation() -> None:
     """Before the product, it is done when the last spill leaves the bus; what is not transformed has none."""
-    layer, hardware = conv(6, 9, 7, 3), ordered(machine(8, 8, launch_cycles=17), "before")
+    layer, hardware = conv(6, 9, 7, 3), ordered(machine(8, 8, sequencer={"launch_cycles": 17}), "before")
     result = simulate(
         Workload("net", 3, (layer, replace(conv(5, 6, 7, 1), name="plain"))),
         hardware,
@@ -332,7 +332,8 @@ def test_drafts_that_share_a_transformation_are_what_each_is_alone(order: str) -
     together = EXPLICIT.drafts(layer, 5, searching)
     assert len(together) > 3
     assert len({draft.units.work for draft in together}) < len(together)
-    for place, draft in enumerate(together):
+    # Each draft alone takes a search of its own: the first, which share most, and some of all others.
+    for place, draft in [*enumerate(together)][:4] + [*enumerate(together)][4::7]:
         assert draft.lower()[0] == EXPLICIT.drafts(layer, 5, searching)[place].lower()[0]
 
 
@@ -432,6 +433,7 @@ def test_a_wrong_word_that_no_output_shows_fails_the_run() -> None:
     assert (written[LOWERED] != unfolded(LAYER, operands["ifmap"])).any()
 
 
+@rule("T115")
 def test_what_is_read_must_be_waited_for() -> None:
     program = EXPLICIT.lower(LAYER, BATCH, MACHINE)[0]
     hasty = change(program, Fill, lambda f: replace(f, after=()), of=LOWERED)
@@ -482,7 +484,13 @@ def test_the_command_says_where_and_exits_with_1(
 def test_a_spill_may_take_the_port_in_the_first_cycle(batch: int) -> None:
     """The first words of this lowered matrix are all padding, so nothing comes ahead of their spill to a DRAM."""
     small = machine(
-        1, 3, word_elements=4, burst_bytes=4, capacity_words=8000, alus=4, pack_cycles=13.4, alignment_bytes=1
+        1,
+        3,
+        word_elements=4,
+        capacity_words=8000,
+        alus=4,
+        hbm={"burst_bytes": 4, "alignment_bytes": 1},
+        vector_unit={"pack_cycles": 13.4},
     )
     hbm = small.hbm.model_copy(update={"model": "banks", "device": dram(columns=4, burst_bytes=4)})
     hardware = small.model_copy(update={"hbm": hbm}).having("mapping", transformation="before", search="estimate")

@@ -9,13 +9,14 @@ from math import log2
 import numpy as np
 import pytest
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree
 from tests.agreement.test_tiles import worked_out
+from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
@@ -38,6 +39,7 @@ def operations(recipe: Recipe) -> int:
 # ---- the transforms
 
 
+@rule("T105")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_split_radix_takes_as_many_operations_as_published(length: int) -> None:
     """2 N log2 N - 4 N + 6 (Sorensen and others), and as many transposed: 70 of 16 numbers."""
@@ -46,6 +48,7 @@ def test_split_radix_takes_as_many_operations_as_published(length: int) -> None:
     assert operations(graph.recipe()) == operations(graph.transposed(length).recipe(over_inputs=True)) == published
 
 
+@rule("T105", "T107")
 @pytest.mark.parametrize("length", LENGTHS)
 def test_every_recipe_makes_what_the_matrix_says(length: int) -> None:
     graph, matrix = real_transform(length), waves(length)
@@ -65,6 +68,7 @@ def test_what_sums_may_lose_by_hand() -> None:
     assert products(half, big, 3) == (24, 30 + growth(3) * 54)
 
 
+@rule("T108")
 def test_words_are_saved_for_operations() -> None:
     """Sums run together are for machines whose port is the bottleneck."""
     few, together = real_transform(16).recipe(), real_transform(16).run_together().recipe()
@@ -72,6 +76,7 @@ def test_words_are_saved_for_operations() -> None:
     assert [operations(recipe) for recipe in (few, together)] == [70, 114]
 
 
+@rule("T106")
 @pytest.mark.parametrize(("taps", "each"), [(3, 2.59), (5, 3.53), (7, 5.08), (11, 14.11)])
 def test_multiplications_an_output(taps: int, each: float) -> None:
     by = fourier_tiles(16, (taps, taps))
@@ -127,10 +132,7 @@ ONE_PE = machine(1, 1, word_elements=1, alus=1000, bytes_per_cycle=5000, latency
 )
 def test_both_engines_to_the_cycle_in_tiles_of_16(layer: Conv2d, hardware: Hardware) -> None:
     """Some 11,000 cycles at the least: a tile is of 256 products, however few of its outputs there are."""
-    program, operands = lowered(layer, 1, hardware, "fft")[0], operands_of(layer, 1, seed=3)
-    proven, registers = register.run(program, hardware, operands)
-    assert proven == agreed_timing(program, hardware)
-    np.testing.assert_array_equal(registers["ofmap"], expected(layer, operands))
+    agree(layer, 1, lowered(layer, 1, hardware, "fft")[0], hardware, seed=3)
 
 
 def turned(step: Step) -> Step:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import (
     IN_LANES,
     MOST_CYCLES,
@@ -22,7 +22,8 @@ from tests.agreement.test_agreement import (
 )
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
-from tests.machines.tpu.test_timeline import agree as assert_slices
+from tests.machines.tpu.test_timeline import slices_add_up
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -38,14 +39,13 @@ from tests.strategies import (
 )
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.verify import expected, operands_of, verdict_of
+from tpusim.flow.verify import verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.lowering.riding import bias_words, riding
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill
@@ -91,7 +91,7 @@ def test_random_layers(
     hardware = with_room(whole, batch, least)
     program = in_layout(riding(LOWERINGS[name].drafts(layer, batch, least)[0], whole, hardware).lower()[0], hardware)
     short(program, hardware)
-    agree(whole, batch, program, hardware)
+    right(whole, batch, program, hardware)
 
 
 def with_room(layer: Fused, batch: int, hardware: Hardware) -> Hardware:
@@ -100,21 +100,14 @@ def with_room(layer: Fused, batch: int, hardware: Hardware) -> Hardware:
     return with_capacity(hardware, hardware.vector_memory.capacity_bytes + more)
 
 
-def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
-    """Values at both levels, the engines to the cycle, the timeline's slices as the accounts, no wait missing."""
-    check_program(program, hardware)
+def right(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
+    """All agree, no wait is missing, and the timeline's slices are the accounts."""
     assert not [*hazards(program, hardware)]
-    operands = operands_of(layer, batch, seed=3)
-    ofmap = expected(layer, operands)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == agreed_timing(program, hardware)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    assert_slices(event.record(program, hardware).timeline(), timing)
-    np.testing.assert_array_equal(registers["ofmap"], ofmap)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
+    timing = agree(layer, batch, program, hardware, seed=3)
+    slices_add_up(event.record(program, hardware).timeline(), timing)
 
 
+@rule("T12")
 def test_an_activation_is_free_where_a_frame_has_room_for_it() -> None:
     """The paper's machine has two ALUs a lane: two operations an element fit into the eight cycles of a word."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
@@ -127,6 +120,7 @@ def test_an_activation_is_free_where_a_frame_has_room_for_it() -> None:
     assert more.frame(hardware).period == 16
 
 
+@rule("T13")
 def test_a_residual_is_brought_once() -> None:
     """It moves as many bytes as the ofmap does, and is worked out in no step of its own."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
@@ -142,6 +136,7 @@ def test_no_ride_on_scaled_results() -> None:
         lowered(fused(CONV, RELU), 4, load_hardware("tpu_v2"), "winograd_2")
 
 
+@rule("T12")
 def test_the_vector_unit_finishes_what_it_has_made() -> None:
     """Steps more, but no trip through HBM."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1), groups=64)
@@ -165,6 +160,7 @@ def test_reals_are_within_their_bound() -> None:
     np.testing.assert_array_equal(computed["ofmap"], written["ofmap"])
 
 
+@rule("T14", "T39")
 def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
     """An addition, a bias and a ReLU fit into the eight cycles of a word, as an addition and a ReLU do."""
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 192, (3, 3), padding=(1, 1))
@@ -182,6 +178,7 @@ def test_biases_are_brought_once_and_take_no_time_of_the_vector_unit() -> None:
     assert cycles <= more < 1.01 * cycles
 
 
+@rule("T14")
 def test_no_more_biases_than_a_lane_has_words_for() -> None:
     hardware, layer = machine(4, 4), fused(CONV, bias=True)
     core, *_ = LOWERINGS["channel_first"].drafts(CONV, 3, hardware)
@@ -191,6 +188,7 @@ def test_no_more_biases_than_a_lane_has_words_for() -> None:
     riding(core, layer, machine(4, 4, capacity_words=words + 2)).lower()
 
 
+@rule("T39")
 @pytest.mark.parametrize("what", ["finish", "other", "bias", "word"])
 def test_the_check_sees_what_is_left_out(what: str) -> None:
     """One pass that finishes nothing or has no bias, one fill that brings the sums of its neighbour or wrong biases."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.agreement.test_agreement import IN_LANES, fitted, suppose
+from tests.rules import rule
 from tests.strategies import (
     GENERAL,
     OF_CELLS,
@@ -223,6 +224,7 @@ def pointers(program: Program, index: int, base: int) -> NDArray[np.int64]:
 # ---- every lowering
 
 
+@rule("T54")
 @pytest.mark.parametrize("name", sorted({*GENERAL, *OF_CELLS}))
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
@@ -256,6 +258,7 @@ def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[
     assert any(hazards(replace(program, rows=steps), hardware))
 
 
+@rule("T32")
 def test_a_pass_waits_for_its_pointers() -> None:
     """Its last wait is the fill of its table."""
     hardware = machine(8, 8, word_elements=4, capacity_words=120)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree
+from tests.rules import rule
 from tests.strategies import machine
 from tpusim import load_hardware, load_workload, simulate
-from tpusim.flow.verify import operands_of
-from tpusim.machines.tpu import register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.timeline import HOLDERS, Held, Timing
@@ -21,6 +20,7 @@ ONE_STRIP = [
 """Words of which 3 of 8 elements are used, filled again and again."""
 
 
+@rule("T136")
 def test_fills_that_wait_for_the_port_are_not_hbms() -> None:
     """121 passes of 825 cycles each over patches of 15,240 words, each of which crosses the port in turn."""
     work = load_workload("alexnet", batch=3).with_layers(lambda each: each.name == "conv1")
@@ -37,9 +37,7 @@ def both(layer: Gemm, hardware: Hardware) -> Timing:
     """The time of a layer, the same by both engines."""
     pytest.importorskip("numba")
     program = CHANNEL_FIRST.lower(layer, 1, hardware)[0]
-    timing = agreed_timing(program, hardware)
-    assert register.run(program, hardware, operands_of(layer, 1, seed=1))[0] == timing
-    return timing
+    return agree(layer, 1, program, hardware)
 
 
 def waits(timing: Timing) -> dict[str, int]:
@@ -47,6 +45,7 @@ def waits(timing: Timing) -> dict[str, int]:
     return {cause: timing.units["systolic_array"][cause] for cause in HOLDERS}
 
 
+@rule("T136")
 def test_the_pass_worked_by_hand_and_converted() -> None:
     """docs/timing.md, section 7, with 10 cycles to unpack a word: the ifmap has come at 7 and is unpacked at 26."""
     hardware = machine(4, 4).with_overrides(["vector_unit.unpack_cycles=10"])
@@ -54,6 +53,7 @@ def test_the_pass_worked_by_hand_and_converted() -> None:
     assert found == {"blocked": 0, "starved": 7, "conversion": 27 - 8, "port_stall": 1}
 
 
+@rule("T136")
 def test_a_launch_and_a_slow_hbm_are_hbms() -> None:
     """64 B in 64 cycles each: the ifmap has come at 90 + 128 + 5, and is written then; a cycle goes to the grid."""
     hardware = machine(4, 4, bytes_per_cycle=1).with_overrides(["sequencer.launch_cycles=90"])
@@ -61,6 +61,7 @@ def test_a_launch_and_a_slow_hbm_are_hbms() -> None:
     assert found == {"blocked": 0, "starved": 90 + 128 + 5 + 1 + 1, "conversion": 0, "port_stall": 0}
 
 
+@rule("T136")
 def test_words_still_in_use_are_the_output_sides() -> None:
     """Two buffers for four maps: the third is filled when the first pass, over at 11, has written its results in 17.
 
@@ -71,6 +72,7 @@ def test_words_still_in_use_are_the_output_sides() -> None:
     assert timing.units["systolic_array"]["blocked"] == 18 - 15
 
 
+@rule("T136")
 @pytest.mark.parametrize(
     ("now", "cause"), [(0, "blocked"), (2, "blocked"), (3, "starved"), (5, "conversion"), (8, "port_stall")]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -13,24 +12,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import fitted, suppose
+from tests.rules import rule
 from tests.strategies import cases, conv, convs, fills, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import indirect
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Convolution
 from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME
 from tpusim.machines.tpu.program.addresses import PADDING, AddressTable, Counters, Feed, Pointers
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.network.ops.array_op import Conv2d
-from tpusim.reference import Tensor as Values
 
 CASES = cases(1 / 20)
 
@@ -38,20 +36,13 @@ CASES = cases(1 / 20)
 # ---- the same layer, right and to the cycle
 
 
-def agree(program: Program, hardware: Hardware, operands: Mapping[str, Values], ofmap: Values) -> None:
-    check_program(program, hardware)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == agreed_timing(program, hardware)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
-    np.testing.assert_array_equal(registers["ofmap"], ofmap)
-
-
+@rule("T32")
 @pytest.mark.parametrize("ports", ["shared", "separate"])
 @pytest.mark.parametrize("word", [1, 3, 8])
 @pytest.mark.parametrize("counted", [0, 1])
 def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, word: int, ports: str) -> None:
     """Every other pass finds its words without."""
-    layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, ports=ports)
+    layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, vector_memory={"ports": ports})
     program = INDIRECT.lower(layer, 5, hardware)[0]
     steps = [*program.rows]
     plain = without_pointers(program).streams
@@ -60,9 +51,12 @@ def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, w
         if number % 2 == counted:
             steps[index] = replace(program.streams[number], reads=plain[number].reads)
     mixed, operands = replace(program, rows=tuple(steps)), operands_of(layer, 5, seed=6)
-    agree(mixed, hardware, operands, expected(layer, operands))
+    _, written = clocked(mixed, hardware, operands)
+    for ofmap in (written["ofmap"], datapath.run(mixed, hardware, operands)["ofmap"]):
+        np.testing.assert_array_equal(ofmap, expected(layer, operands))
 
 
+@rule("T30")
 @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=convs(), batch=st.integers(1, 9), hardware=machines_of_all_kinds(16))
 def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, batch: int, hardware: Hardware) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement import test_agreement
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import IN_LANES, fitted, least_cycles, suppose
 from tests.checks import ESTIMATE
+from tests.rules import rule
 from tests.strategies import cases, dram, fills, gemms, lowerings_of, machine, machines, machines_of_all_kinds
 from tpusim import Workload, simulate
 from tpusim.base.errors import CapacityError
@@ -26,7 +26,6 @@ from tpusim.memory.layout import Layouts
 from tpusim.network.ops.array_op import STORED_BITS, Gemm
 
 NARROW = "int8", "int4"
-agree = test_agreement.TestEnginesAgree().agree
 
 
 @settings(max_examples=cases(1 / 8), deadline=None, suppress_health_check=list(HealthCheck))
@@ -43,7 +42,7 @@ def test_the_engines_agree(layer: Gemm, stored: str, hardware: Hardware, data: s
     suppose(layer.macs(1) / hardware.pes < 800)
     suppose(least_cycles(layer, 1, hardware) < 2000)
     program, hardware = fitted(layer, 1, hardware, name)
-    agree(layer, 1, program, hardware, agreed_timing(program, hardware))
+    agree(layer, 1, program, hardware)
 
 
 @settings(max_examples=cases(1 / 8), deadline=None, suppress_health_check=list(HealthCheck))
@@ -67,7 +66,7 @@ def test_no_run_is_faster_than_its_bound(layer: Gemm, stored: str, hardware: Har
 def test_runs_of_narrow_weights_are_whole_bytes(sizes: tuple[int, int, int], layout: Layouts) -> None:
     """Half a byte each, whichever axis is innermost; runs stay inside their tensor."""
     m, n, k = sizes
-    hardware = machine(8, 8, burst_bytes=1).having("hbm", layout=layout)
+    hardware = machine(8, 8, hbm={"burst_bytes": 1}).having("hbm", layout=layout)
     for stored, bits in STORED_BITS.items():
         program, hardware = fitted(Gemm("fc", m, n, k, stored=stored), 1, hardware, "channel_first")
         moves = TransferRuns(program, hardware)
@@ -104,6 +103,7 @@ def test_a_product_of_one_row_takes_the_time_of_its_bytes() -> None:
     assert 2.8 < whole / beyond("int4") < 4
 
 
+@rule("T111")
 def test_unpacking_by_hand() -> None:
     """An operation an element, or as many as an operand takes, and one more for half a byte: of all elements of a word
     in all lanes, by so many ALUs.
@@ -141,10 +141,10 @@ def test_slow_unpacking_sets_the_pace() -> None:
 def test_banks_of_a_dram_serve_narrow_weights() -> None:
     device = dram(refresh="none")
     burst = device.organisation.burst_bytes
-    hardware = machine(8, 8, burst_bytes=burst).having("hbm", model="banks", device=device)
+    hardware = machine(8, 8, hbm={"burst_bytes": burst}).having("hbm", model="banks", device=device)
     layer = Gemm("fc", 4, 63, 65, stored="int4")
     program, hardware = fitted(layer, 1, hardware, "channel_first")
-    agree(layer, 1, program, hardware, agreed_timing(program, hardware))
+    agree(layer, 1, program, hardware)
 
 
 @pytest.mark.parametrize("between", ["drain", "overlap", "stay"])

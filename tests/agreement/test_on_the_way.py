@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import (
     IN_LANES,
     MOST_CYCLES,
@@ -22,7 +22,8 @@ from tests.agreement.test_agreement import (
 )
 from tests.agreement.test_hazards import hazards
 from tests.checks import check_layer
-from tests.machines.tpu.test_timeline import agree as assert_slices
+from tests.machines.tpu.test_timeline import slices_add_up
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -45,7 +46,6 @@ from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, meant
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Fill, Spill
 from tpusim.machines.tpu.runs.prepared import as_floats
@@ -74,6 +74,7 @@ def worked(layer: Layer, ahead: int = 0, behind: int = 0, tallies: int = 0, **mo
     return Fused(layer.name, layer, ahead=AHEAD[ahead], behind=BEHIND[behind], tallies=TALLIES[tallies], **more)  # type: ignore[arg-type]
 
 
+@rule("T117", "T118")
 @settings(max_examples=cases(1 / 12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers() | depthwise(6, 6) | transposed_convs(6, 3) | deform_convs(4, 3),
@@ -105,7 +106,7 @@ def test_random_layers(
     suppose(whole.terms(batch) * whole.sample_parts <= EXACT)
     program, hardware = fitting(whole, batch, hardware, name)
     short(program, hardware)
-    agree(whole, batch, program, hardware)
+    right(whole, batch, program, hardware)
 
 
 def fitting(layer: Fused, batch: int, hardware: Hardware, name: str) -> tuple[Program, Hardware]:
@@ -124,19 +125,11 @@ def fitting(layer: Fused, batch: int, hardware: Hardware, name: str) -> tuple[Pr
     raise AssertionError
 
 
-def agree(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
-    """Values at both levels, the engines to the cycle, the timeline's slices as the accounts, no wait missing."""
-    check_program(program, hardware)
+def right(layer: Fused, batch: int, program: Program, hardware: Hardware) -> None:
+    """All agree, no wait is missing, and the timeline's slices are the accounts."""
     assert not [*hazards(program, hardware)]
-    operands = numbers_of("integers", "any").operands(layer, batch, 3)
-    timing, registers = register.run(program, hardware, as_floats(operands))
-    assert timing == agreed_timing(program, hardware)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    assert_slices(event.record(program, hardware).timeline(), timing)
-    assert verdict_of(layer, operands, registers).first is None
-    assert check_layer(layer, batch, program, hardware, seed=3).first is None
-    if not layer.tallies:
-        np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
+    timing = agree(layer, batch, program, hardware, seed=3, numbers=numbers_of("integers", "any"))
+    slices_add_up(event.record(program, hardware).timeline(), timing)
 
 
 @settings(max_examples=cases(1 / 24), deadline=None, suppress_health_check=list(HealthCheck))
@@ -166,7 +159,7 @@ def test_gradients(
     suppose(core.macs(batch) / hardware.pes < 800 and least_cycles(core, batch, hardware) < MOST_CYCLES)
     program, hardware = fitting(whole, batch, hardware, meant(core, "channel_first"))
     short(program, hardware)
-    agree(whole, batch, program, hardware)
+    right(whole, batch, program, hardware)
 
 
 def test_columns_of_the_filter_are_beside_few_channels() -> None:
@@ -177,9 +170,10 @@ def test_columns_of_the_filter_are_beside_few_channels() -> None:
         hardware = machine(8, 8, word_elements=8).with_overrides(["mapping.strips=one_image", "array.streamed=all"])
         program, told = lowered(layer, 3, hardware, "channel_first")
         assert (program.word_fill, told.blocking.strips) == (6, 2)
-        agree(layer, 3, program, hardware)
+        right(layer, 3, program, hardware)
 
 
+@rule("T121")
 def test_a_map_that_is_made_as_it_comes_costs_next_to_nothing() -> None:
     """Three operations an element take a cycle and a half of a word, and the bus five; two are beside a pass of one."""
     hardware = load_hardware("tpu_v2_core")
@@ -191,6 +185,7 @@ def test_a_map_that_is_made_as_it_comes_costs_next_to_nothing() -> None:
         assert alone <= made < 1.003 * alone
 
 
+@rule("T117", "T120")
 def test_numbers_come_once_and_maps_with_what_they_meet() -> None:
     hardware, layer = load_hardware("tpu_v2"), Conv2d("conv", 64, 14, 14, 64, (3, 3), padding=(1, 1))
     program, told = lowered(worked(layer, 4, 2, 2), 8, hardware, "channel_first")
@@ -205,12 +200,13 @@ def test_numbers_come_once_and_maps_with_what_they_meet() -> None:
     assert len(program.vectors) == 1
 
 
+@rule("T119")
 def test_padding_stays_zero() -> None:
     """A shift of what comes makes nothing of the zeros around a map, though strips of it store some."""
     layer = Fused("c", conv(2, 5, 3, 3, padding=2), ahead=(Add("a", 1, other="channel"),))
     for hardware in (machine(4, 4), machine(8, 8).with_overrides(["mapping.fetch=per_tap"])):
         program, _ = lowered(layer, 1, hardware, "channel_first")
-        agree(layer, 1, program, hardware)
+        right(layer, 1, program, hardware)
 
 
 def test_reals_are_within_their_bound() -> None:
@@ -236,6 +232,7 @@ def test_the_bound_of_a_clip_is_that_of_what_it_leaves() -> None:
         np.testing.assert_array_equal(found.ravel(), np.float32(bound))
 
 
+@rule("T118")
 @pytest.mark.parametrize("what", ["ahead", "numbers", "behind", "map", "begins", "tally"])
 def test_the_check_sees_what_is_wrong(what: str) -> None:
     """One transfer without its work, with its neighbour's numbers or map, or with sums that begin in the middle."""
@@ -270,7 +267,7 @@ def test_what_cannot_be_worked_on_is_refused() -> None:
     with pytest.raises(UnsuitableError, match="explicit works on nothing on its way; name another lowering"):
         lowered(worked(CONV, 1), 2, machine(4, 4), "explicit")
     with pytest.raises(UnsuitableError, match="its ifmap comes to banks"):
-        lowered(worked(CONV, 1), 2, machine(4, 4, organization="banked"), "channel_first")
+        lowered(worked(CONV, 1), 2, machine(4, 4, vector_memory={"organization": "banked"}), "channel_first")
     with pytest.raises(ValueError, match="tanh 1x1x1 cannot be done on the way; it can be"):
         Fused("c", CONV, ahead=(Tanh("t", 1),))
     with pytest.raises(ValueError, match="has no other map to take products with"):
@@ -279,6 +276,7 @@ def test_what_cannot_be_worked_on_is_refused() -> None:
         lowered(worked(CONV, 2, 3, 2), 2, machine(4, 4, capacity_words=24), "channel_first")
 
 
+@rule("T121")
 def test_all_operations_are_counted() -> None:
     """In energy, too: of every element that comes, also of one that comes again."""
     hardware, sums = load_hardware("tpu_v2"), []

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement import test_agreement
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing, clocked
 from tests.agreement.test_agreement import CASES, MOST_CYCLES, PARTS, Layer, fitted, least_cycles, short, suppose
-from tests.machines.tpu.test_timeline import agree as add_up
+from tests.machines.tpu.test_timeline import slices_add_up
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -165,22 +165,24 @@ def programs(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@rule("T19")
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(relaxed, max_examples=-(-CASES // 2 // PARTS))
 @given(case=programs())
 def test_engines_agree_to_the_cycle(part: int, case: tuple[Layer, int, Program, Hardware]) -> None:
     """And values are right, as for arrays that share weights."""
     layer, batch, program, hardware = case
-    test_agreement.TestEnginesAgree().agree(layer, batch, program, hardware, short(program, hardware))
+    agree(layer, batch, program, hardware, timing=short(program, hardware))
 
 
+@rule("T22")
 @settings(relaxed, max_examples=cases(1 / 15))
 @given(case=programs())
 def test_slices_add_up_to_the_accounts(case: tuple[Layer, int, Program, Hardware]) -> None:
     """Those of each array; and all words that were in use are free in the end."""
     _, _, program, hardware = case
     timeline = event.record(program, hardware).timeline()
-    add_up(timeline, agreed_timing(program, hardware))
+    slices_add_up(timeline, agreed_timing(program, hardware))
     _, words = words_in_use(program, timeline)
     assert words.min() >= words[-1] == 0
 
@@ -225,13 +227,12 @@ def independent(hardware: Hardware) -> Program:
     return Program((ifmap, filter_, ofmap), buffers, tuple(steps), ELEMENTS)
 
 
-def agreed(program: Program, hardware: Hardware) -> tuple[Values, Values]:
+def products_of(program: Program, hardware: Hardware) -> tuple[Values, Values]:
     """The ofmap [column, pass, image], on which all agree, engines to the cycle; and what passes multiply."""
     random = np.random.default_rng(0)
     shapes = {each.name: each.shape for each in program.tensors if each.name != "ofmap"}
     operands = {name: random.integers(-9, 9, shape).astype(np.float32) for name, shape in shapes.items()}
-    timing, written = register.run(program, hardware, operands)
-    assert timing == agreed_timing(program, hardware)
+    _, written = clocked(program, hardware, operands)
     np.testing.assert_array_equal(written["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
     weights = operands["filter"].reshape(COLS, PASSES, ROWS)
     return written["ofmap"], np.einsum("cpr,ri->cpi", weights, operands["ifmap"])
@@ -240,30 +241,32 @@ def agreed(program: Program, hardware: Hardware) -> tuple[Values, Values]:
 def at_work(hardware: Hardware) -> int:
     """The cycles from the first preload until the last result is written; values and both engines are checked."""
     program = independent(hardware)
-    values, products = agreed(program, hardware)
+    values, products = products_of(program, hardware)
     np.testing.assert_array_equal(values, products)
     log = event.record(program, hardware).log
     return int(log.moves["ready"][-1] - log.loads["start"].min())
 
 
+@rule("T23")
 @pytest.mark.parametrize(("ports", "cycles"), [("shared", [170, 164, 132, 88]), ("separate", [170, 163, 131, 85])])
 def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cycles: list[int]) -> None:
     """A pass streams for 16 cycles, and its weights take as long, of 8 passes 128 cycles. Two arrays that share weights
     stream it in 8 cycles, and wait for all weights nevertheless; arrays of their own load them at the same time.
     """
-    more = {"ports": ports, "word_elements": ELEMENTS, "alus": 1000}
+    more: Any = {"vector_memory": {"ports": ports}, "word_elements": ELEMENTS, "alus": 1000}
     kinds = ((1, "shared"), (2, "shared"), (2, "own"), (4, "own"))
-    found = [at_work(machine(ROWS, COLS, array_count=n, array_weights=weights, **more)) for n, weights in kinds]
+    found = [at_work(machine(ROWS, COLS, array={"count": n, "weights": weights}, **more)) for n, weights in kinds]
     assert found == cycles
 
 
+@rule("T20", "T62")
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("ports", PORTS)
 @pytest.mark.parametrize("word_cycles", [0, 40])
 def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: int) -> None:
     """It adds what two arrays make, names neither in what it waits for, and passes behind it wait for it."""
-    more = {"ports": ports, "word_elements": ELEMENTS, "alus": 1000}
-    hardware = machine(ROWS, COLS, array_count=2, array_weights="own", **more)
+    more: Any = {"vector_memory": {"ports": ports}, "word_elements": ELEMENTS, "alus": 1000}
+    hardware = machine(ROWS, COLS, array={"count": 2, "weights": "own"}, **more)
     program = independent(hardware)
     first, second, third = (
         Feed((LaneGroup(0, COLS, Counters(stream.result_base, (Counter(WORDS, 0, 1, WORDS, 1),))),))
@@ -282,7 +285,7 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     written = part._replace(items=(Along(1, range(4)), part.items[1]))
     steps += [behind, replace(spill, after=(3, 5, 6, 8), parts=(written,))]
     program = replace(program, rows=tuple(steps), word_cycles=word_cycles)
-    values, products = agreed(program, hardware)
+    values, products = products_of(program, hardware)
     np.testing.assert_array_equal(values[:, 2], products[:, 0] + products[:, 1])
     np.testing.assert_array_equal(values[:, 3], products[:, 0])
     log = event.record(program, hardware).log
@@ -290,6 +293,7 @@ def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: 
     assert log.passes["start"][log.passes["step"] == 8] > log.works["done"][0]
 
 
+@rule("T23")
 def test_lowerings_deal_sums_out() -> None:
     """Of a product of few rows, whose weights take longer to load than to be used, two arrays make light work. The
     frame of four would be as much longer as they are more, so that two of them get none.
@@ -306,9 +310,10 @@ def test_lowerings_deal_sums_out() -> None:
     assert cycles[4, "own"] < 0.6 * cycles[4, "shared"]
 
 
+@rule("T17", "T20")
 def test_two_passes_run_beside_one_another() -> None:
     """Both arrays are busy in the same cycles, each in its own slots of the frame."""
-    hardware = machine(4, 4, array_count=2, array_weights="own", word_elements=8, alus=1000)
+    hardware = machine(4, 4, word_elements=8, alus=1000, array={"count": 2, "weights": "own"})
     program = dealt(CHANNEL_FIRST.lower(Gemm("two", m=64, n=8, k=4), 1, hardware)[0], by_result(2))
     assert [array for array, step in zip(program.arrays, program.rows, strict=True) if isinstance(step, Stream)] == [
         0,
@@ -324,6 +329,7 @@ def test_two_passes_run_beside_one_another() -> None:
 # ---- the frame
 
 
+@rule("T18")
 @pytest.mark.parametrize("ports", PORTS.values(), ids=PORTS)
 @pytest.mark.parametrize("clients", [(IFMAP, RESULT), (IFMAP, PSUM, RESULT), (IFMAP, POINTER, PSUM, RESULT)])
 @pytest.mark.parametrize(("arrays", "elements"), [(2, 8), (2, 1), (3, 16), (4, 8), (4, 25)])
@@ -348,29 +354,32 @@ def test_a_cycle_of_the_frame_is_for_the_weights_of_one_array(
 # ---- what is refused
 
 
+@rule("T17")
 def test_an_array_that_the_machine_does_not_have() -> None:
-    hardware = machine(4, 4, array_count=2, array_weights="own")
+    hardware = machine(4, 4, array={"count": 2, "weights": "own"})
     program = CHANNEL_FIRST.lower(Gemm("g", 4, 12, 4), 1, hardware)[0]
     check_program(dealt(program, in_turn(2)), hardware)
-    for wrong, others in ((in_turn(3), hardware), (in_turn(2), machine(4, 4, array_count=2))):
+    for wrong, others in ((in_turn(3), hardware), (in_turn(2), machine(4, 4, array={"count": 2}))):
         with pytest.raises(
             CheckFailed, match=r"\(preload\) is for array \d; the machine has \d with weights of their own"
         ):
             check_program(dealt(program, wrong), others)
 
 
+@rule("T21")
 def test_pointers_are_read_for_the_first_array() -> None:
-    hardware = machine(4, 4, array_count=2, array_weights="own")
+    hardware = machine(4, 4, array={"count": 2, "weights": "own"})
     layer = conv(4, 5, 4, 3)
     program = LOWERINGS["indirect"].lower(layer, 2, hardware)[0]
-    test_agreement.TestEnginesAgree().agree(layer, 2, program, hardware, agreed_timing(program, hardware))
+    agree(layer, 2, program, hardware)
     with pytest.raises(CheckFailed, match="reads pointers for array 1; they are read for the first array alone"):
         check_program(dealt(program, in_turn(2)), hardware)
 
 
+@rule("T20")
 def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     """In a cycle none of them sees what another does in it."""
-    layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, array_count=3, array_weights="own", word_elements=4)
+    layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, word_elements=4, array={"count": 3, "weights": "own"})
     program = dealt(LOWERINGS["winograd_2"].lower(layer, 4, hardware)[0], in_turn(3))
     operands = operands_of(layer, 4, seed=0)
     told, _ = register.run(program, hardware, operands)
@@ -382,6 +391,6 @@ def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
 
 def test_passes_of_few_rows_go_to_all_arrays() -> None:
     """Weights take longer to load than a row takes to stream, so that one array would wait for all of them."""
-    hardware = machine(array_count=2, array_weights="own")
+    hardware = machine(array={"count": 2, "weights": "own"})
     program, _ = CHANNEL_FIRST.lower(Gemm("fc", 1, 64, 8), 1, hardware)
     assert {step.array for step in program.rows if isinstance(step, Preload)} == {0, 1}

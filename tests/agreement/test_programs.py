@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
+from tests.rules import rule
 from tests.strategies import machine
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu import datapath, event, register
@@ -77,9 +78,8 @@ def with_part(step: Any, **changes: Any) -> Step:
 def written(program: Program) -> Values:
     """The ofmap, which both engines that compute must agree on; and they take as long as the event engine says."""
     values = datapath.run(program, HARDWARE, OPERANDS)["ofmap"]
-    timing, registers = register.run(program, HARDWARE, OPERANDS)
+    _, registers = clocked(program, HARDWARE, OPERANDS)
     np.testing.assert_array_equal(registers["ofmap"], values)
-    assert timing == agreed_timing(program, HARDWARE)
     return values
 
 
@@ -281,6 +281,7 @@ def test_lanes_that_are_counted_in_two_ways_are_refused() -> None:
 # ---- spills that find their words at addresses of their own
 
 
+@rule("T114")
 def test_a_spill_takes_each_lane_group_from_its_own_addresses() -> None:
     """Backwards with a word left out, and by a table with a word twice; padding is zero."""
     backwards = Counters(BESIDE + 2, (Counter(4, 0, 1, 3, -1),))
@@ -308,6 +309,7 @@ def test_addresses_are_those_of_the_lanes_that_are_spilled(groups: list[tuple[in
         check_program(change(6, feed=feed(*groups)), HARDWARE)
 
 
+@rule("T114")
 def test_only_spills_have_addresses_of_their_own_and_as_many_as_words() -> None:
     with pytest.raises(CheckFailed, match=r"step 0 .* has addresses for other lanes"):
         check_program(change(0, feed=feed((0, 4))), HARDWARE)
@@ -318,6 +320,7 @@ def test_only_spills_have_addresses_of_their_own_and_as_many_as_words() -> None:
 # ---- tensors that are written and read again
 
 
+@rule("T115")
 def test_what_was_spilled_is_read_again() -> None:
     """The sums come back from HBM in other lanes, once the last lane's are there."""
     back = Fill((6,), OFMAP, (PIXEL._replace(lane=(Along(CHANNEL, range(3, -1, -1)),)),), 128)
@@ -326,11 +329,9 @@ def test_what_was_spilled_is_read_again() -> None:
     sound = program()
     steps = (*sound.rows, *again, Spill((9,), out, (PIXEL._replace(base=INTO),), 128))
     made = replace(sound, tensors=(*sound.tensors, out), rows=steps)
-    check_program(made, HARDWARE)
     first = products(OPERANDS["ifmap"][:, 0, 0])
     expected = products(first[::-1])
-    timing, registers = register.run(made, HARDWARE, OPERANDS)
-    assert timing == agreed_timing(made, HARDWARE)
+    timing, registers = clocked(made, HARDWARE, OPERANDS)
     for values in (registers, datapath.run(made, HARDWARE, OPERANDS)):
         np.testing.assert_array_equal(values["out"][:, 0, 0], expected)
     moves = event.record(made, HARDWARE).log.moves

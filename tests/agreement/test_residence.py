@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains, nameless
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
-from tests.strategies import DICE, cases, conv, machine
+from tests.rules import rule
+from tests.strategies import cases, conv, machine
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
 from tpusim.flow.verify import verdict_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.home import ScatteredError, Stays, home_of, settled
 from tpusim.machines.tpu.schedule.joined import ReadOutcomes, linked
@@ -65,14 +65,11 @@ def check(chain: Chain, found: Residence) -> None:
     """Both engines to the cycle, layer by layer; values at both levels; no wait missing."""
     program = linked(found.layers, chain.hardware)
     timing = agreed_timing(program, chain.hardware)
-    check_program(program, chain.hardware)
     assert not [*hazards(program, chain.hardware)]
     assert not [*early(program)]
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
     add_up(timing)
     values = Values.of(chain, program, found)
-    clocked, registers = register.run(values.program, chain.hardware, values.given)
-    assert clocked == timing
+    _, registers = clocked(values.program, chain.hardware, values.given, timing)
     compare(values, registers, datapath.run(values.program, chain.hardware, values.given))
 
 
@@ -82,7 +79,8 @@ def compare(values: Values, *levels: dict[str, Any]) -> None:
         assert verdict_of(each.layer, each.read, each.written, values.chain.numbers).mismatched == 0
 
 
-@settings(max_examples=cases(0.12), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@rule("T148")
+@settings(max_examples=cases(0.12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=with_room(), leaves=st.booleans())
 def test_random_chains(chain: Chain, leaves: bool) -> None:
     found = found_for(chain, leaves)
@@ -109,6 +107,7 @@ def block(capacity: int = 800, numbers: Numbers = SMALL) -> Chain:
     return chain
 
 
+@rule("T147")
 def test_a_block_stays_on_chip_in_place() -> None:
     """The addition takes the place of what it adds to, and nothing but the first map and the last goes through HBM."""
     chain = block()
@@ -132,6 +131,7 @@ def test_who_wants_it_from_hbm_finds_it_there() -> None:
     assert written == {f"l{at}.ofmap" for at in range(5)}
 
 
+@rule("T149")
 def test_what_saves_least_goes_where_there_is_no_room() -> None:
     assert len(found_for(block()).allocations) == 4
     for words in (200, 140):
@@ -182,6 +182,7 @@ def _astray(step: Keep) -> Keep:
     return replace(step, parts=tuple(part._replace(base=part.base - 1) for part in step.parts))
 
 
+@rule("T149")
 def test_who_adds_to_what_stays_takes_its_place_or_leaves_it() -> None:
     """Sums that begin with a map at home would be written over it, while others may still read it there."""
     hardware, inner = AMPLE, conv(6, 6, 12, 3, padding=1)

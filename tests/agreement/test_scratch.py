@@ -11,14 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.chains import Chain, Values, chains
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing, clocked
 from tests.agreement.test_agreement import IN_LANES, Layer, fitted, least_cycles, short, suppose
 from tests.agreement.test_chains import TIGHT, add_up, early, row
 from tests.agreement.test_hazards import hazards
-from tests.checks import check_layer
-from tests.machines.tpu.test_timeline import agree as slices_agree
+from tests.machines.tpu.test_timeline import slices_add_up
+from tests.rules import rule
 from tests.strategies import (
-    DICE,
     among,
     cases,
     conv,
@@ -104,20 +103,11 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
     return replace(program, tensors=tuple(named.values()), rows=tuple(found))
 
 
-def agree(layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
-    """Both engines to the cycle, values at every level."""
-    told = short(program, hardware)
-    operands = operands_of(layer, batch, seed=2)
-    timing, written = register.run(program, hardware, operands)
-    assert timing == told
+def right(layer: Layer, batch: int, program: Program, hardware: Hardware) -> None:
+    """All agree, and the timeline's slices are the accounts, that of the scratch memory among them."""
+    timing = agree(layer, batch, program, hardware, timing=short(program, hardware))
     assert "scratch_memory" in timing.units
-    for account in timing.units.values():
-        assert min(account.values()) >= 0
-    slices_agree(event.record(program, hardware).timeline(), timing)
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(written["ofmap"], expected(layer, operands))
-    for verdict in (verdict_of(layer, operands, written), check_layer(layer, batch, program, hardware, seed=2)):
-        assert (verdict.checked, verdict.mismatched) == (layer.outputs(batch), 0)
+    slices_add_up(event.record(program, hardware).timeline(), timing)
 
 
 @st.composite
@@ -134,27 +124,28 @@ def lowered(draw: st.DrawFn) -> tuple[Layer, int, Program, Hardware]:
     return layer, batch, program, draw(scratch_memories(hardware))
 
 
-@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@rule("T126")
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=lowered(), ahead=among(0, 1, 2, 5, 100), data=st.data())
 def test_any_tensors_of_any_layer(case: tuple[Layer, int, Program, Hardware], ahead: int, data: st.DataObject) -> None:
     layer, batch, program, hardware = case
     names = data.draw(st.sets(among(*(each.name for each in program.tensors))))
     moved = elsewhere(program, hardware, names, ahead)
     check_program(moved, hardware)
-    agree(layer, batch, moved, hardware)
+    right(layer, batch, moved, hardware)
 
 
-@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=lowered(), ahead=among(0, 1, 2, 5))
 def test_what_a_run_puts_there(case: tuple[Layer, int, Program, Hardware], ahead: int) -> None:
     layer, batch, program, hardware = case
     moved = prefetched(in_scratch([Joint("layer", program, {})], hardware)[0].program, hardware, ahead)
     check_program(moved, hardware)
     assert sum(moved.use[:2]) <= sum(program.use[:2])
-    agree(layer, batch, moved, hardware)
+    right(layer, batch, moved, hardware)
 
 
-@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.1), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=chains(), stays=st.booleans(), share=among(1, 1, 2, 5), data=st.data())
 def test_random_chains(chain: Chain, stays: bool, share: int, data: st.DataObject) -> None:
     """What layers make for one another lies there, but what stays in the lanes; with room for all of it or less."""
@@ -170,13 +161,11 @@ def test_random_chains(chain: Chain, stays: bool, share: int, data: st.DataObjec
     program = linked(moved, hardware)
     timing = agreed_timing(program, hardware)
     suppose(timing.cycles < MOST_CYCLES)
-    check_program(program, hardware)
     assert not [*hazards(program, hardware)]
     assert not [*early(program)]
     add_up(timing)
     values = Values.of(chain, program, found)
-    clocked, registers = register.run(values.program, hardware, values.given)
-    assert clocked == timing
+    _, registers = clocked(values.program, hardware, values.given, timing)
     written = datapath.run(values.program, hardware, values.given)
     for each in (*values.computed(registers), *values.computed(written)):
         assert verdict_of(each.layer, each.read, each.written, chain.numbers).mismatched == 0
@@ -195,6 +184,7 @@ ONE_PASS = LOWERINGS["channel_first"].lower(Gemm("one_pass", m=4, n=4, k=4), 1, 
 """The pass of docs/timing.md, section 7: a fill of 64 bytes each for filter and ifmap, and a spill of as many."""
 
 
+@rule("T109", "T123", "T124")
 def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     """The table of docs/timing.md, section 5."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
@@ -212,12 +202,13 @@ def test_each_memory_has_a_bus_and_transfers_begin_in_order() -> None:
     assert timing.units["hbm"] == {**NOTHING, "busy": 2, "blocked": 5, "idle": 26}
     assert timing.units["scratch_memory"] == {**NOTHING, "busy": 4, "blocked": 24, "port_stall": 1, "idle": 4}
     assert sum(timing.bus.values()) == 7
-    agree(Gemm("one_pass", m=4, n=4, k=4), 1, moved, SMALL_ONE)
+    right(Gemm("one_pass", m=4, n=4, k=4), 1, moved, SMALL_ONE)
 
 
 NOTHING = dict.fromkeys(CAUSES, 0)
 
 
+@rule("T127")
 def test_bytes_are_counted_where_they_go() -> None:
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter", "ofmap"}, ahead=0)
     plain, use = ONE_PASS.use, moved.use
@@ -230,6 +221,7 @@ def test_bytes_are_counted_where_they_go() -> None:
 SLOW_HBM = machine(8, 8, word_elements=4, capacity_words=60, bytes_per_cycle=4, latency_cycles=40)
 
 
+@rule("T154")
 def test_a_layer_that_reads_its_operands_again_is_faster() -> None:
     """Each of its blocks fills the filter; HBM is the slowest part of the machine."""
     layer, hardware = conv(6, 12, 8, 3, padding=1), with_scratch(SLOW_HBM)
@@ -242,6 +234,7 @@ def test_a_layer_that_reads_its_operands_again_is_faster() -> None:
     np.testing.assert_array_equal(datapath.run(moved, hardware, operands)["ofmap"], expected(layer, operands))
 
 
+@rule("T153")
 def test_layers_that_read_one_another_are_faster() -> None:
     """What is between them never sees HBM."""
     hardware = with_scratch(SLOW_HBM.model_copy(update={"vector_memory": TIGHT.vector_memory}))
@@ -262,6 +255,7 @@ def given_to(program: Program) -> dict[str, Array]:
     return {each.name: np.ones(each.shape, np.float32) for each in program.tensors if each.name not in made}
 
 
+@rule("T153")
 def test_what_somebody_else_wants_stays_in_hbm() -> None:
     joints = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 3).joints
     hardware = with_scratch(TIGHT)
@@ -279,6 +273,7 @@ def test_what_somebody_else_wants_stays_in_hbm() -> None:
     ]
 
 
+@rule("T153")
 def test_bytes_are_given_out_again_once_nobody_reads_them() -> None:
     """Of four layers in a row the third's outcome takes the place of the first's."""
     chain = row(conv(6, 7, 6, 3, padding=1), 4, TIGHT, 4)
@@ -308,7 +303,7 @@ class WithLink(Hardware):
         return {**super().pipes, LINK.bus: super().pipes[HBM.bus]}
 
 
-@settings(max_examples=cases(0.05), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(0.05), deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=lowered(), data=st.data())
 def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, Hardware], data: st.DataObject) -> None:
     """Both engines and the data path, with any tensors behind it; with all of them it takes what HBM's bus took."""
@@ -317,7 +312,7 @@ def test_a_place_with_another_bus_is_a_record(case: tuple[Layer, int, Program, H
     names = {each.name for each in program.tensors}
     some = program.lying(data.draw(st.sets(among(*sorted(names)))), LINK)
     check_program(some, linked_up)
-    agree(layer, batch, some, linked_up)
+    right(layer, batch, some, linked_up)
     every = program.lying(names, LINK)
     if hardware.hbm.dram is None:
         near, far = agreed_timing(program, hardware), agreed_timing(every, linked_up)
@@ -335,6 +330,7 @@ def with_steps(program: Program, steps: Iterable[Step]) -> Program:
     return replace(program, rows=tuple(steps))
 
 
+@rule("T125")
 def test_what_nothing_has_brought_cannot_be_filled() -> None:
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter"}, ahead=0)
     hasty = with_steps(moved, (replace(each, after=()) if isinstance(each, Fill) else each for each in moved.rows))
@@ -346,6 +342,7 @@ def test_what_nothing_has_brought_cannot_be_filled() -> None:
         check_program(replace(with_steps(ONE_PASS, fills), tensors=tuple(far.values())), SMALL_ONE)
 
 
+@rule("T125")
 def test_values_are_those_that_were_brought() -> None:
     """A prefetch of fewer elements leaves the others unknown, in both interpreters that have values."""
     moved = elsewhere(ONE_PASS, SMALL_ONE, {"filter"}, ahead=0)
@@ -389,6 +386,7 @@ def test_an_outcome_is_looked_for_where_it_is() -> None:
         check_program(linked([found[0], placed(joints, hardware)[1]], hardware), hardware)
 
 
+@rule("T125")
 def test_a_prefetch_of_padding_is_over_at_once() -> None:
     """A DRAM has no burst to move for it, so the fill behind it begins in the very same cycle."""
     device = dram(burst_bytes=SMALL_ONE.hbm.burst_bytes)

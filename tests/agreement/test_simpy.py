@@ -13,8 +13,8 @@ from tests.agreement.engines import agreed_timing, assert_alike
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_residence import with_room
 from tests.agreement.test_scratch import scratch_memories
+from tests.rules import rule
 from tests.strategies import (
-    DICE,
     among,
     cases,
     channel_ops,
@@ -46,7 +46,7 @@ from tpusim.network.ops.op import Op
 
 MOST_STEPS = 600
 """Of a case: few have more, and they take most of the time."""
-relaxed = settings(max_examples=cases(usual=12), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+relaxed = settings(max_examples=cases(usual=12), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -81,6 +81,7 @@ KINDS = {
 }
 
 
+@rule("T72", "T120")
 @pytest.mark.parametrize("kind", KINDS)
 @relaxed
 @given(data=st.data())

@@ -11,15 +11,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted_by, suppose
 from tests.agreement.test_hazards import hazards
+from tests.rules import rule
 from tests.strategies import cases, conv, machine, machines_of_all_kinds, paddings
-from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import datapath, register
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Lowering
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Spill
@@ -53,6 +51,7 @@ def for_tiles(draw: st.DrawFn, name: str) -> Conv2d:
     return Conv2d("conv", draw(st.integers(1, 6)), high, wide, draw(st.integers(1, 6)), kernel, padding=padding)
 
 
+@rule("T102", "T107")
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.sampled_from([*WAYS]).flatmap(lambda name: st.tuples(st.just(name), for_tiles(name))),
@@ -72,7 +71,7 @@ def for_tiles(draw: st.DrawFn, name: str) -> Conv2d:
         5,
         word_elements=1,
         alus=1,
-        slots=Slots(loads=1, stores=1, lanes=1, register_bytes=4, registers=1, latency=0),
+        vector_unit={"slots": Slots(loads=1, stores=1, lanes=1, register_bytes=4, registers=1, latency=0)},
     ),
 )
 def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware) -> None:
@@ -81,7 +80,6 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     name, layer = drawn
     lowering = WAYS[name]
     program, hardware = fitted_by(lowering, layer, batch, hardware)
-    check_program(program, hardware)
     timing = agreed_timing(program, hardware)
     suppose(timing.cycles < SHORT)
     assert lowering.least
@@ -90,13 +88,7 @@ def test_random_layers(drawn: tuple[str, Conv2d], batch: int, hardware: Hardware
     planned = lowering.drafts(layer, batch, hardware)[0].planned
     assert planned.passes == len(program.streams)
     assert planned.transfers >= sum(not isinstance(step, Stream | Preload) for step in program.rows)
-    operands = operands_of(layer, batch, seed=5)
-    ofmap = expected(layer, operands)
-    proven, registers = register.run(program, hardware, operands)
-    assert proven == timing
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(registers["ofmap"], ofmap)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], ofmap)
+    agree(layer, batch, program, hardware, seed=5, timing=timing)
 
 
 @cache

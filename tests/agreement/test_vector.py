@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_hazards import hazards
+from tests.rules import rule
 from tests.strategies import cases, machine, machines_of_all_kinds
 from tpusim.base.errors import CheckFailed
-from tpusim.machines.tpu import datapath, event, register
+from tpusim.machines.tpu import datapath, event
 from tpusim.machines.tpu.definition import Body, beat_of, body_share
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.program.addresses import (
@@ -75,11 +76,9 @@ def program(*vectors: Vector, spilled: int = INTO) -> Program:
 
 def outcome(program: Program, hardware: Hardware = HARDWARE) -> Values:
     """[lane, element] of what is spilled, on which all levels agree, as both engines do on the time."""
-    check_program(program, hardware)
     values = datapath.run(program, hardware, OPERANDS)["ofmap"]
-    timing, registers = register.run(program, hardware, OPERANDS)
+    _, registers = clocked(program, hardware, OPERANDS)
     np.testing.assert_array_equal(registers["ofmap"], values)
-    assert timing == agreed_timing(program, hardware)
     return values[:, 0, 0]
 
 
@@ -95,11 +94,13 @@ FACTORS = OPERANDS["filter"]
 # ---- what it computes
 
 
+@rule("T60")
 def test_operands_are_multiplied_by_the_scalars_of_their_lane() -> None:
     values = outcome(program(multiply_add(at(ONE), at(TWO))))
     np.testing.assert_array_equal(values, FIRST * FACTORS[:, :1] + SECOND * FACTORS[:, 1:2])
 
 
+@rule("T63")
 def test_operands_beyond_the_scalars_are_added() -> None:
     """The sums so far among them, which are read and written in turn."""
     first = multiply_add(at(ONE), at(TWO))
@@ -107,11 +108,13 @@ def test_operands_beyond_the_scalars_are_added() -> None:
     np.testing.assert_array_equal(values, FIRST * FACTORS[:, :1] * 2 + SECOND * FACTORS[:, 1:2])
 
 
+@rule("T60")
 def test_a_linear_combination() -> None:
     step = Vector((), "combine", (at(ONE), at(TWO), at(ONE)), at(INTO), WORDS, coefficients=(0.5, -1.0, 4.0))
     np.testing.assert_array_equal(outcome(program(step)), FIRST * 4.5 - SECOND)
 
 
+@rule("T60")
 def test_a_maximum() -> None:
     step = Vector((), "maximum", (at(ONE), at(TWO)), at(INTO), WORDS)
     np.testing.assert_array_equal(outcome(program(step)), np.maximum(FIRST, SECOND))
@@ -175,6 +178,7 @@ def chosen(operand: int) -> Values:
     return each * (np.arange(16).reshape(WORDS, 2, 2)[:, operand] > 2)
 
 
+@rule("T73")
 @pytest.mark.parametrize("per_word", [4, 3])
 def test_elements_are_picked_by_pointers(per_word: int) -> None:
     """Where three fill a word, the pointers of a result take two words, of which the second has one."""
@@ -238,6 +242,7 @@ def test_an_operand_is_made_of_another() -> None:
 # ---- how long it takes
 
 
+@rule("T64", "T72")
 @pytest.mark.parametrize(
     ("alus", "reads", "period", "delay"),
     [(1000, 2, 3, 5), (8, 2, 3, 5), (4, 2, 6, 8), (1000, 1, 2, 3), (8, 3, 4, 7), (4, 3, 8, 11)],
@@ -259,6 +264,7 @@ def test_the_beat(alus: int, reads: int, period: int, delay: int) -> None:
     assert units["port"]["vector"] == step.scalars.words + WORDS * (reads + 1)
 
 
+@rule("T64")
 def test_words_may_take_longer_than_ports_and_alus() -> None:
     hardware = machine(4, 4, word_elements=2, alus=1000)
     slow = {"operand_cycles": "5/2", "result_cycles": 3}
@@ -267,6 +273,7 @@ def test_words_may_take_longer_than_ports_and_alus() -> None:
     outcome(program(multiply_add(at(ONE), at(TWO))), hardware)
 
 
+@rule("T65", "T66")
 @pytest.mark.parametrize(
     ("slots", "period", "delay", "port"),
     [
@@ -289,7 +296,9 @@ def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: 
     slots = dict(slots)
     more = {"body": slots.pop("body", 0)}
     operands = [at(ONE), at(TWO), at(ONE)][: slots.pop("operands", 2)]
-    hardware = machine(4, 4, word_elements=2, alus=24, slots=Slots(**{"lanes": 4, "register_bytes": 8, **slots}))
+    hardware = machine(
+        4, 4, word_elements=2, alus=24, vector_unit={"slots": Slots(**{"lanes": 4, "register_bytes": 8, **slots})}
+    )
     step = multiply_add(*operands, **more)
     beat = step.beat(2, hardware)
     assert (beat.period, beat.result_delay) == (period, delay)
@@ -300,20 +309,22 @@ def test_slots_read_and_write_beside_one_another(slots: dict[str, int], period: 
     assert timing.units["port"]["vector"] == step.scalars.words + port
 
 
+@rule("T67")
 def test_narrow_operands_are_widened_and_results_narrowed() -> None:
     """8 multiplications and 4 additions a word and lane; with 2 x 2 + 1 more an element, 32 operations for 16 ALUs."""
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    plain = machine(4, 4, word_elements=2, alus=16, slots=slots)
-    narrow = machine(4, 4, word_elements=2, alus=16, slots=slots, widen=2, narrow=1)
+    plain = machine(4, 4, word_elements=2, alus=16, vector_unit={"slots": slots})
+    narrow = machine(4, 4, word_elements=2, alus=16, vector_unit={"slots": slots, "widen": 2, "narrow": 1})
     step = multiply_add(at(ONE), at(TWO))
     assert (step.beat(2, plain).work, step.beat(2, narrow).work) == (2, 4)
     outcome(program(step), narrow)
 
 
+@rule("T66")
 def test_a_share_of_the_operands_is_widened() -> None:
     """As above, with half of the operands: 8 multiplications, 4 additions, 8 for two of four operands, 4 to narrow."""
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    narrow = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1)
+    narrow = machine(4, 4, word_elements=2, alus=8, vector_unit={"slots": slots, "widen": 2, "narrow": 1})
     step = multiply_add(at(ONE), at(TWO))
     assert step.beat(2, narrow).work == 8
     shared = replace(step, widened=Fraction(1, 2))
@@ -321,6 +332,7 @@ def test_a_share_of_the_operands_is_widened() -> None:
     outcome(program(shared), narrow)
 
 
+@rule("T67")
 @pytest.mark.parametrize(
     ("operation", "widened", "narrow"), [("relu", 4, 1), ("power_3", 5, 1), ("add", 6, 6), ("copy", 0, 0)]
 )
@@ -333,16 +345,23 @@ def test_what_is_moved_or_worked_on_as_it_is_stays_narrow(operation: str, widene
     operands = (at(ONE), at(TWO)) if operation == "add" else (at(ONE),)
     step = Vector((), operation, operands, at(INTO), WORDS)
     for arithmetic, work in (("widened", widened), ("narrow", narrow)):
-        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1, arithmetic=arithmetic)
+        hardware = machine(
+            4,
+            4,
+            word_elements=2,
+            alus=8,
+            vector_unit={"slots": slots, "widen": 2, "narrow": 1, "arithmetic": arithmetic},
+        )
         assert step.beat(2, hardware).work == work
         outcome(program(step), hardware)
 
 
+@rule("T67")
 def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
     """8 elements a word and ALUs, two operations to widen and one to narrow, of a copy and of what is turned."""
     for packed, copied in ((True, 0), (False, 3)):
         slots = Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=1, packed=packed)
-        hardware = machine(4, 4, word_elements=2, alus=8, slots=slots, widen=2, narrow=1)
+        hardware = machine(4, 4, word_elements=2, alus=8, vector_unit={"slots": slots, "widen": 2, "narrow": 1})
         copy, turn = (Vector((), each, (at(ONE),), at(INTO), WORDS) for each in ("copy", "turn"))
         assert (copy.beat(2, hardware).work, turn.beat(2, hardware).work) == (copied, 0)
         # Two words of 8 bytes share a register, or each has one.
@@ -350,6 +369,7 @@ def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
         outcome(program(copy), hardware)
 
 
+@rule("T68")
 @pytest.mark.parametrize(
     ("operation", "changes", "work"),
     [
@@ -363,7 +383,7 @@ def test_copies_are_widened_where_registers_hold_one_word_each() -> None:
 )
 def test_units_beside_the_alus_may_set_the_pace(operation: str, changes: dict[str, Any], work: int) -> None:
     slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=1)
-    hardware = machine(4, 4, word_elements=2, alus=16, slots=slots)
+    hardware = machine(4, 4, word_elements=2, alus=16, vector_unit={"slots": slots})
     changed = {f"vector_unit.slots.{name}": value for name, value in changes.items()}
     hardware = hardware.with_overrides({**changed, "vector_unit.functions.exp": "3 + 4 + 2"})
     step = Vector((), operation, (at(ONE),), at(INTO), WORDS)
@@ -371,16 +391,18 @@ def test_units_beside_the_alus_may_set_the_pace(operation: str, changes: dict[st
     outcome(program(step), hardware)
 
 
+@rule("T69")
 def test_a_long_sum_waits_for_itself_unless_a_body_holds_others() -> None:
     """Two operands of 64 that are joined to a word, 5 cycles apart: a body of 128 registers has two such sums."""
     for window, period in ((64, 10), (128, 5), (1024, 1)):
         slots = Slots(loads=4, stores=4, lanes=4, register_bytes=8, registers=2, latency=5, window=window)
-        hardware = machine(4, 4, word_elements=2, alus=1000, slots=slots)
+        hardware = machine(4, 4, word_elements=2, alus=1000, vector_unit={"slots": slots})
         step = multiply_add(at(ONE), at(TWO), chain=64)
         assert step.beat(2, hardware).period == period, window
         outcome(program(step), hardware)
 
 
+@rule("T70")
 @pytest.mark.parametrize(
     ("body", "cycles"),
     # 100 words of 4 lanes, in registers of 2 lanes and 2 rows: 200; a body holds 64, 16, or 50 that are turned.
@@ -390,21 +412,25 @@ def test_what_bodies_take_is_shared_by_their_words(body: Body, cycles: int) -> N
     given = {"body_cycles": 40, "sum_cycles": 9, "bare_cycles": 50, "map_cycles": 3, "turn_body_cycles": 30}
     windows = {"window": 64, "bare_window": 16, "turn_window": 50}
     slots = Slots(loads=1, stores=1, lanes=2, register_bytes=8, registers=1, **given, **windows)
-    hardware = machine(4, 4, word_elements=2, slots=slots)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"slots": slots})
     assert body_share(100, 4, hardware, body, maps=2) * 100 == cycles
-    plain = machine(4, 4, word_elements=2, slots=slots.model_copy(update={"body_cycles": 0}))
+    plain = machine(4, 4, word_elements=2, vector_unit={"slots": slots.model_copy(update={"body_cycles": 0})})
     assert body_share(100, 4, plain, body) == 0
 
 
+@rule("T65")
 def test_words_of_several_pixels_share_no_register() -> None:
     """Registers of two words load and store two a cycle, or one where a pixel has one word."""
-    hardware = machine(4, 4, word_elements=2, slots=Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=2))
+    hardware = machine(
+        4, 4, word_elements=2, vector_unit={"slots": Slots(loads=1, stores=1, lanes=4, register_bytes=16, registers=2)}
+    )
     step = multiply_add(at(ONE), at(TWO))
     both = [each.beat(2, hardware) for each in (step, replace(step, packed=1), replace(step, packed=8))]
     assert [(each.loads, each.stores, each.together) for each in both] == [(2, 2, 4), (1, 1, 2), (2, 2, 4)]
     outcome(program(replace(step, packed=1)), hardware)
 
 
+@rule("T65")
 def test_registers_have_no_more_lanes_than_the_machine() -> None:
     """A smaller `array.size` keeps the ALUs a lane, so words of all lanes take no longer."""
     large = load_hardware("tpu_v4_core")
@@ -413,6 +439,7 @@ def test_registers_have_no_more_lanes_than_the_machine() -> None:
         assert beat_of(1, 20, 8, hardware) == beat_of(1, 20, 8, large)
 
 
+@rule("T65")
 def test_a_word_longer_than_a_register_lies_in_several() -> None:
     hardware = load_hardware("tpu_v6e")
     # 8 and 32 elements of 2 bytes; a register has 32 bytes in each of 128 of 256 lanes.
@@ -421,6 +448,7 @@ def test_a_word_longer_than_a_register_lies_in_several() -> None:
     assert (long.loads, long.stores, long.together) == (1, 1, 4)
 
 
+@rule("T63", "T85")
 def test_a_delay_is_the_vector_units() -> None:
     later, sooner = (agreed_timing(program(multiply_add(at(ONE), delay=each, scalars=1)), HARDWARE) for each in (30, 0))
     assert later.cycles == sooner.cycles + 30
@@ -633,19 +661,18 @@ def programs(draw: st.DrawFn) -> tuple[Program, Hardware]:
     return Writer(draw, hardware).program(), hardware
 
 
+@rule("T62")
 @settings(max_examples=cases(1 / 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=programs())
 def test_random_steps_of_all_kinds(made: tuple[Program, Hardware]) -> None:
     """Values at both levels, the engines to the cycle, every wait that is needed, and the timeline adds up."""
     program, hardware = made
-    check_program(program, hardware)
     assert not [*hazards(program, hardware)]
     random = np.random.default_rng(1)
     operands = {
         name: random.integers(-4, 5, program.tensor(name).shape).astype(np.float32) for name in ("ifmap", "filter")
     }
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == agreed_timing(program, hardware)
+    timing, registers = clocked(program, hardware, operands)
     np.testing.assert_array_equal(registers["ofmap"], datapath.run(program, hardware, operands)["ofmap"])
     timeline = event.record(program, hardware).timeline()
     for unit in ("systolic_array", "vector_unit"):

@@ -15,6 +15,7 @@ from tests.agreement.test_hazards import assert_waits_matter
 from tests.agreement.test_vector_ops import moved, with_first_moved
 from tests.agreement.test_vector_rows import assert_agreement
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, channel_ops, fills, machine, machines_of_all_kinds, spills
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -37,6 +38,7 @@ PRODUCTS = ChannelProducts("products", 12, 7, 5, centred=True)
 MASKED = ChannelMaskedSums("masked", 12, 7, 5)
 
 
+@rule("T69")
 def test_sums_of_long_columns_wait_for_the_addition_ahead() -> None:
     """A body of 1,024 words has eight columns of 1,024 rows, one of 8,192: two cycles a word, or half of one, in which
     4 ALUs add and convert.
@@ -51,6 +53,7 @@ def test_sums_of_long_columns_wait_for_the_addition_ahead() -> None:
     assert 2 * 8192 <= long["vector_work"] < 1.1 * 2 * 8192
 
 
+@rule("T87", "T89")
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=channel_ops(20, 7),
@@ -58,7 +61,11 @@ def test_sums_of_long_columns_wait_for_the_addition_ahead() -> None:
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
 @example(layer=ChannelSum("s", 140), batch=4, hardware=machine(2, 2, word_elements=2))
-@example(layer=ChannelVariance("v", 5, 9, 7), batch=6, hardware=machine(4, 4, word_elements=4, scalar_words=1))
+@example(
+    layer=ChannelVariance("v", 5, 9, 7),
+    batch=6,
+    hardware=machine(4, 4, word_elements=4, vector_unit={"scalar_words": 1}),
+)
 @example(layer=ChannelVariance("v", 3, 6, 5), batch=4, hardware=machine(4, 16, word_elements=2))
 @example(layer=ChannelMaskedSums("m", 5, 6, 3), batch=8, hardware=machine(4, 4, word_elements=4))
 @example(layer=ChannelMaskedSums("m", 9, 2, 3), batch=7, hardware=machine(4, 4, word_elements=2))
@@ -118,6 +125,7 @@ def test_who_lowers_what_and_what_is_told() -> None:
     assert [layer.lowering for layer in result.layers] == [LOWERING] * 2
 
 
+@rule("T86", "T87")
 def test_maps_come_once_and_elements_of_words_meet_once() -> None:
     """Words have as many images as divide the batch: 3 of 9, and one of 7, whose sums meet nobody."""
     program, _ = lowering.VECTOR_CHANNELS.lower(PRODUCTS, 9, SMALL.with_overrides(["hbm.burst=4 B"]))
@@ -134,6 +142,7 @@ def of_next_lanes(part: Part) -> Part:
     return part._replace(lane=tuple(turned))
 
 
+@rule("T86")
 def test_few_channels_have_several_lanes_each() -> None:
     """8 lanes are enough for two shares of three channels, of 4 rows each; 7 rows have no equal shares."""
     layer = ChannelProducts("p", 3, 8, 5, centred=True)
@@ -152,6 +161,7 @@ TURNED = SMALL.with_overrides(["mapping.layout=least_padding", "hbm.channel_mult
 """Tensors lie so that lanes are padded least."""
 
 
+@rule("T88")
 @pytest.mark.parametrize(
     "layer",
     [

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.agreement.engines import agree
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -28,7 +30,6 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering import vector_ops as lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
@@ -64,7 +65,7 @@ POOL = Pool2d("pool", "average", 12, 9, 9, (3, 3), (2, 2), (1, 1))
 
 def least_padding() -> Hardware:
     """A machine on which maps of few channels have their columns in lanes."""
-    return machine(4, 4, channel_multiple=8).with_overrides(["mapping.layout=least_padding"])
+    return machine(4, 4, hbm={"channel_multiple": 8}).with_overrides(["mapping.layout=least_padding"])
 
 
 def one_image() -> Hardware:
@@ -72,23 +73,25 @@ def one_image() -> Hardware:
     return machine(4, 4).with_overrides(["mapping.strips=one_image"])
 
 
+@rule("T66")
 def test_a_word_that_windows_share_is_widened_once() -> None:
     """Windows of 3 every 2: 5 rows of 6 that two windows read, and 7 columns of 9 that three do."""
     slots = Slots(loads=9, stores=1, lanes=8, register_bytes=16, registers=2)
     layer = Pool2d("pool", "max", 8, 5, 7, (3, 3), (2, 2))
-    program, _ = lowered(layer, 4, machine(8, 8, word_elements=4, slots=slots, widen=1), LOWERING)
+    program, _ = lowered(layer, 4, machine(8, 8, word_elements=4, vector_unit={"slots": slots, "widen": 1}), LOWERING)
     assert {each.widened for each in program.vectors} == {Fraction(5 * 7, 6 * 9)}
     apart, _ = lowered(replace(layer, stride=(3, 3), in_height=6, in_width=9), 4, machine(8, 8), LOWERING)
     assert {each.widened for each in apart.vectors} == {1}
 
 
+@rule("T74", "T81")
 @settings(max_examples=cases(1 / 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=vector_ops(12, 4),
     batch=st.integers(1, 9),
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
 )
-@example(layer=Pool2d("p", "max", 6, 7, 7, 3, 2, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
+@example(layer=Pool2d("p", "max", 6, 7, 7, 3, 2, 1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1}))
 @example(layer=Pool2d("p", "average", 6, 6, 7, 3, 2, 1, ceil_mode=True), batch=1, hardware=machine(4, 4))
 @example(layer=Add("a", 9, 5, 4, other="image"), batch=1, hardware=machine(4, 4, word_elements=8))
 @example(layer=Sub("s", 3, 4, 7), batch=2, hardware=least_padding())
@@ -101,37 +104,37 @@ def test_a_word_that_windows_share_is_widened_once() -> None:
 @example(layer=Pool2dGradient("g", "max", 3, 7, 6, 3, 2, 1), batch=8, hardware=least_padding())
 @example(layer=Pool2dGradient("g", "average", 3, 7, 6, 3, 2, 1), batch=8, hardware=least_padding())
 @example(layer=Pool2d("p", "max", 1, 1, 3, (1, 2), 1), batch=2, hardware=one_image())
-@example(layer=Pool2dChoice("c", "max", 5, 6, 6, 4, 2, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
-@example(layer=Pool2dGradient("g", "max", 5, 7, 6, 4, 1), batch=3, hardware=machine(4, 4, scalar_words=1))
-@example(layer=Pool2dGradient("g", "average", 5, 7, 6, 4, 1, 2), batch=1, hardware=machine(4, 4, scalar_words=1))
+@example(
+    layer=Pool2dChoice("c", "max", 5, 6, 6, 4, 2, 1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1})
+)
+@example(
+    layer=Pool2dGradient("g", "max", 5, 7, 6, 4, 1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1})
+)
+@example(
+    layer=Pool2dGradient("g", "average", 5, 7, 6, 4, 1, 2),
+    batch=1,
+    hardware=machine(4, 4, vector_unit={"scalar_words": 1}),
+)
 @example(layer=Pool2dGradient("g", "max", 3, 7, 7, 2, 3), batch=2, hardware=machine(4, 4))
 @example(layer=Rotary("r", 12, 2, 3), batch=9, hardware=machine(8, 8, word_elements=4))
-@example(layer=Rotary("r", 6, 1, 7), batch=2, hardware=machine(4, 4, word_elements=8, scalar_words=1))
-@example(layer=Rotary("r", 6), batch=1, hardware=machine(8, 8, word_elements=4, scalar_words=1))
+@example(layer=Rotary("r", 6, 1, 7), batch=2, hardware=machine(4, 4, word_elements=8, vector_unit={"scalar_words": 1}))
+@example(layer=Rotary("r", 6), batch=1, hardware=machine(8, 8, word_elements=4, vector_unit={"scalar_words": 1}))
 @example(layer=Rotary("r", 2, 1, 7), batch=1, hardware=least_padding())
-@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, scalar_words=2))
-@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, scalar_words=3))
-@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, scalar_words=3))
-@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, scalar_words=1))
+@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 2}))
+@example(layer=BatchNormGradient("g", 5, 2, 3), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 3}))
+@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 3}))
+@example(layer=BatchNormOffset("o", 5, images=1), batch=3, hardware=machine(4, 4, vector_unit={"scalar_words": 1}))
 @example(layer=GeluGradient("g", 5), batch=1, hardware=machine(4, 4))
 def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     """Values at both levels, the engines to the cycle, no wait missing, all steps told ahead."""
     suppose(hardware.vector_unit.scalar_words >= {ScaleShift: 2, Masked: 3}.get(type(layer), 1))
     program, hardware = fitted(layer, batch, hardware, LOWERING)
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, seed=3, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     planned = planned_of(layer, batch, hardware, LOWERING)[0]
     assert planned is not None
     assert not program.streams
     assert planned.transfers >= len(program.rows) > 0
-    operands = operands_of(layer, batch, seed=3)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
-    assert verdict_of(layer, operands, registers).mismatched == 0
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
     assert spills(program)
 
 
@@ -142,6 +145,7 @@ def whole_fits(layer: VectorOp, batch: int, hardware: Hardware) -> bool:
         return False
 
 
+@rule("T80")
 @settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=pools(12, 12),
@@ -161,18 +165,12 @@ def test_windows_that_no_lane_holds_are_joined_band_by_band(
     suppose(not whole_fits(layer, batch, hardware))
     # Bands of one element need two words for these, two for results and one for a row.
     program, _ = lowered(layer, batch, hardware, LOWERING)
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, seed=3, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     assert planned_of(layer, batch, hardware, LOWERING)[0].transfers >= len(program.rows) > 0
-    operands = operands_of(layer, batch, seed=3)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
-    assert verdict_of(layer, operands, registers).mismatched == 0
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
 
 
+@rule("T80")
 def test_a_large_window_is_cut_where_that_is_faster() -> None:
     """On a machine whose lanes hold it as a whole; a window of a few elements is left whole."""
     large, small = (Pool2d("p", "average", 256, size, size, size) for size in (112, 7))
@@ -187,9 +185,11 @@ def brought(program: Program) -> int:
     return sum(step.hbm_bytes for step in fills(program, "condition"))
 
 
+@rule("T74")
 @pytest.mark.parametrize("condition", [*KEPT])
 @pytest.mark.parametrize(
-    "hardware", [machine(4, 4), machine(4, 4, scalar_words=1), least_padding(), machine(8, 8, word_elements=4)]
+    "hardware",
+    [machine(4, 4), machine(4, 4, vector_unit={"scalar_words": 1}), least_padding(), machine(8, 8, word_elements=4)],
 )
 def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condition: Any, hardware: Hardware) -> None:
     layer = Where("w", 5, 3, 7, condition=condition)
@@ -197,10 +197,7 @@ def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condit
     whole, _ = lowered(replace(layer, condition="each"), 6, hardware, LOWERING)
     # In other layouts both are padded in ways of their own.
     assert hardware.mapping.layout != "plain" or brought(program) <= brought(whole)
-    assert check_layer(layer, 6, program, hardware, seed=3).mismatched == 0
-    timing, registers = register.run(program, hardware, operands_of(layer, 6, seed=3))
-    assert timing == short(program, hardware)
-    assert verdict_of(layer, operands_of(layer, 6, seed=3), registers).mismatched == 0
+    agree(layer, 6, program, hardware, seed=3, timing=short(program, hardware))
 
 
 FUNCTIONS: list[VectorOp] = [
@@ -240,13 +237,14 @@ COUNTED = {
 """ALU operations of some functions, counted by hand."""
 
 
+@rule("T61", "T75")
 def test_functions_take_what_the_machine_says() -> None:
     """8 ALUs, 4 words of 8 lanes: exp takes 7 operations, gelu 4 and the 11 of erf, gates those of tanh, too; without
     them none is lowered.
 
     Softplus takes 4, exp and a logarithm, which has no field, and is as dear as erf, the dearest that has.
     """
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     first = {layer.op: layer for layer in reversed(FUNCTIONS)}
     for layer, operations in ((first[op], operations) for op, operations in COUNTED.items()):
         program, _ = lowering.VECTOR_OPS.lower(layer, 4, hardware)
@@ -302,6 +300,7 @@ def test_a_corrupted_program_is_caught(name: str) -> None:
 BACK = Pool2dGradient("back", "max", 12, 9, 9, (3, 3), (2, 2), (1, 1))
 
 
+@rule("T82")
 @pytest.mark.parametrize(
     "step",
     [
@@ -319,9 +318,10 @@ def test_a_corrupted_gradient_is_caught(step: Callable[[Vector], Vector]) -> Non
     assert check_layer(BACK, 4, change(program, Vector, step, at), TIGHT, seed=0).mismatched > 0
 
 
+@rule("T82", "T85")
 def test_zeros_between_elements_are_not_made_ready() -> None:
     """A ninth of a map in threes: four cycles for each word that comes, and for each of a whole one."""
-    hardware = machine(4, 4, word_elements=2, ready_cycles=4)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"ready_cycles": 4})
     spread = Spread("s", 4, 3, 3, step=(3, 3), out_height=9, out_width=9)
     delays = []
     for layer in (spread, Slice("c", 4, 9, 9, axis="height", stop=9)):
@@ -333,11 +333,12 @@ def test_zeros_between_elements_are_not_made_ready() -> None:
 ROTARY = Rotary("r", 12, 2, 3, 9, start=7)
 
 
+@rule("T76")
 def test_the_other_half_of_the_channels_comes_once_more() -> None:
     """Both halves of 16 channels of 4 B to 8 lanes, for 6 pixels of 4 images, in bursts of 4 B; two operations of
     multiplication and one of addition for each element.
     """
-    hardware = machine(8, 8, word_elements=4, burst_bytes=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, hbm={"burst_bytes": 4}, vector_unit={"scalar_words": 3})
     program, told = lowered(Rotary("r", 16, 2, 3), 4, hardware, LOWERING)
     moved = {name: sum(each.hbm_bytes for each in fills(program, name)) for name in ("ifmap", "cos", "sin")}
     assert moved["ifmap"] == 2 * 16 * 6 * 4 * 4
@@ -346,6 +347,7 @@ def test_the_other_half_of_the_channels_comes_once_more() -> None:
     assert told.aspects["passes"] == "none: the vector unit makes each output of ifmap, cos, sin"
 
 
+@rule("T76")
 @pytest.mark.parametrize("at", range(4))
 def test_a_rotation_by_other_operands_is_caught(at: int) -> None:
     """The element, its partner, the cosine and the sine."""
@@ -373,6 +375,7 @@ def moved_on(part: Part, at: int) -> Part:
     return part._replace(lane=(counters[0],), items=tuple(counters[1:]))
 
 
+@rule("T77")
 @pytest.mark.parametrize("layer", MOVED, ids=lambda layer: layer.op)
 @pytest.mark.parametrize("at", range(5))
 def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
@@ -383,9 +386,10 @@ def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
     assert check_layer(layer, 3, corrupted, hardware, seed=0).mismatched > 0
 
 
+@rule("T78")
 def test_of_a_table_only_the_rows_that_are_taken_are_read() -> None:
     """Rows of 48 elements of 4 B, each once for the rows that stand in 8 lanes and 4 portions, and burst by burst."""
-    layer, hardware = Embedding("e", 48, 20, 32), machine(8, 8, word_elements=4, burst_bytes=64)
+    layer, hardware = Embedding("e", 48, 20, 32), machine(8, 8, word_elements=4, hbm={"burst_bytes": 64})
     program, _ = lowered(layer, 1, hardware.with_overrides(["mapping.block.images=48"]), LOWERING)
     taken = [len({*layer.words[at : at + 8]}) for at in range(0, 32, 8)]
     assert [each.hbm_bytes for each in fills(program, "ifmap")] == [48 * 4 * each for each in taken]
@@ -417,7 +421,7 @@ def test_lowerings_of_the_array_refuse_them_and_theirs_refuses_convolutions() ->
 
 def test_too_little_room_is_told() -> None:
     with pytest.raises(CapacityError, match=r"layer s: vector_unit.scalar_words: a lane keeps 1 word"):
-        lowered(ScaleShift("s", 3, 4, 4), 2, machine(scalar_words=1), LOWERING)
+        lowered(ScaleShift("s", 3, 4, 4), 2, machine(vector_unit={"scalar_words": 1}), LOWERING)
     with pytest.raises(CapacityError, match=r"layer m: the smallest tiling needs \d+ words"):
         lowered(Mul("m", 300, 9, 9), 2, machine(capacity_words=2), LOWERING)
 
@@ -425,9 +429,10 @@ def test_too_little_room_is_told() -> None:
 # ---- what they cost, and what is told
 
 
+@rule("T79")
 def test_an_edge_has_steps_of_its_own() -> None:
     """9 x 9 in one block: corners see 4 elements, edges 6, the inside 9; five outputs a side."""
-    large = machine(12, 12, word_elements=4, scalar_words=3)
+    large = machine(12, 12, word_elements=4, vector_unit={"scalar_words": 3})
     program, _ = lowering.VECTOR_OPS.lower(
         POOL, 4, large.with_overrides(["mapping.block.rows=5", "mapping.block.cols=5"])
     )
@@ -436,9 +441,10 @@ def test_an_edge_has_steps_of_its_own() -> None:
     ]  # fmt: skip
 
 
+@rule("T82")
 def test_a_gradient_has_a_step_for_each_kind_of_element() -> None:
     """Of 9 rows under windows of 3, 2 apart, every other one is in two windows, but for the last; none with padding."""
-    large = machine(12, 12, word_elements=4, scalar_words=3).with_overrides(["mapping.block.rows=9"])
+    large = machine(12, 12, word_elements=4, vector_unit={"scalar_words": 3}).with_overrides(["mapping.block.rows=9"])
     large = large.with_overrides(["mapping.block.cols=9"])
     program, _ = lowering.VECTOR_OPS.lower(BACK, 4, large)
     assert [(len(step.operands), step.words) for step in program.vectors] == [
@@ -452,12 +458,13 @@ def test_a_gradient_has_a_step_for_each_kind_of_element() -> None:
 
 
 def test_a_factor_of_one_takes_no_multiplication() -> None:
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     for factors, operations in (((1.0, -1.0), 1), ((1.0, -0.1), 2), ((0.9, 0.1), 3)):
         program, _ = lowering.VECTOR_OPS.lower(WeightedSum("w", 3, 4, 4, 0, *factors), 4, hardware)
         assert {step.beat(4, hardware).work for step in program.vectors} == {operations * 4}
 
 
+@rule("T84")
 def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
     fills = [
         step
@@ -465,11 +472,12 @@ def test_columns_are_in_lanes_where_tiles_are_less_padded() -> None:
         if isinstance(step, Fill)
     ]
     assert {each.parts[0].lane[0].axis for each in fills} == {2}
-    plain = machine(4, 4, channel_multiple=8)
+    plain = machine(4, 4, hbm={"channel_multiple": 8})
     fills = [step for step in lowering.VECTOR_OPS.lower(Add("a", 3, 4, 7), 2, plain)[0].rows if isinstance(step, Fill)]
     assert {each.parts[0].lane[0].axis for each in fills} == {0}
 
 
+@rule("T84")
 @pytest.mark.parametrize(
     "layer",
     [Add("a", 3, 4, 7), BatchNormGradient("s", 3, 4, 5), Pool2dGradient("g", "max", 3, 7, 6, 3, 2, 1)],
@@ -494,13 +502,14 @@ def test_a_layer_without_products_has_no_utilisation() -> None:
     assert result.correct
 
 
+@rule("T83")
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=vector_ops(6, 3), dtype=st.sampled_from(["f32", "bf16", "int8"]))
 @example(Pool2d("pool", "average", 1, 3, 3, 3), "f32")
 def test_numbers_of_any_type_are_rounded_as_the_reference_rounds(layer: VectorOp, dtype: str) -> None:
     """Whole numbers are equal; others as near as is proven."""
     numbers = numbers_of(dtype, "any")
-    hardware = machine(4, 4, word_elements=2, scalar_words=3)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"scalar_words": 3})
     program, _ = lowering.VECTOR_OPS.lower(layer, 3, hardware)
     verdict = check_layer(layer, 3, program, hardware, seed=1, numbers=numbers)
     assert (verdict.mismatched, verdict.checked) == (0, layer.outputs(3))

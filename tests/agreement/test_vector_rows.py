@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agreed_timing
+from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import fitted, short, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.agreement.test_vector_ops import moved, with_first_moved
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import cases, fills, machine, machines_of_all_kinds, row_ops, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -23,12 +23,11 @@ from tpusim.flow.jobs import resolve
 from tpusim.flow.lowerings import known
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import operands_of, verdict_of
-from tpusim.machines.tpu import datapath, register
+from tpusim.machines.tpu import register
 from tpusim.machines.tpu.cut.traffic import in_layout
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering import vector_rows as lowering
 from tpusim.machines.tpu.lowering.registry import lowered, planned_of
-from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
@@ -62,6 +61,7 @@ NORM = LayerNorm("norm", 18, 40)
 WITHOUT_BODIES = "vector_unit.slots.body_cycles=0"
 
 
+@rule("T70")
 def test_what_bodies_take_is_a_share_of_stages_that_make_numbers_of_all_elements() -> None:
     """Rows of 4,096 words: 4 bodies of 60 cycles a stage, and 170 where they are summed; a maximum of rows is one
     instruction, in 32 bodies of 115. Numbers of 512 x 8 rows reach all lanes twice.
@@ -77,6 +77,7 @@ def test_what_bodies_take_is_a_share_of_stages_that_make_numbers_of_all_elements
     assert 0 <= found[1] - 2 * 512 * 4 < 300
 
 
+@rule("T71")
 def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
     layer, delays = ReduceMean("sum", 1024, 4096), []
     for window in ("1 KiB", "1 MiB"):
@@ -95,15 +96,45 @@ def test_pieces_of_rows_begin_a_body_where_a_window_is_full() -> None:
     hardware=machines_of_all_kinds(8, st.sampled_from([1, 2, 3, 8])),
     again=st.booleans(),
 )
-@example(layer=Softmax("s", 33, 20), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=True)
-@example(layer=LayerNorm("n", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1, scalar_words=1), again=False)
+@example(
+    layer=Softmax("s", 33, 20),
+    batch=1,
+    hardware=machine(4, 4, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=True,
+)
+@example(
+    layer=LayerNorm("n", 17, 9),
+    batch=1,
+    hardware=machine(4, 4, word_elements=1, vector_unit={"scalar_words": 1}),
+    again=False,
+)
 @example(layer=LayerNormGradient("g", 17, 9), batch=1, hardware=machine(4, 4, word_elements=1), again=True)
 @example(layer=LayerNormGradient("g", 40, 3), batch=1, hardware=machine(16, 8, word_elements=2), again=False)
-@example(layer=CrossEntropy("c", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=False)
-@example(layer=Softmax("s", 36, 3), batch=1, hardware=machine(16, 8, word_elements=2, scalar_words=1), again=True)
-@example(layer=Softmax("s", 64, 1), batch=1, hardware=machine(64, 4, word_elements=1, scalar_words=1), again=False)
+@example(
+    layer=CrossEntropy("c", 36, 3),
+    batch=1,
+    hardware=machine(16, 8, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=False,
+)
+@example(
+    layer=Softmax("s", 36, 3),
+    batch=1,
+    hardware=machine(16, 8, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=True,
+)
+@example(
+    layer=Softmax("s", 64, 1),
+    batch=1,
+    hardware=machine(64, 4, word_elements=1, vector_unit={"scalar_words": 1}),
+    again=False,
+)
 @example(layer=Softmax("s", 36, 3, 3, 9), batch=1, hardware=machine(16, 8, word_elements=2), again=True)
-@example(layer=Softmax("s", 9, 20, 7), batch=1, hardware=machine(4, 4, word_elements=2, scalar_words=1), again=False)
+@example(
+    layer=Softmax("s", 9, 20, 7),
+    batch=1,
+    hardware=machine(4, 4, word_elements=2, vector_unit={"scalar_words": 1}),
+    again=False,
+)
 @example(layer=LayerNorm("n", 49, 5), batch=1, hardware=machine(32, 4, word_elements=1), again=False)
 @example(layer=LayerNorm("n", 19, 9), batch=1, hardware=machine(4, 4, word_elements=1, capacity_words=40), again=False)
 @example(layer=TopK("k", 36, 3, 3), batch=1, hardware=machine(16, 8, word_elements=2), again=True)
@@ -118,6 +149,7 @@ def test_random_layers(layer: RowOp, batch: int, hardware: Hardware, again: bool
     assert_agreement(layer, batch, hardware, LOWERING)
 
 
+@rule("T91")
 @settings(max_examples=cases(1 / 100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=row_ops(20, 20), batch=st.integers(1, 9), hardware=machines_of_all_kinds(8), data=st.data())
 def test_rows_dealt_out_in_any_way(layer: RowOp, batch: int, hardware: Hardware, data: st.DataObject) -> None:
@@ -129,6 +161,7 @@ def test_rows_dealt_out_in_any_way(layer: RowOp, batch: int, hardware: Hardware,
     assert_dealt(layer, batch, hardware, lowering.Deal(fill, together, shares))
 
 
+@rule("T91")
 @pytest.mark.parametrize(
     "layer",
     [
@@ -165,17 +198,9 @@ def assert_agreement(layer: Op, batch: int, hardware: Hardware, lowering: str) -
 
 def assert_right(layer: Op, batch: int, program: Program, hardware: Hardware, most_steps: int) -> None:
     """The same for a Program of at most so many steps."""
-    check_program(program, hardware)
-    told = short(program, hardware)
+    agree(layer, batch, program, hardware, timing=short(program, hardware))
     assert not [*hazards(program, hardware)]
     assert most_steps >= len(program.rows) > 0
-    operands = operands_of(layer, batch, seed=3)
-    timing, registers = register.run(program, hardware, operands)
-    assert timing == told
-    assert (timing.reads, timing.writes) == (program.use.port_reads, program.use.port_writes)
-    np.testing.assert_array_equal(datapath.run(program, hardware, operands)["ofmap"], registers["ofmap"])
-    assert verdict_of(layer, operands, registers).mismatched == 0
-    assert check_layer(layer, batch, program, hardware, seed=3).mismatched == 0
     assert spills(program)
 
 
@@ -239,6 +264,7 @@ def test_no_kind_of_step_could_do_without_its_waits(kind: type[Step]) -> None:
     assert_waits_matter(program, SMALL, kind)
 
 
+@rule("T93")
 def test_two_maps_come_only_for_the_stages_that_read_them() -> None:
     """Five stages read x, x, dy, both and both, where rows do not stay; else each comes once."""
     for rows, times in (("read_again", 4), ("kept", 1)):
@@ -271,8 +297,9 @@ def test_a_mask_of_other_rows_or_keys_is_caught(name: str, change_of: Callable[[
     assert check_layer(MASKED, 1, corrupted, hardware, seed=0).mismatched > 0
 
 
+@rule("T93")
 def test_each_number_that_is_kept_has_a_stage() -> None:
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     program, _ = lowered(TopK("k", 12, 32, 3), 1, hardware, LOWERING)
     done = [each.operation for each in program.vectors if each.operation not in ("maximum", "add")]
     assert [*dict.fromkeys(done)] == ["next_largest", "kept_sum", "reciprocal_sum", "kept_scaled"]
@@ -280,11 +307,12 @@ def test_each_number_that_is_kept_has_a_stage() -> None:
     assert {step.beat(4, hardware).work for step in program.vectors if step.operation == "kept_scaled"} == {3 * 4}
 
 
+@rule("T93")
 def test_a_mask_takes_a_comparison_and_a_choice_in_each_stage() -> None:
     """Of 4 rows to a word in 8 lanes, by 8 ALUs: exp takes 7; with a window, two comparisons, their conjunction and a
     choice.
     """
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     for layer, more in ((Softmax("s", 8, 32, queries=8), 2), (Softmax("s", 8, 32, queries=8, window=3), 4)):
         program, _ = lowered(layer, 1, hardware, LOWERING)
         work = {step.operation: step.beat(4, hardware).work for step in program.vectors}
@@ -311,6 +339,7 @@ def test_lowerings_of_single_places_refuse_them_and_theirs_refuses_those() -> No
         lowered(Softmax("s", 3), 2, machine(capacity_words=2), LOWERING)
 
 
+@rule("T91")
 def test_few_long_rows_are_shared_by_lanes() -> None:
     """8 rows, 4 to a word, in 2 of 32 lanes would have 100 words: each lane has a part of the channels of 4 or of 2."""
     wide = machine(32, 8, word_elements=4)
@@ -324,11 +353,13 @@ def test_few_long_rows_are_shared_by_lanes() -> None:
         assert check_layer(layer, 1, swapped, wide, seed=0).mismatched > 0
 
 
+@rule("T90")
 def test_rows_that_fill_all_lanes_and_words_stay_whole() -> None:
     told = lowering.VECTOR_ROWS.lower(Softmax("s", 40, 128), 1, machine(32, 8, word_elements=4))[1]
     assert told.aspects["folds"] == "none: a lane has all channels of its rows"
 
 
+@rule("T92")
 @pytest.mark.parametrize(
     ("machine", "layer", "most"),
     [
@@ -342,6 +373,7 @@ def test_no_size_falls_off_a_cliff(machine: str, layer: RowOp, most: int) -> Non
     assert prepared(layer, 1, load_hardware(machine), LOWERING).timing.cycles <= most
 
 
+@rule("T92")
 def test_of_two_ways_that_are_near_the_faster_is_taken() -> None:
     """Rows are dealt out by estimates, and a simulation chooses between the first two."""
     layer, hardware = LayerNorm("n", 768, 20), load_hardware("tpu_v2_core")
@@ -353,11 +385,13 @@ def test_of_two_ways_that_are_near_the_faster_is_taken() -> None:
     assert prepared(layer, 1, hardware, LOWERING).timing.cycles == min(timed)
 
 
+@rule("T94")
 def test_a_norm_is_kept_once() -> None:
     program, told = lowering.VECTOR_ROWS.lower(NORM, 1, SMALL)
     assert (program.word_fill, told.choices["kept"], told.choices["slots"]) == (3, True, 4)
 
 
+@rule("T94")
 def test_rows_are_kept_where_they_fit() -> None:
     """A row of 50 in words: kept twice, kept once, or read from HBM for each of three stages."""
     fills = {}

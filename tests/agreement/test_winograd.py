@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.agreement.test_fft import operations
 from tests.agreement.test_tiles import worked_out
+from tests.rules import rule
 from tests.strategies import conv, fills, machine, spills
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
@@ -24,6 +26,7 @@ TILES = {"winograd_2": F2, "winograd_4": F4}
 # ---- the transforms
 
 
+@rule("T102")
 @pytest.mark.parametrize("by", TILES.values(), ids=TILES)
 def test_every_recipe_makes_what_the_matrix_says(by: MinimalFiltering) -> None:
     axis = by.tiles.down
@@ -33,6 +36,7 @@ def test_every_recipe_makes_what_the_matrix_says(by: MinimalFiltering) -> None:
         np.testing.assert_array_equal(worked_out(recipe, axis.reach), by.inverse)
 
 
+@rule("T102")
 @pytest.mark.parametrize("by", TILES.values(), ids=TILES)
 def test_a_tile_by_hand(by: MinimalFiltering) -> None:
     """The outputs, times the scale, straight from the matrices."""
@@ -44,6 +48,23 @@ def test_a_tile_by_hand(by: MinimalFiltering) -> None:
     np.testing.assert_array_equal(made, by.tiles.outputs_scale * (windows * taps).sum(axis=(2, 3)))
 
 
+@rule("T103")
+def test_the_ways_of_a_transform_take_what_the_table_says() -> None:
+    """Operations, and words read and written: row by row, and with what rows have in common computed once."""
+    ways = {
+        (name, of): [(operations(each), sum(len(line.factors) + 1 for line in each)) for each in recipes]
+        for name, by in TILES.items()
+        for of, recipes in (("data", by.tiles.down.data), ("outputs", by.tiles.down.inverse))
+    }
+    assert ways == {
+        ("winograd_2", "data"): [(4, 12)],
+        ("winograd_2", "outputs"): [(4, 8)],
+        ("winograd_4", "data"): [(28, 28), (18, 32)],
+        ("winograd_4", "outputs"): [(20, 22), (13, 26)],
+    }
+
+
+@rule("T104")
 def test_published_factors() -> None:
     """Lavin and Gray: 2.25 and 4 times fewer multiplications; filters 16 / 9 and 4 times larger."""
     assert [9 * by.outputs**2 / by.tiles.multiplications for by in (F2, F4)] == [2.25, 4]
@@ -75,7 +96,7 @@ def test_other_layers_are_refused(name: str, other: str) -> None:
 
 def test_banks_are_refused() -> None:
     with pytest.raises(CapacityError, match="reads from lanes alone"):
-        lowered(conv(8, 5, 8, 3), 2, machine(organization="banked"), "winograd_2")
+        lowered(conv(8, 5, 8, 3), 2, machine(vector_memory={"organization": "banked"}), "winograd_2")
 
 
 # ---- how fast
@@ -110,6 +131,7 @@ def test_every_output_of_a_layer_of_vgg16() -> None:
     assert found.pe_utilization > 1
 
 
+@rule("T104")
 def test_weights_come_once_a_block_and_the_ifmap_once() -> None:
     """Two row folds are transformed a block, for all of its four column folds."""
     layer, hardware = conv(256, 28, 512, 3, padding=1), load_hardware("tpu_v2")

@@ -1,13 +1,16 @@
-"""The page of the architecture: every path on it exists, and names stand in the files of their row."""
+"""The pages for maintainers: every path on them exists, and names stand in the files of their row."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
 
 TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGES = ("architecture", "programs", "extending")
 INSIDE = ROOT / "tpusim" / "machines" / "tpu"
 PATH = re.compile(r"\w+(?:/\w+)+(?:\.\w+)?/?|\w+\.(?:py|md|yaml)")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
@@ -24,14 +27,16 @@ def found(name: str) -> Path | None:
     return next((folder / name for folder in below if (folder / name).exists()), None)
 
 
-def sentences() -> list[str]:
-    """The lines of the page outside blocks of code."""
-    return re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S).splitlines()
+def sentences(page: str) -> list[str]:
+    """The lines of a page outside blocks of code."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S).splitlines()
 
 
-def test_every_path_exists() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_exists(page: str) -> None:
     folder, lost = ROOT, []
-    for name in (span for line in sentences() for span in spans(line) if PATH.fullmatch(span)):
+    for name in (span for line in sentences(page) for span in spans(line) if PATH.fullmatch(span)):
         path = found(name) or (folder / name if (folder / name).exists() else None)
         if path is None:
             lost.append(name)

@@ -160,7 +160,9 @@ def test_no_run_beats_the_bound_of_a_vector_unit_with_slots(changes: tuple[str, 
 @pytest.mark.parametrize("between_blocks", ["overlap", "drain"])
 def test_arrays_with_weights_of_their_own_share_what_a_bound_tells_of_one(between_blocks: str) -> None:
     """Blocks of two results each go to four arrays in turn, whose preloads and streams lie beside one another."""
-    hardware = machine(4, 4, array_count=4, array_weights="own", bytes_per_cycle=1000, between_blocks=between_blocks)
+    hardware = machine(
+        4, 4, bytes_per_cycle=1000, array={"count": 4, "weights": "own"}, sequencer={"between_blocks": between_blocks}
+    )
     cut = by_taps(shape_of(conv(4, 4, 4, 2), 4, hardware), hardware)
     tilings = tilings_of(Candidates(cut, hardware))
     for ways, place, least in tilings[::3]:
@@ -187,7 +189,10 @@ def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
 def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
     if lowering == "auto":
         pytest.importorskip("numba")
-    layer, hardware = conv(5, 3, 6, 3, padding=1), machine(8, 4, capacity_words=40, between_blocks="drain")
+    layer, hardware = (
+        conv(5, 3, 6, 3, padding=1),
+        machine(8, 4, capacity_words=40, sequencer={"between_blocks": "drain"}),
+    )
     layers, searching = Workload("net", 3, (layer,)), with_search(hardware, "simulate")
     by_estimate = simulate(layers, hardware, lowering=lowering, check=False).total.cycles
     found = simulate(layers, searching, lowering=lowering, engine="both" if lowering == "auto" else "event")

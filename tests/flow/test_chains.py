@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.rules import rule
 from tests.strategies import conv, dram, machine
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
@@ -22,7 +23,15 @@ from tpusim.network.workload import LayerBlock, Workload
 from tpusim.report.tables.sentences import overlap_notice
 from tpusim.result.load import parse_result
 
-DRAIN = machine(8, 8, word_elements=4, capacity_words=200, launch_cycles=30, latency_cycles=40, search="estimate")
+DRAIN = machine(
+    8,
+    8,
+    word_elements=4,
+    capacity_words=200,
+    latency_cycles=40,
+    sequencer={"launch_cycles": 30},
+    mapping={"search": "estimate"},
+)
 OVERLAP = DRAIN.with_overrides(["sequencer.between_layers=overlap"])
 FIRST, SECOND = (replace(conv(6, 6, 6, 3, padding=1), name=name) for name in ("first", "second"))
 BLOCK = Workload(
@@ -31,6 +40,7 @@ BLOCK = Workload(
 )  # fmt: skip
 
 
+@rule("T144")
 def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
     apart, together = (simulate(BLOCK, each, engine="both") for each in (DRAIN, OVERLAP))
     assert together.correct
@@ -59,9 +69,14 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
 def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str]) -> None:
     """Whatever number of elements their words hold."""
     drain = machine(
-        8, 8, word_elements=4, capacity_words=400, launch_cycles=30, latency_cycles=40, array_count=2,
-        array_weights=weights, between_blocks="drain",
-    ).having("mapping", **changes)  # fmt: skip
+        8,
+        8,
+        word_elements=4,
+        capacity_words=400,
+        latency_cycles=40,
+        sequencer={"launch_cycles": 30, "between_blocks": "drain"},
+        array={"count": 2, "weights": weights},
+    ).having("mapping", **changes)
     few = Gemm("few", m=2, n=16, k=24)
     block = replace(BLOCK, layers=(*BLOCK.layers, few), edges={**dict(BLOCK.edges), "few": ["input"]})
     apart, together = (
@@ -76,12 +91,13 @@ def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str])
         assert all(sum(account.values()) == layer.cycles for account in layer.units.values())
 
 
+@rule("T143")
 def test_weights_come_past_small_layers() -> None:
     """HBM has time for them while small layers wait for one another."""
     products = Gemm("first", m=4, n=64, k=32), Gemm("second", m=4, n=64, k=64)
     small = tuple(Relu(f"relu{at}", 64, 1, 1) for at in range(5))
     work = Workload("row", 4, (products[0], *small, products[1]))
-    several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array_count=2, array_weights="own")
+    several = machine(8, 8, word_elements=4, bytes_per_cycle=16, array={"count": 2, "weights": "own"})
     (stretch,) = recordings(resolve(work, several.with_overrides(["sequencer.between_layers=overlap"])))
     moved = [step for step in stretch.recording.program.rows if isinstance(step, Transfer)]
     behind = next(at for at, step in enumerate(moved) if step.tensor.name == "second.filter")
@@ -89,13 +105,16 @@ def test_weights_come_past_small_layers() -> None:
     assert behind < small_ones[0]
 
 
+@rule("T142")
 def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() -> None:
     """Of few channels, it would split the arrays; if that saves more than a launch, it stays alone."""
     channels = [32, 32, 16, 32]
     layers = tuple(Gemm(f"product{at}", m=64, n=n, k=32) for at, n in enumerate(channels))
     work = Workload("row", 64, layers, edges={each.name: ["input"] for each in layers})
     for launch, apart in ((2000, 0), (0, 1)):
-        several = machine(32, 32, word_elements=8, launch_cycles=launch, array_count=2, array_weights="either")
+        several = machine(
+            32, 32, word_elements=8, sequencer={"launch_cycles": launch}, array={"count": 2, "weights": "either"}
+        )
         either = several.having("array", split=2).with_overrides(["sequencer.between_layers=overlap"])
         result = simulate(work, either, engine="both")
         assert result.correct
@@ -106,6 +125,7 @@ def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() 
 SCRATCH = ["scratch_memory.capacity=64 KiB", "scratch_memory.bandwidth=1 TB/s", "scratch_memory.latency=2 ns"]
 
 
+@rule("T153")
 def test_what_layers_make_for_one_another_lies_in_the_scratch_memory() -> None:
     """Of the block only what it begins with, the filters and what it ends with go through HBM."""
     without = OVERLAP.with_overrides(["hbm.bandwidth=8 GB/s"])
@@ -124,6 +144,7 @@ def test_what_layers_make_for_one_another_lies_in_the_scratch_memory() -> None:
     assert parse_result(near.to_json()) == near
 
 
+@rule("T154")
 def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
     """Where that is faster: the lowered matrix, and what several blocks fill."""
     slow = DRAIN.with_overrides(["hbm.bandwidth=8 GB/s", "vector_memory.capacity=1 KiB"])
@@ -138,6 +159,7 @@ def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
     assert not any(lowered)
 
 
+@rule("T146")
 def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
     together = simulate(BLOCK, OVERLAP, check=False)
     by_auto = replace(together, lowering="auto")
@@ -151,6 +173,7 @@ def test_what_is_chosen_for_layers_alone_is_said_to_be() -> None:
 STAY = DRAIN.with_overrides(["sequencer.between_layers=stay"])
 
 
+@rule("T151", "T152")
 @pytest.mark.parametrize("fusion", ["none", "results"])
 @pytest.mark.parametrize("dtype", ["integers", "bf16"])
 def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dtype: str) -> None:
@@ -199,6 +222,7 @@ def test_what_is_added_on_the_way_is_waited_for() -> None:
     assert {tensor: source.names for tensor, source in read} == {"ifmap": ("relu",), "other": ("first",)}
 
 
+@rule("T137")
 def test_a_layer_alone_is_as_ever() -> None:
     alone = [simulate(Workload("one", 4, (FIRST,)), each).layers[0] for each in (DRAIN, OVERLAP)]
     assert alone[0] == alone[1]
@@ -223,6 +247,7 @@ APART = {
 }
 
 
+@rule("T139", "T141")
 @pytest.mark.parametrize("why", APART)
 def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     second = SECOND if "banks" in why else Gemm("second", m=1, n=5, k=7)
@@ -233,6 +258,7 @@ def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     assert f"Begun on an empty machine: 1 layer, as {why}." in overlap_notice(result)
 
 
+@rule("T141", "T150")
 @pytest.mark.parametrize("why", ["the ifmap lies in banks", "passes read through pointers"])
 def test_what_must_stand_where_it_does_runs_as_it_is(why: str) -> None:
     banked = "banks" in why
@@ -248,6 +274,7 @@ def test_what_must_stand_where_it_does_runs_as_it_is(why: str) -> None:
     }
 
 
+@rule("T150")
 def test_nothing_stays_for_what_is_picked_through_pointers() -> None:
     """It does not overlap with others, which do."""
     hardware = load_hardware("tiny_4x4", ["sequencer.between_layers=stay"])

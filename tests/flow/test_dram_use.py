@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tests.rules import rule
 from tests.strategies import conv, dram
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
@@ -48,6 +49,7 @@ def test_every_burst_is_a_hit_a_miss_or_a_conflict() -> None:
     assert json.loads(result.to_json())["total"]["dram"]["row_hits"] == result.total.dram.row_hits  # type: ignore[union-attr]
 
 
+@rule("T134")
 def test_what_is_asked_for_is_moved_or_comes_with_what_is() -> None:
     """Two strips a word: a fill asks for the rows that both have twice, 145 bursts of which come once."""
     workload = Workload("halos", 1, (conv(64, 28, 64, 3),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ pytest.importorskip("amaranth", reason="the hardware witness needs Amaranth HDL:
 from tests.hdl.bench import Access, Bench, Seen
 from tests.hdl.plan import Plan
 from tests.hdl.translation import Outside, plan_of
+from tests.rules import rule
 
 # ---- the register engine, overheard
 
@@ -98,18 +100,19 @@ def first_difference(seen: list[Access], expected: list[Access]) -> tuple[Access
     return None
 
 
-EVERYTHING = {
-    "launch_cycles": 23, "between_blocks": "drain", "block_cycles": 6, "unpack_cycles": 3, "pack_cycles": 4.4,
-    "stack_cycles": "2/3", "array_count": 2,
-}  # fmt: skip
+EVERYTHING: Any = {
+    "array": {"count": 2},
+    "vector_unit": {"unpack_cycles": 3, "pack_cycles": 4.4, "stack_cycles": "2/3"},
+    "sequencer": {"launch_cycles": 23, "between_blocks": "drain", "block_cycles": 6},
+}
 """All that a machine may do beyond the plain one."""
 
 CASES = {
     "by_hand": Case(gemm(4, 4, 4), machine()),
     "sums": Case(gemm(8, 14, 7), machine()),
-    "sums_one_buffer": Case(gemm(8, 14, 7), machine(weight_buffers=1)),
+    "sums_one_buffer": Case(gemm(8, 14, 7), machine(array={"weight_buffers": 1})),
     "words_of_4": Case(gemm(12, 12, 4), machine(word_elements=4)),
-    "words_of_4_one_buffer": Case(gemm(12, 12, 4), machine(word_elements=4, weight_buffers=1)),
+    "words_of_4_one_buffer": Case(gemm(12, 12, 4), machine(word_elements=4, array={"weight_buffers": 1})),
     "words_of_1": Case(gemm(6, 10, 5), machine(word_elements=1)),
     "words_of_1_no_sums": Case(gemm(6, 4, 9), machine(word_elements=1)),
     "words_of_3": Case(gemm(9, 10, 5), machine(word_elements=3)),
@@ -120,7 +123,13 @@ CASES = {
     "sums_wait_for_the_pass_before": Case(gemm(4, 16, 4), machine(word_elements=4, alus=3, bytes_per_cycle=1000)),
     "streams_wait_for_a_spill": Case(
         gemm(7, 3, 16),
-        machine(word_elements=4, capacity_words=8, latency_cycles=1, burst_bytes=4, loop_order="block_major"),
+        machine(
+            word_elements=4,
+            capacity_words=8,
+            latency_cycles=1,
+            hbm={"burst_bytes": 4},
+            mapping={"loop_order": "block_major"},
+        ),
     ),
     "slow_hbm": Case(gemm(8, 12, 8), machine(bytes_per_cycle=7, latency_cycles=40)),
     "fast_hbm": Case(gemm(8, 12, 8), machine(bytes_per_cycle=5000, latency_cycles=1)),
@@ -129,47 +138,67 @@ CASES = {
     "padding_and_two_taps": Case(conv(2, 4, 4, 3, padding=1), machine(), batch=2),
     "padding_stride_and_dilation": Case(conv(5, 5, 3, 2, stride=2, padding=2, dilation=(2, 2)), machine(), batch=3),
     "padding_one_tap_one_buffer": Case(
-        conv(2, 3, 4, 3, padding=1), machine(word_elements=4, weight_buffers=1, multi_tile=1), batch=3
+        conv(2, 3, 4, 3, padding=1),
+        machine(word_elements=4, array={"weight_buffers": 1}, mapping={"multi_tile": 1}),
+        batch=3,
     ),
     "fills_of_padding_alone": Case(
         conv(7, 2, 6, 1, padding=2),
-        machine(word_elements=4, capacity_words=30, latency_cycles=40, loop_order="block_major"),
+        machine(word_elements=4, capacity_words=30, latency_cycles=40, mapping={"loop_order": "block_major"}),
         batch=2,
     ),
     "tight_memory": Case(conv(3, 3, 6, 2, padding=1), machine(capacity_words=40, bytes_per_cycle=16), batch=2),
     "6x6_sums": Case(gemm(12, 14, 9), machine(6, 6, word_elements=4)),
-    "6x6_sums_one_buffer": Case(gemm(12, 14, 6), machine(6, 6, weight_buffers=1)),
+    "6x6_sums_one_buffer": Case(gemm(12, 14, 6), machine(6, 6, array={"weight_buffers": 1})),
     "6x6_padding_and_two_taps": Case(conv(3, 3, 6, 3, padding=1), machine(6, 6, word_elements=4), batch=4),
-    "launch": Case(gemm(6, 4, 4), machine(launch_cycles=17)),
-    "drain_between_blocks": Case(gemm(6, 6, 6), machine(between_blocks="drain", capacity_words=14)),
+    "launch": Case(gemm(6, 4, 4), machine(sequencer={"launch_cycles": 17})),
+    "drain_between_blocks": Case(gemm(6, 6, 6), machine(capacity_words=14, sequencer={"between_blocks": "drain"})),
     "drain_between_blocks_one_buffer": Case(
-        gemm(6, 6, 6), machine(between_blocks="drain", capacity_words=14, weight_buffers=1, bytes_per_cycle=1000)
+        gemm(6, 6, 6),
+        machine(
+            capacity_words=14, bytes_per_cycle=1000, sequencer={"between_blocks": "drain"}, array={"weight_buffers": 1}
+        ),
     ),
-    "unpacking_sets_the_pace": Case(gemm(8, 6, 4), machine(unpack_cycles=3)),
-    "packing_sets_the_pace": Case(gemm(8, 6, 8), machine(pack_cycles=5, capacity_words=16)),
-    "conversion_as_fast_as_hbm": Case(gemm(7, 6, 4), machine(unpack_cycles=1, pack_cycles=2, bytes_per_cycle=16)),
-    "conversion_in_fractions": Case(gemm(7, 6, 4), machine(unpack_cycles=3.4, pack_cycles="13/3")),
-    "loop_of_blocks": Case(gemm(6, 6, 6), machine(between_blocks="drain", block_cycles=9, capacity_words=14)),
-    "loop_behind_passes": Case(gemm(30, 3, 6), machine(block_cycles=9, capacity_words=30, bytes_per_cycle=1000)),
-    "loop_one_buffer": Case(gemm(9, 6, 6), machine(block_cycles=9, capacity_words=14, weight_buffers=1)),
+    "unpacking_sets_the_pace": Case(gemm(8, 6, 4), machine(vector_unit={"unpack_cycles": 3})),
+    "packing_sets_the_pace": Case(gemm(8, 6, 8), machine(capacity_words=16, vector_unit={"pack_cycles": 5})),
+    "conversion_as_fast_as_hbm": Case(
+        gemm(7, 6, 4), machine(bytes_per_cycle=16, vector_unit={"unpack_cycles": 1, "pack_cycles": 2})
+    ),
+    "conversion_in_fractions": Case(gemm(7, 6, 4), machine(vector_unit={"unpack_cycles": 3.4, "pack_cycles": "13/3"})),
+    "loop_of_blocks": Case(
+        gemm(6, 6, 6), machine(capacity_words=14, sequencer={"between_blocks": "drain", "block_cycles": 9})
+    ),
+    "loop_behind_passes": Case(
+        gemm(30, 3, 6), machine(capacity_words=30, bytes_per_cycle=1000, sequencer={"block_cycles": 9})
+    ),
+    "loop_one_buffer": Case(
+        gemm(9, 6, 6), machine(capacity_words=14, sequencer={"block_cycles": 9}, array={"weight_buffers": 1})
+    ),
     "copies_are_rotated": Case(
-        conv(1, 6, 3, 3, padding=1), machine(stack_cycles=0.75, multi_tile=4, capacity_words=40), batch=2
+        conv(1, 6, 3, 3, padding=1),
+        machine(capacity_words=40, vector_unit={"stack_cycles": 0.75}, mapping={"multi_tile": 4}),
+        batch=2,
     ),
     "transposed": Case(gemm(8, 4, 4), machine(), word_cycles=7),
     "transposed_sums": Case(gemm(8, 14, 7), machine(word_elements=4), word_cycles=11),
-    "transposed_two_arrays": Case(gemm(9, 10, 6), machine(array_count=2), word_cycles=5),
-    "two_arrays": Case(gemm(12, 4, 4), machine(array_count=2)),
-    "two_arrays_sums": Case(gemm(10, 10, 6), machine(array_count=2)),
-    "two_arrays_sums_one_buffer": Case(gemm(10, 10, 6), machine(array_count=2, weight_buffers=1)),
-    "two_arrays_words_of_1": Case(gemm(5, 7, 3), machine(3, 2, array_count=2, word_elements=1)),
-    "two_arrays_words_of_8": Case(gemm(24, 6, 3), machine(2, 3, array_count=2, word_elements=8, alus=7)),
-    "two_arrays_adds_fill_the_frame": Case(gemm(20, 8, 4), machine(array_count=2, word_elements=4, alus=3)),
-    "two_arrays_adds_nearly_fill_the_frame": Case(gemm(20, 10, 4), machine(array_count=2, word_elements=4, alus=6)),
-    "two_arrays_padding": Case(conv(2, 3, 3, 3, padding=1), machine(array_count=2, word_elements=4), batch=3),
-    "three_arrays_sums": Case(gemm(20, 7, 4), machine(3, 3, array_count=3, word_elements=4)),
-    "more_arrays_than_words": Case(gemm(4, 8, 3), machine(array_count=3)),
+    "transposed_two_arrays": Case(gemm(9, 10, 6), machine(array={"count": 2}), word_cycles=5),
+    "two_arrays": Case(gemm(12, 4, 4), machine(array={"count": 2})),
+    "two_arrays_sums": Case(gemm(10, 10, 6), machine(array={"count": 2})),
+    "two_arrays_sums_one_buffer": Case(gemm(10, 10, 6), machine(array={"count": 2, "weight_buffers": 1})),
+    "two_arrays_words_of_1": Case(gemm(5, 7, 3), machine(3, 2, word_elements=1, array={"count": 2})),
+    "two_arrays_words_of_8": Case(gemm(24, 6, 3), machine(2, 3, word_elements=8, alus=7, array={"count": 2})),
+    "two_arrays_adds_fill_the_frame": Case(gemm(20, 8, 4), machine(word_elements=4, alus=3, array={"count": 2})),
+    "two_arrays_adds_nearly_fill_the_frame": Case(
+        gemm(20, 10, 4), machine(word_elements=4, alus=6, array={"count": 2})
+    ),
+    "two_arrays_padding": Case(conv(2, 3, 3, 3, padding=1), machine(word_elements=4, array={"count": 2}), batch=3),
+    "three_arrays_sums": Case(gemm(20, 7, 4), machine(3, 3, word_elements=4, array={"count": 3})),
+    "more_arrays_than_words": Case(gemm(4, 8, 3), machine(array={"count": 3})),
     "everything": Case(gemm(9, 7, 7), machine(3, 4, **EVERYTHING, capacity_words=20)),
-    "everything_one_buffer": Case(gemm(7, 3, 3), machine(2, 2, **EVERYTHING, weight_buffers=1, capacity_words=16)),
+    "everything_one_buffer": Case(
+        gemm(7, 3, 3),
+        machine(2, 2, capacity_words=16, **EVERYTHING | {"array": {"count": 2, "weight_buffers": 1}}),
+    ),
     "everything_convolved": Case(
         conv(3, 3, 3, 2, padding=1), machine(**EVERYTHING, word_elements=4, capacity_words=24), batch=3
     ),
@@ -183,6 +212,7 @@ QUICK = {
 """A case of each mechanism, some in `everything` alone; others, of edges and several mechanisms together, are long."""
 
 
+@rule("T10", "T112", "T113")
 @pytest.mark.parametrize(
     "case",
     [pytest.param(case, id=name, marks=[] if name in QUICK else [pytest.mark.long]) for name, case in CASES.items()],
@@ -227,6 +257,7 @@ def test_the_cases_cover_what_they_claim() -> None:
     assert any(each.words < plan.arrays for plan in several for each in plan.passes)
 
 
+@rule("T11")
 def test_the_hardware_keeps_the_table_worked_by_hand() -> None:
     """docs/timing.md, section 7, without any engine."""
     case = CASES["by_hand"]
@@ -257,6 +288,7 @@ class OffTheGrid(Plan):
         return super().result_delay + 1
 
 
+@rule("T11")
 @pytest.mark.parametrize(
     ("wrong", "flag", "name"),
     [

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rules import rule
 from tpusim.memory.layout import HWCN, Box, Stored, axes_of, inside, whole_bursts
 
 Shape = tuple[int, int, int, int]
@@ -72,6 +73,7 @@ def wraps(box: Box, shape: Shape) -> bool:
 sizes = st.tuples(st.sampled_from([1, 2, 3, 4]), st.sampled_from([4, 6, 16, 64]))
 
 
+@rule("T122")
 @settings(max_examples=300, deadline=None)
 @given(boxes(), sizes)
 def test_every_run_of_neighbours_is_moved_in_whole_bursts(part: tuple[Box, Shape], size: tuple[int, int]) -> None:

@@ -35,7 +35,7 @@ def test_a_lane_has_a_pixel_and_a_step_the_squares_of_its_channels() -> None:
     """12 pixels in 8 lanes are two portions. Squares and their sum take 9 operations of five, 5 of three at edges; then
     come a line of it, two reciprocal roots of 5 operations, and three multiplications.
     """
-    hardware = machine(8, 8, word_elements=4, alus=8, scalar_words=3)
+    hardware = machine(8, 8, word_elements=4, alus=8, vector_unit={"scalar_words": 3})
     program, explained = vector_ops.VECTOR_OPS.lower(Lrn("l", 7, 3, 4), 4, hardware)
     lanes = {step.parts[0].lanes for step in program.rows if isinstance(step, Fill)}
     assert lanes == {8, 4}
@@ -47,7 +47,7 @@ def test_a_lane_has_a_pixel_and_a_step_the_squares_of_its_channels() -> None:
 
 
 def test_many_channels_are_summed_up_in_several_steps() -> None:
-    hardware = machine(4, 4, word_elements=2, scalar_words=1)
+    hardware = machine(4, 4, word_elements=2, vector_unit={"scalar_words": 1})
     program, _ = vector_ops.VECTOR_OPS.lower(Lrn("l", 9, 1, 4, size=5), 2, hardware)
     names = [step.operation for step in program.vectors]
     assert names.count("squares") == names.count("normalize_by_75") > 0

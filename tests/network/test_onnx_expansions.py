@@ -168,6 +168,9 @@ def test_what_one_lane_cannot_hold_is_a_layer(tmp_path: Path, reduced: NodeProto
     work = same_as_evaluator(tmp_path, model, arrays, near=1e-4, hardware="tpu_v2")
     assert len(work.layers) == 1 + layers
     assert not work.not_timed
+
+
+def test_a_pool_that_a_lane_can_hold_is_one_layer(tmp_path: Path) -> None:
     small = {"x": reals(1, 2, 60, 60)}
     model = made_of([node("Conv", "x w", "a"), node("GlobalAveragePool", "a")], small, {"w": reals(3, 2, 1, 1)})
     assert len(same_as_evaluator(tmp_path, model, small, near=1e-4, hardware="tpu_v2").layers) == 2

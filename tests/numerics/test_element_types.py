@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tpusim.base.errors import InputError
 from tpusim.numerics.element_types import BF16, ELEMENT_TYPES, F32, INT8, to_bfloat16, to_int8
+from tpusim.reference.nodes import Call, compute
 
 SINGLES = st.floats(width=32, allow_nan=False)
 
@@ -25,6 +26,13 @@ def of_eight_bits(value: float) -> float:
 @given(SINGLES)
 def test_bfloat16_is_the_nearest_number_of_eight_bits(value: float) -> None:
     assert to_bfloat16(np.float32([value]))[0] == of_eight_bits(value)
+
+
+@given(SINGLES | st.sampled_from([float("nan"), -0.0]))
+def test_the_reference_rounds_so_by_itself(value: float) -> None:
+    values = np.float32([value])
+    (made,) = compute("lax.convert_element_type", Call({"new_dtype": "bfloat16"}), [values])
+    np.testing.assert_array_equal(made, to_bfloat16(values))
 
 
 @pytest.mark.parametrize(

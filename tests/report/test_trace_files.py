@@ -332,7 +332,7 @@ def test_counters_of_a_pass_by_hand() -> None:
 def test_of_part_of_the_array_part_is_occupied() -> None:
     """3 of 4 rows and 2 of 4 columns; with two arrays, the last frame has a word for one of them only."""
     for arrays, share in ((1, 6 / 16), (2, 6 / 16 * 3 / 4)):
-        hardware = machine(4, 4, word_elements=2, array_count=arrays)
+        hardware = machine(4, 4, word_elements=2, array={"count": arrays})
         program = CHANNEL_FIRST.lower(Gemm("gemm", 6, 2, 3), 1, hardware)[0]
         timeline = event.record(program, hardware).timeline()
         busy = timeline.tracks["systolic_array"].sums()["busy"]

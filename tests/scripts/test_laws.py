@@ -7,6 +7,7 @@ import runpy
 import pytest
 
 from tests import ROOT
+from tests.rules import rule
 from tpusim import load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.network.ops import OPS
@@ -22,6 +23,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
+@rule("T155")
 @pytest.mark.parametrize("ops", FAMILIES, ids=lambda ops: ops[0])
 def test_laws_hold_for_some_of_each_kind(ops: tuple[str, ...]) -> None:
     """By every lowering but those that time all others, on few machines."""

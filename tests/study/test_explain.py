@@ -142,7 +142,7 @@ def relaxing_it_gains_the_most(layer: Conv2d | Gemm, found: Bottleneck, changes:
 
 def test_every_pe_filled_is_counted_by_the_mac() -> None:
     """3 channels in, 5 out on 4 x 4: 9 of 12 rows' worth of channels, 5 of 8 columns."""
-    quick = machine(4, 4, search="estimate")
+    quick = machine(4, 4, mapping={"search": "estimate"})
     setup = Setup(conv(3, 18, 5, 1), 2, quick)
     found = find_bottleneck(setup, lambda done, name: None)
     (filled,) = (gain for gain in found.gains if gain.relaxation.per == "MAC")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from math import ceil, prod
 from statistics import fmean
@@ -13,8 +14,12 @@ from tpusim import load_hardware
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.study.validation import operations
 from tpusim.study.validation.cases import WORDS, Case, rows, sizes
+from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.convolutions import uncharged
+from tpusim.study.validation.fused import fused_sets
+from tpusim.study.validation.generations import generation_sets
 from tpusim.study.validation.sets import number_sets
+from tpusim.study.validation.tokens import token_sets
 
 COUNTS = {
     "gemm": 111, "resnet50": 52, "vgg16": 12, "yolov2": 19, "micro": 45,
@@ -36,8 +41,16 @@ def case_of(name: str, begins: str) -> Case:
 
 def test_every_set_has_its_cases() -> None:
     assert {name: len(each.cases) for name, each in number_sets().items()} == COUNTS
-    told = (ROOT / "README.md").read_text()
-    assert f"{sum(COUNTS.values())} cases" in told
+
+
+def test_the_readme_says_how_many_cases_there_are() -> None:
+    """Once, and no other page gives a number of its own."""
+    sets = number_sets() | generation_sets() | chip_sets() | fused_sets() | token_sets()
+    count = f"{sum(len(each.cases) for each in sets.values()):,} cases of TPU"
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    assert [(page.name, said) for page in pages for said in re.findall(r"[\d,]+ cases of TPU", page.read_text())] == [
+        ("README.md", count)
+    ]
 
 
 def test_each_word_has_its_sets_and_its_machine() -> None:

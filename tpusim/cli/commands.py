@@ -231,7 +231,8 @@ def explain(
     """Say why a layer takes as long as it does and what would help.
 
     The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
-    bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
+    bandwidth, twice the batch, a port for every client, ... The change that saves the most
+    cycles shows what bounds the layer.
 
     It is also run by every other lowering, to say what it would cost.
     """

@@ -154,7 +154,7 @@ def read_edges(given: object) -> Edges:
 
 
 def problems_of(edges: Edges, layers: Sequence[str]) -> list[Problem]:
-    """Return what is wrong with edges: layers that read a later layer. Edges of layers that are left out are not
+    """Return the problems of edges: layers that read a later layer. Edges of layers that are left out are not
     checked.
     """
     found: list[Problem] = []
@@ -413,14 +413,14 @@ class Workload:
             raise InputError(problems)
 
     def sources(self) -> dict[str, tuple[Source, ...]]:
-        """Return by layer what it reads, in the order of its tensors; empty where its file does not say.
+        """Return the sources of each layer by name, in the order of its tensors; empty where its file does not say.
 
         Not all of that need be among `layers`, of which some may have been left out.
         """
         return dict(self.edges)
 
     def inputs(self) -> dict[str, tuple[str, ...]]:
-        """Return by layer the names of all that it reads: layers, and inputs of the network."""
+        """Return the names that each layer reads, by its name: layers, and inputs of the network."""
         return {name: side_by_side(sources).names for name, sources in self.edges}
 
     def neighbours(self, layer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

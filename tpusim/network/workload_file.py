@@ -265,7 +265,7 @@ def _layers(entries: object, info: ValidationInfo) -> tuple[Read, ...]:
 
 
 def _problems_together(document: Document, names: Mapping[str, int]) -> list[Problem]:
-    """Return what is wrong with entries beside one another: names that are taken.
+    """Return the problems that several entries have together: names that two of them have.
 
     Raises InputError when there are more layers than anybody meant, before any is made.
     """

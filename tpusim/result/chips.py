@@ -23,6 +23,6 @@ def cores_of_its_chip(hardware: Mapping[str, Any]) -> int:
 
 
 def part_notes(chips: int, machine: object, cores: int) -> list[str]:
-    """Return what to know beside any figure: that it is of a chip's share of a network, or on one of a chip's cores."""
+    """Return the notes on all figures: that they are of a chip's share of a network, or of one of a chip's cores."""
     part = f"{machine} is one of the {cores} cores of a chip." if cores > 1 else ""
     return [note for note in (share_notice(chips), part) if note]

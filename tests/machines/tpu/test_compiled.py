@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.rules import rule
 from tests.strategies import conv, fills, machine
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.description import Hardware, load_hardware
@@ -167,6 +168,7 @@ def test_a_window_brings_what_is_between_the_points(patch: str, points: int) -> 
     assert sum(fill.words for fill in fills(program, "ifmap")) == points
 
 
+@rule("T42")
 @pytest.mark.parametrize("loads", ["pieces", "whole"])
 def test_a_body_begins_when_its_loads_are_whole(loads: str) -> None:
     """Else with the first of the four channel portions, and of the weights."""
@@ -178,10 +180,11 @@ def test_a_body_begins_when_its_loads_are_whole(loads: str) -> None:
     assert (brought <= {*first.after}) == (loads == "whole")
 
 
+@rule("T40", "T41")
 @pytest.mark.parametrize(("column_folds", "bodies"), [("one", 6), ("all", 2)])
 def test_a_body_drains_once(column_folds: str, bodies: int) -> None:
     """Two blocks of three column folds."""
-    hardware = machine(4, 4, between_blocks="drain", loop_order="block_major")
+    hardware = machine(4, 4, sequencer={"between_blocks": "drain"}, mapping={"loop_order": "block_major"})
     block = hardware.mapping.block.model_copy(update={"rows": 3, "cols": 6})
     hardware = with_mapping(hardware, column_folds=column_folds, block=block)
     program, told = CHANNEL_FIRST.lower(conv(3, 6, 12, 1), 2, hardware)

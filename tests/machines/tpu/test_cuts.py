@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
+from tests.rules import rule
 from tests.strategies import cases, conv, fills, layers, machine, machines, spills
 from tpusim import Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError
@@ -265,6 +266,7 @@ def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
         assert moves / 2 <= planned.transfers <= 2 * moves
 
 
+@rule("T47")
 @pytest.mark.parametrize(
     ("taps", "cols", "channels", "passes"),
     [

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.agreement.test_corruption import change, edit_part, edit_read
+from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim.base.errors import CheckFailed, DeadlockError, PortConflict, failures_named
 from tpusim.flow.simulation import simulate
@@ -48,6 +49,7 @@ def run(machine: register.RegisterMachine) -> None:
         machine.run()
 
 
+@rule("T5")
 def test_two_clients_in_one_slot() -> None:
     running = started()
     frame = PROGRAM.frame(MACHINE)
@@ -64,6 +66,7 @@ def test_a_frame_too_short_for_the_serializers() -> None:
         run(running)
 
 
+@rule("T34")
 def test_weights_read_faster_than_they_leave() -> None:
     running = register.RegisterMachine(NARROW_PROGRAM, NARROW, OPERANDS)
     running.registers = running.registers._replace(preloads=running.registers.preloads._replace(rate=100))

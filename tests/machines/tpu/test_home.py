@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rules import rule
 from tests.strategies import among, cases
 from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.home import held_by
@@ -32,6 +33,7 @@ def parts(draw: st.DrawFn) -> Part:
     return Part(draw(st.integers(0, 9)), (draw(st.integers(0, 3)),), (Along(0, lanes),), tuple(items), per_word)
 
 
+@rule("T149")
 @settings(max_examples=cases(1 / 2), deadline=None)
 @given(part=parts())
 def test_each_word_is_where_its_elements_are(part: Part) -> None:
@@ -58,6 +60,7 @@ def test_each_word_is_where_its_elements_are(part: Part) -> None:
 WHOLE = Part(0, (0,), (Along(0, range(3)),), (Along(1, range(4)), Along(3, range(8))), 8)
 
 
+@rule("T147")
 @pytest.mark.parametrize(
     "other",
     [

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.schedule.in_time import Estimate
 
-TWO = machine(ROWS, COLS, word_elements=8, array_count=2, array_weights="own", bytes_per_cycle=8, latency_cycles=9)
+TWO = machine(ROWS, COLS, word_elements=8, bytes_per_cycle=8, latency_cycles=9, array={"count": 2, "weights": "own"})
 """Arrays with weights of their own, and a bus that moves a fill of 64 B in 8 cycles."""
 
 

@@ -13,6 +13,7 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.rules import rule
 from tests.strategies import machine
 from tpusim.cli import app as cli
 from tpusim.flow.jobs import resolve
@@ -54,6 +55,7 @@ def ports(text: list[str]) -> list[str]:
     return [line.split()[1] for line in text[len(LEGEND) + 1 :]]
 
 
+@rule("T5")
 def test_fig_10_reads_and_writes_swap_every_cycle(golden: Golden) -> None:
     """In the steady state lanes 1 and 3 read while lanes 2 and 4 write, and swap the cycle after."""
     text, _ = traced(FIG_10)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim.base.errors import InputError
 from tpusim.flow.jobs import resolve
@@ -29,10 +30,11 @@ def timed(layer: Conv2d | Gemm, batch: int = 1, **options: Any) -> tuple[Program
     return program, event.run(program, hardware)
 
 
+@rule("T109")
 @pytest.mark.parametrize("launch", [1, 7, 250])
 def test_a_launch_moves_everything_back(launch: int) -> None:
     _, plain = timed(conv(5, 6, 5, 3), 2)
-    _, launched = timed(conv(5, 6, 5, 3), 2, launch_cycles=launch)
+    _, launched = timed(conv(5, 6, 5, 3), 2, sequencer={"launch_cycles": launch})
     period = 3
     # The frame grid does not move with the launch.
     assert launch <= launched.cycles - plain.cycles + period
@@ -40,6 +42,7 @@ def test_a_launch_moves_everything_back(launch: int) -> None:
     assert launched.units["hbm"]["busy"] == plain.units["hbm"]["busy"]
 
 
+@rule("T111")
 def test_a_conversion_paces_its_transfers_and_no_others() -> None:
     """Slower than the bytes: so many cycles a word, of ifmap fills and of spills."""
     program, plain = timed(GEMM, bytes_per_cycle=10**6)
@@ -47,15 +50,16 @@ def test_a_conversion_paces_its_transfers_and_no_others() -> None:
     fills, spills = (sum(s.words for s in program.rows if s.label == kind) for kind in kinds)
     count = {kind: sum(s.label == kind for s in program.rows) for kind in kinds}
     for option, words, kind in (("unpack_cycles", fills, kinds[0]), ("pack_cycles", spills, kinds[1])):
-        paced, timing = timed(GEMM, bytes_per_cycle=10**6, **{option: 5})
+        paced, timing = timed(GEMM, bytes_per_cycle=10**6, vector_unit={option: 5})
         assert paced.rows == program.rows
         # At such a bandwidth every transfer takes one cycle without conversion.
         assert timing.units["hbm"]["busy"] - plain.units["hbm"]["busy"] == 5 * words - count[kind]
 
 
+@rule("T111")
 def test_a_slow_bus_hides_the_conversion() -> None:
     _, slow = timed(GEMM, bytes_per_cycle=1)
-    _, paced = timed(GEMM, bytes_per_cycle=1, unpack_cycles=2, pack_cycles=2)
+    _, paced = timed(GEMM, bytes_per_cycle=1, vector_unit={"unpack_cycles": 2, "pack_cycles": 2})
     assert paced == slow
 
 
@@ -65,13 +69,14 @@ def waiting(program: Program) -> int:
     return sum(any(isinstance(program.rows[other], Stream) for other in step.after) for step in preloads)
 
 
+@rule("T41")
 @pytest.mark.parametrize(("policy", "chunks"), [("auto", 6), ("needed", 1)])
 def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
     """The first preload of every block, column fold and chunk waits for the stream ahead, and only that one."""
-    layer, options = conv(5, 9, 7, 3), {"capacity_words": 60, "chunks": policy}
-    drained = machine(between_blocks="drain", **options)
+    layer, options = conv(5, 9, 7, 3), {"capacity_words": 60, "mapping": {"chunks": policy}}
+    drained = machine(sequencer={"between_blocks": "drain"}, **options)  # type: ignore[arg-type]
     plain, fast = timed(layer, 2, **options)
-    program, slow = timed(layer, 2, between_blocks="drain", **options)
+    program, slow = timed(layer, 2, sequencer={"between_blocks": "drain"}, **options)
     plan = plan_of(by_taps, layer, 2, drained)
     assert len(plan.chunks) == chunks
     bodies = len(plan.blocks) * len(plan.chunks) * -(-len(plan.col_folds) // plan.tiling.kept_folds)
@@ -80,21 +85,23 @@ def test_draining_blocks_do_not_overlap(policy: str, chunks: int) -> None:
     assert slow.units["preload"]["blocked"] > fast.units["preload"]["blocked"]
 
 
+@rule("T110", "T122")
 @pytest.mark.parametrize(("channels", "moved"), [(1, 8), (8, 8), (9, 16)])
 @pytest.mark.parametrize("rows", [4, 16])
 def test_padding_is_moved_in_whole_bursts(channels: int, moved: int, rows: int) -> None:
     """Every fill a multiple of the burst; all fills together the padded map, however it is folded."""
-    hardware = machine(rows, 4, channel_multiple=8, burst_bytes=64)
+    hardware = machine(rows, 4, hbm={"channel_multiple": 8, "burst_bytes": 64})
     program = CHANNEL_FIRST.lower(Conv2d("c", channels, 4, 4, 3, (1, 1), (1, 1), (0, 0), (1, 1), 1), 16, hardware)[0]
     fills = [step.hbm_bytes for step in program.rows if step.label == "ifmap fill"]
     assert all(size % 64 == 0 for size in fills)
     assert sum(fills) == moved * 4 * 4 * 16 * 4
 
 
+@rule("T122")
 @pytest.mark.parametrize(("channels", "stored"), [(3, 8), (8, 8), (9, 16)])
 def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
-    plain, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4)
-    padded, _ = timed(conv(channels, 6, 4, 3), 2, burst_bytes=4, channel_multiple=8)
+    plain, _ = timed(conv(channels, 6, 4, 3), 2, hbm={"burst_bytes": 4})
+    padded, _ = timed(conv(channels, 6, 4, 3), 2, hbm={"burst_bytes": 4, "channel_multiple": 8})
 
     def fetched(program: Program) -> int:
         return sum(step.hbm_bytes for step in program.rows if step.label == "ifmap fill")
@@ -106,7 +113,7 @@ def test_channels_are_stored_in_multiples(channels: int, stored: int) -> None:
     ("channels", "rows", "kernel", "taps"), [(1, 12, 3, 9), (2, 12, 3, 6), (3, 12, 3, 3), (5, 12, 3, 2), (1, 4, 2, 4)]
 )
 def test_whole_filter_rows_are_stacked_where_several_fit(channels: int, rows: int, kernel: int, taps: int) -> None:
-    hardware = machine(rows, 4, multi_tile="rows")
+    hardware = machine(rows, 4, mapping={"multi_tile": "rows"})
     assert CHANNEL_FIRST.lower(conv(channels, 6, 4, kernel), 1, hardware)[1].multi_tile == taps
 
 
@@ -115,6 +122,7 @@ def clients(accumulates: bool) -> tuple[int, ...]:
     return (IFMAP, PSUM, RESULT) if accumulates else (IFMAP, RESULT)
 
 
+@rule("T16")
 @pytest.mark.parametrize(
     ("elements", "adds", "accumulates", "arrays", "period", "result"),
     [(8, 1, True, 2, 8, 4), (8, 3, True, 2, 8, 5), (8, 6, True, 2, 8, 4), (4, 1, True, 2, 6, 4), (2, 1, False, 2, 4, 2),
@@ -138,15 +146,17 @@ def test_frames_of_several_arrays(
             assert late.psum_delay + frame.add_cycles <= late.result_delay
 
 
+@rule("T15")
 def test_two_arrays_take_half_the_time_of_a_long_stream() -> None:
     one, two = (
-        timed(Gemm("g", 512, 4, 4), word_elements=8, alus=1000, bytes_per_cycle=10**6, array_count=count)[1]
+        timed(Gemm("g", 512, 4, 4), word_elements=8, alus=1000, bytes_per_cycle=10**6, array={"count": count})[1]
         for count in (1, 2)
     )
     assert one.units["systolic_array"]["busy"] == 2 * two.units["systolic_array"]["busy"] == 512
     assert one.units["port"]["ifmap"] == two.units["port"]["ifmap"]
 
 
+@rule("T26")
 def test_separate_ports_are_in_nobodys_way() -> None:
     """Words of one element need three slots a frame of one; with a port for each client, one. HBM is what fills wait
     for, as it brings a word of four lanes in four cycles.
@@ -161,6 +171,7 @@ def test_separate_ports_are_in_nobodys_way() -> None:
     assert {sum(split.values()) for split in after.units.values()} == {after.cycles}
 
 
+@rule("T26")
 @pytest.mark.parametrize(
     ("elements", "adds", "arrays", "period"), [(1, 1, 1, 1), (8, 8, 1, 8), (2, 5, 1, 5), (1, 1, 3, 3)]
 )
@@ -175,6 +186,7 @@ def test_a_frame_of_separate_ports(elements: int, adds: int, arrays: int, period
     assert (plain.period, plain.result_delay) == (max(elements, arrays), 30)
 
 
+@rule("T26")
 def test_the_pass_worked_by_hand_with_separate_ports() -> None:
     """Section 7 again: the ifmap comes in 8 and 9, no longer behind the preload in 9 and 11; its weights are later.
 
@@ -188,6 +200,7 @@ def test_the_pass_worked_by_hand_with_separate_ports() -> None:
     assert timing.units["port_dma"] == {"dma": 6, "idle": 29}
 
 
+@rule("T37")
 @pytest.mark.parametrize("rate", [1, 2, 3, 8, 100])
 def test_weights_enter_faster(rate: int) -> None:
     """A column of 12 weights in words of 8: the second word holds four."""
@@ -198,12 +211,17 @@ def test_weights_enter_faster(rate: int) -> None:
     assert preload["busy"] == 10 * hardware.preload_cycles
 
 
+@rule("T27")
 def test_a_trace_of_lanes_shows_one_port() -> None:
     pytest.importorskip("numba")
     work = Workload("one", 1, (conv(3, 4, 4, 3),))
     own = r"^vector_memory\.ports: a trace of lanes shows one port a lane, and here each client has its own"
     with pytest.raises(InputError, match=own):
-        next(trace(resolve(work, machine(4, 4, ports="separate")))[1](0, unwatched))
+        next(trace(resolve(work, machine(4, 4, vector_memory={"ports": "separate"})))[1](0, unwatched))
     banks = r"^vector_memory\.organization: a trace of lanes shows one port a lane, and here the ifmap is read thr"
     with pytest.raises(InputError, match=banks):
-        next(trace(resolve(work, machine(4, 4, organization="banked"), "channel_last"))[1](0, unwatched))
+        next(
+            trace(resolve(work, machine(4, 4, vector_memory={"organization": "banked"}), "channel_last"))[1](
+                0, unwatched
+            )
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise, product
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import IN_LANES, fitted, suppose
 from tests.agreement.test_second_lowering import Reversed
+from tests.rules import rule
 from tests.strategies import (
     cases,
     conv,
@@ -68,7 +70,14 @@ def address(at: Element, tensor: Tensor, base: int, hardware: Hardware) -> int:
     place = 0
     for axis in order:
         place = place * (tensor.padded or tensor.shape)[axis] + at[axis]
-    return base + place * (tensor.number_bytes or hardware.vector_memory.element_bytes)
+    return base + int(place * number_bytes(tensor, hardware))
+
+
+def number_bytes(tensor: Tensor, hardware: Hardware) -> Fraction:
+    """Of a number in HBM, which may have weights in fewer bits than the machine works with."""
+    if tensor.packed:
+        return Fraction(tensor.packed.bytes)
+    return Fraction(tensor.number_bytes or hardware.vector_memory.element_bytes)
 
 
 @st.composite
@@ -130,15 +139,17 @@ def assert_one_after_another(moves: TransferRuns) -> None:
 def assert_read_in_one_run(program: Program, hardware: Hardware) -> None:
     """A filter that lies as it is read: each part at one place, whichever fill brings it, and no two at one."""
     hardware = hardware.model_copy(update={"hbm": hardware.hbm.model_copy(update={"layout": Layouts()})})
-    moves, size = TransferRuns(program, hardware), hardware.vector_memory.element_bytes
+    moves = TransferRuns(program, hardware)
     places: dict[tuple[tuple[Along, ...], ...], tuple[int, int]] = {}
     for step in transfers(program):
-        if step.tensor.name == "filter":
+        size = number_bytes(step.tensor, hardware)
+        # A part that begins within a byte begins at no address.
+        if step.tensor.name == "filter" and size.denominator == 1:
             runs = moves.runs(step)
             start = at = runs[0].base if runs else 0
             for part in step.parts:
                 # Zeros between groups, or where a phase has no tap, stand nowhere.
-                there = len(elements(replace(step, parts=(part,)))) * size
+                there = len(elements(replace(step, parts=(part,)))) * size.numerator
                 assert not there or places.setdefault((part.lane, part.items), (at, there)) == (at, there)
                 at += there
             assert [each.size for each in runs] == [at - start] * (at > start)
@@ -147,7 +158,7 @@ def assert_read_in_one_run(program: Program, hardware: Hardware) -> None:
 
 def test_a_lowering_that_says_nothing_has_runs_all_the_same() -> None:
     """One that the package has never seen, and which counts bytes of its own."""
-    layer, hardware = conv(5, 6, 7, 3, padding=1), machine(8, 4, word_elements=4, layout="CHW")
+    layer, hardware = conv(5, 6, 7, 3, padding=1), machine(8, 4, word_elements=4, hbm={"layout": "CHW"})
     program = Reversed(layer, 3, hardware).lowered()[0]
     moves = TransferRuns(program, hardware)
     fill, spill = (next(step for step in program.rows if isinstance(step, kind)) for kind in (Fill, Spill))
@@ -159,6 +170,7 @@ def test_a_lowering_that_says_nothing_has_runs_all_the_same() -> None:
     assert moves.runs(spill)[0].size == 4 * 36 * 4
 
 
+@rule("T122")
 def test_rows_of_a_block_by_hand() -> None:
     """Rows 2 and 3 of 4 channels in 2 images of a map of 6 x 8: two runs HWC, rows of a channel CHW."""
     tensor = Tensor("ifmap", (4, 6, 8, 2))
@@ -166,7 +178,7 @@ def test_rows_of_a_block_by_hand() -> None:
     step = Fill((), tensor, (Part(0, (0, 4), (Along(0, range(4)),), items, 2),), 0)
     runs = {}
     for order in ("HWCN", "HWC", "CHW"):
-        hardware = machine(layout=order)
+        hardware = machine(hbm={"layout": order})
         runs[order] = TransferRuns(Program((tensor,), (), (step,), 2), hardware).runs(step)
     assert [(each.base, each.levels, each.size) for each in runs["HWCN"]] == [(512, (), 512)]
     assert [(each.base, each.levels, each.size) for each in runs["HWC"]] == [(256, ((2, 768),), 256)]
@@ -178,7 +190,9 @@ def test_only_chw_pays_for_a_stride(kernel: int) -> None:
     """Paper, section III-A: of a row of a channel, tap by tap, every other element is wanted."""
     moved = {}
     for order in ("HWCN", "HWC", "CHW"):
-        hardware = machine(128, 128, word_elements=8, layout=order).with_overrides({"mapping.fetch": "per_tap"})
+        hardware = machine(128, 128, word_elements=8, hbm={"layout": order}).with_overrides(
+            {"mapping.fetch": "per_tap"}
+        )
         program, told = lowered(conv(64, 56, 64, kernel, stride=2), 8, hardware, "channel_first")
         moved[order] = sum(step.hbm_bytes for step in program.rows if step.label == "ifmap fill")
         assert order in told.aspects["layout"]
@@ -188,4 +202,4 @@ def test_only_chw_pays_for_a_stride(kernel: int) -> None:
 
 def test_a_layout_is_no_excuse_for_what_does_not_fit() -> None:
     with pytest.raises(CapacityError):
-        lowered(conv(64, 28, 64, 3), 8, machine(capacity_words=2, layout="CHW"), "channel_first")
+        lowered(conv(64, 28, 64, 3), 8, machine(capacity_words=2, hbm={"layout": "CHW"}), "channel_first")

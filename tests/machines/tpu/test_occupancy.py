@@ -12,7 +12,6 @@ from tests.agreement.test_agreement import suppose
 from tests.agreement.test_explicit import ORDERS, ordered
 from tests.agreement.test_residence import found_for, with_room
 from tests.strategies import (
-    DICE,
     cases,
     conv,
     deform_convs,
@@ -58,7 +57,7 @@ def test_words_in_use_of_the_pass_by_hand(launch: int) -> None:
 
     All of it later by the launch, until which nothing is in use: a whole number of frames of 2 cycles.
     """
-    hardware = machine(4, 4, word_elements=2, launch_cycles=launch)
+    hardware = machine(4, 4, word_elements=2, sequencer={"launch_cycles": launch})
     words = {0: 2, 1: 4, 12: 2, 21: 4, 24: 2, 26: 0}
     later = {launch + cycle: count for cycle, count in words.items()}
     assert used(CHANNEL_FIRST.lower(Gemm("gemm", 4, 4, 4), 1, hardware)[0], hardware) == {0: 0} | later
@@ -67,7 +66,7 @@ def test_words_in_use_of_the_pass_by_hand(launch: int) -> None:
 @pytest.mark.parametrize("launch", [0, 7])
 def test_words_are_in_use_until_their_last_reader_has_them(launch: int) -> None:
     """Two row folds and two column folds: either fold of the ifmap is streamed again for the second seven columns."""
-    hardware = machine(4, 6, word_elements=2, launch_cycles=launch)
+    hardware = machine(4, 6, word_elements=2, sequencer={"launch_cycles": launch})
     program = CHANNEL_FIRST.lower(Gemm("gemm", m=3, n=7, k=5), 1, hardware)[0]
     assert [step.label for step in program.rows] == [
         "filter fill", "ifmap fill", "filter fill", "ifmap fill", "preload", "stream", "preload", "stream",
@@ -134,7 +133,7 @@ def test_what_is_transformed_before_takes_no_memory_beside_the_product() -> None
     assert held["before"][0] == max(window, sum(product))
 
 
-@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     hardware=machines_of_all_kinds(),
     layer=st.one_of(layers(), depthwise(), transposed_convs(), deform_convs(), vector_ops()),
@@ -171,7 +170,7 @@ def test_an_ifmap_block_filled_in_pieces_stays_until_its_last_pass() -> None:
     assert words[np.searchsorted(cycles, end) - 1] >= sum(each.words for each in pieces if isinstance(each, Fill))
 
 
-@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(chain=with_room(), leaves=st.booleans())
 def test_what_stays_is_in_use_until_its_last_reader_has_it(chain: Chain, leaves: bool) -> None:
     """From no word to no word, never more than there are, and no fewer than an outcome has while readers run."""

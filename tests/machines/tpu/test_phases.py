@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.checks import check_layer
+from tests.rules import rule
 from tests.strategies import GENERAL, OF_CELLS, conv, fills, machine, spills
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -112,6 +113,7 @@ def test_people_are_told_of_phases_and_zeros() -> None:
     assert lowered(layer, 4, SMALL, "zero_insertion")[1].aspects["zeros"] == zeros
 
 
+@rule("T47")
 def test_windows_of_taps_end_with_the_filter() -> None:
     """Three columns of taps in windows of two: no tap beyond the filter stands anywhere."""
     machine_with = load_hardware("tiny_4x4", {"mapping.multi_tile": "dense", "mapping.block.tap_cols": 2})
@@ -185,7 +187,7 @@ def test_they_take_nothing_else(name: str) -> None:
 def test_what_they_do_without_is_told(name: str) -> None:
     layer = transposed(4, 4, 4, 4, 2, 1)
     with pytest.raises(CapacityError, match="this lowering reads from lanes alone"):
-        lowered(layer, 2, machine(organization="banked"), name)
+        lowered(layer, 2, machine(vector_memory={"organization": "banked"}), name)
     mapping = SMALL.mapping.model_copy(update={"fetch": "per_tap"})
     with pytest.raises(CapacityError, match=r"mapping\.fetch: .*; write resident"):
         lowered(layer, 2, SMALL.model_copy(update={"mapping": mapping}), name)

@@ -178,7 +178,9 @@ def test_images_of_a_partial_word_are_those_there_are(images: int, fill: int, sh
 
 def test_partial_words_cost_the_bytes_of_the_images_there_are() -> None:
     """Seven rows of nine numbers in words of four: 252 bytes come in, and go out, whatever the words hold."""
-    program = CHANNEL_FIRST.lower(Gemm("g", m=7, n=9, k=9), 1, machine(9, 9, word_elements=4, burst_bytes=4))[0]
+    program = CHANNEL_FIRST.lower(Gemm("g", m=7, n=9, k=9), 1, machine(9, 9, word_elements=4, hbm={"burst_bytes": 4}))[
+        0
+    ]
     assert sum(step.hbm_bytes for step in program.rows if step.label == "ifmap fill") == 252
     assert sum(step.use.hbm_write_bytes for step in program.rows) == 252
 

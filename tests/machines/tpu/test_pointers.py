@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.agreement.engines import agreed_timing
+from tests.rules import rule
 from tests.strategies import conv, fills, machine
 from tpusim.base.errors import CapacityError, CheckFailed
 from tpusim.flow.engines import Task, timed
@@ -44,6 +45,7 @@ Numbers = NDArray[np.int64]
 # ---- their size
 
 
+@rule("T29")
 @pytest.mark.parametrize(
     ("words", "elements", "size", "per_word"),
     [(8192, 8, 2, 16), (128, 8, 1, 32), (129, 8, 2, 16), (2**15, 2, 2, 4), (2**15 + 1, 2, 3, 2), (2**23, 1, 3, 1)],
@@ -53,6 +55,7 @@ def test_a_pointer_names_every_word_and_holds_a_flag(words: int, elements: int, 
     assert (pointer_bytes(hardware), pointers_a_word(hardware)) == (size, per_word)
 
 
+@rule("T28")
 def test_of_tpu_v2_sixteen_fill_a_word() -> None:
     hardware = load_hardware("tpu_v2")
     assert (pointer_bytes(hardware), pointers_a_word(hardware)) == (2, 16)
@@ -68,6 +71,7 @@ def test_machines_that_cannot_hold_them_are_refused() -> None:
         )
 
 
+@rule("T28")
 def test_as_many_as_taps_and_outputs_and_those_of_like_blocks_once() -> None:
     """XNNPACK's H_F W_F round_up(H_O W_O, mr): ours are rounded up to words, table by table, for unlike blocks."""
     layer, whole = conv(8, 12, 8, 3, padding=1), machine(8, 8, word_elements=8, capacity_words=8192)
@@ -103,6 +107,7 @@ def test_a_product_is_left_as_it_is(network: str) -> None:
 # ---- what they cost
 
 
+@rule("T31")
 @pytest.mark.parametrize(
     ("elements", "accumulates", "without", "with_"),
     [(8, True, 8, 8), (8, False, 8, 8), (4, True, 4, 4), (3, True, 3, 4), (2, True, 3, 4), (1, True, 3, 4),
@@ -124,12 +129,14 @@ def test_with_ports_of_their_own_pointers_cost_no_slot() -> None:
     assert (frame.period, frame.pointer_slots, frame.weight_waits(0)) == (1, range(1), (0,))
 
 
+@rule("T33")
 def test_several_arrays_share_the_slot_of_one_reader() -> None:
     clients = IFMAP, POINTER, PSUM, RESULT
     assert Frame.of(8, 1, clients, arrays=2, pointer_words=1).slots == 7
     assert Frame.of(8, 1, clients, arrays=3, pointer_words=2).pointer_slots == range(3, 5)
 
 
+@rule("T31")
 @pytest.mark.parametrize(("elements", "more"), [(8, 0), (4, 0), (3, 1), (2, 1), (1, 1)])
 def test_long_passes_cost_a_cycle_a_frame_or_nothing(elements: int, more: int) -> None:
     """Beside that the array may wait for the frame in which the first pointers of a pass are read."""
@@ -181,6 +188,7 @@ def test_the_sound_program_passes(engine: str) -> None:
     assert verdict_of(INDIRECT.lower(LAYER, BATCH, MACHINE)[0], engine).mismatched == 0
 
 
+@rule("T29")
 @pytest.mark.parametrize("engine", ["event", "register"])
 @pytest.mark.parametrize("wrong", ["one more", "one less", "a flag set", "a flag cleared"])
 def test_a_wrong_pointer_gives_wrong_outputs(wrong: str, engine: str) -> None:
@@ -260,7 +268,7 @@ def test_only_passes_that_read_from_lanes_read_pointers() -> None:
     through = replace(spill, parts=(spill.parts[0]._replace(feed=stream.reads),))
     with pytest.raises(CheckFailed, match="spills through pointers"):
         check_program(with_step(program, at, through), MACHINE)
-    banked = machine(4, 4, capacity_words=300, organization="banked")
+    banked = machine(4, 4, capacity_words=300, vector_memory={"organization": "banked"})
     from_banks = replace(stream, reads=BankFeed(stream.reads.groups))
     with pytest.raises(CheckFailed, match="reads banks through pointers"):
         check_program(with_step(program, index, from_banks), banked)
@@ -322,10 +330,9 @@ def test_random_pointers_are_numpys_fancy_indexing(seed: int) -> None:
         int(rng.integers(4, 9)),
         int(rng.integers(1, 7)),
         word_elements=int(rng.choice([1, 2, 3, 8])),
-        array_count=int(rng.choice([1, 1, 2, 3, 16])),
-        ports=str(rng.choice(["shared", "separate"])),
-        weight_buffers=int(rng.integers(1, 3)),
         capacity_words=4000,
+        array={"count": int(rng.choice([1, 1, 2, 3, 16])), "weight_buffers": int(rng.integers(1, 3))},
+        vector_memory={"ports": str(rng.choice(["shared", "separate"]))},
     )
     words, length, passes, taps = (int(rng.integers(1, most)) for most in (90, 60, 5, 5))
     addresses = rng.integers(-1, words, (passes, taps, length))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted
 from tests.agreement.test_on_the_way import worked
-from tests.strategies import DICE, cases, conv, machines, small_layers
+from tests.strategies import cases, conv, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.machines.tpu.description import Hardware
@@ -31,7 +31,7 @@ from tpusim.network.ops.array_op import Conv2d, Gemm
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=small_layers(), hardware=machines(8))
 def test_rows_tell_what_their_steps_do(layer: Conv2d | Gemm, hardware: Hardware) -> None:
     """A table that was made of steps, one by one, says the same as the one that the scheduler wrote."""
@@ -45,7 +45,7 @@ def test_rows_tell_what_their_steps_do(layer: Conv2d | Gemm, hardware: Hardware)
     assert len(rows.recipes) <= len(again.recipes)
 
 
-@settings(max_examples=cases(1 / 2), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 2), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers(),
     hardware=machines(8),
@@ -72,7 +72,7 @@ def assert_said_once(units: Units) -> None:
     assert len(rows.recipes) <= len(alone.recipes)
 
 
-@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck), backend=DICE)
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers(),
     hardware=machines(8),
@@ -132,4 +132,4 @@ def test_addresses_are_relative_to_slots() -> None:
 def test_a_program_is_printed_as_the_docs_show() -> None:
     layer = load_workload("tiny", batch=2).layers[0]
     program, _ = lowered(layer, 2, load_hardware("tiny_4x4"), "channel_first")
-    assert f"```text\n{program}\n```" in (DOCS / "architecture.md").read_text()
+    assert f"```text\n{program}\n```" in (DOCS / "programs.md").read_text()

@@ -65,7 +65,7 @@ def test_short_runs_cost_whole_bursts(groups: int, waste: float) -> None:
     """
     loads = []
     for burst in (64, 4):
-        hardware = machine(4, 4, word_elements=2, burst_bytes=burst)
+        hardware = machine(4, 4, word_elements=2, hbm={"burst_bytes": burst})
         candidates = candidates_of(conv(3, 6, 5, 3), 8, hardware, (1, 1, groups))
         loads.append(candidates.load(next(candidates.whole())).bus)
     assert loads[0] / loads[1] == pytest.approx(waste)
@@ -110,7 +110,7 @@ def test_a_forced_multi_tile_keeps_the_block(capacity: int) -> None:
     layer = conv(2, 12, 5, 3, padding=1)
     free = planned(layer, 3, machine(8, 4, capacity_words=capacity))
     for number in (1, 2, 3):
-        forced = planned(layer, 3, machine(8, 4, capacity_words=capacity, multi_tile=number))
+        forced = planned(layer, 3, machine(8, 4, capacity_words=capacity, mapping={"multi_tile": number}))
         assert forced.cut.multi_tile == number
         assert [each.rows for each in forced.blocks] == [each.rows for each in free.blocks]
         assert [each.cols for each in forced.blocks] == [each.cols for each in free.blocks]

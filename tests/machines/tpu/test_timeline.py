@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tests.rules import rule
 from tests.strategies import cases, convs, layers, machine, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError
@@ -34,7 +35,7 @@ def lowered(layer: Conv2d | Gemm, batch: int, hardware: Hardware) -> Program:
     return program
 
 
-def agree(timeline: Timeline, timing: Timing) -> None:
+def slices_add_up(timeline: Timeline, timing: Timing) -> None:
     """Of every unit the slices called by a name add up to what is reported under it, and none overlaps another."""
     assert timeline.cycles == timing.cycles
     for unit, account in timing.units.items():
@@ -119,11 +120,12 @@ def test_every_track_is_in_the_pass_by_hand() -> None:
 # ---- against the accounts
 
 
+@rule("T138")
 @relaxed
 @given(hardware=machines(), layer=layers(), batch=st.integers(1, 9))
 def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm, batch: int) -> None:
     program = lowered(layer, batch, hardware)
-    agree(event.record(program, hardware).timeline(), event.run(program, hardware))
+    slices_add_up(event.record(program, hardware).timeline(), event.run(program, hardware))
 
 
 @pytest.mark.long
@@ -132,7 +134,7 @@ def test_slices_add_up_to_the_accounts(hardware: Hardware, layer: Conv2d | Gemm,
 @given(hardware=machines(6), layer=convs(channels=60, size=9))
 def test_slices_of_passes_that_repeat(hardware: Hardware, layer: Conv2d) -> None:
     program = lowered(layer, 3, hardware)
-    agree(event.record(program, hardware).timeline(), event.run(program, hardware))
+    slices_add_up(event.record(program, hardware).timeline(), event.run(program, hardware))
 
 
 @relaxed
@@ -163,12 +165,13 @@ def test_layers_of_networks(network: str, name: str, base: str, changes: list[st
     hardware = load_hardware(base, changes)
     layer = next(layer for layer in load_workload(network, batch=8).layers if layer.name == name)
     program = CHANNEL_FIRST.lower(layer, 8, hardware)[0]
-    agree(event.record(program, hardware).timeline(), event.run(program, hardware))
+    slices_add_up(event.record(program, hardware).timeline(), event.run(program, hardware))
 
 
 # ---- against the register engine
 
 
+@rule("T10")
 @settings(relaxed, max_examples=cases(1 / 16))
 @given(hardware=machines(6), layer=small_layers(), batch=st.integers(1, 4))
 def test_the_ports_are_those_of_lane_0_in_the_register_engine(

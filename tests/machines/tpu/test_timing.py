@@ -13,6 +13,7 @@ import pytest
 from numba import njit
 
 from tests import ROOT
+from tests.rules import rule
 from tests.strategies import conv, machine
 from tpusim.base.errors import DeadlockError
 from tpusim.flow.simulation import simulate
@@ -43,6 +44,7 @@ def timed(layer: Gemm | Conv2d, hardware: Hardware, batch: int = 1) -> tuple[Pro
     return program, event.run(program, hardware)
 
 
+@rule("T1", "T2", "T11", "T34", "T38", "T54", "T110", "T112", "T113", "T116", "T137")
 def test_the_pass_worked_by_hand() -> None:
     """Section 7: each cycle of the table."""
     hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)
@@ -67,9 +69,10 @@ def test_the_pass_worked_by_hand() -> None:
     assert re.search(r"\*\*35 cycles\*\*", TIMING)
 
 
+@rule("T3", "T4")
 def test_the_same_pass_by_hand_with_two_elements_and_two_pes_a_cycle() -> None:
     """Section 7, below the table."""
-    hardware = machine(4, 4, word_elements=2, latency_cycles=5, elements_per_cycle=2, pes_per_cycle=2)
+    hardware = machine(4, 4, word_elements=2, latency_cycles=5, array={"elements_per_cycle": 2, "pes_per_cycle": 2})
     program, timing = timed(gemm(4, 4, 4), hardware)
     owners = event.record(program, hardware).log.owners["port"]
     taken = {name: np.flatnonzero(owners == client).tolist() for client, name in enumerate(CLIENTS)}
@@ -81,12 +84,17 @@ def test_the_same_pass_by_hand_with_two_elements_and_two_pes_a_cycle() -> None:
     assert re.search(r"\*\*31 cycles\*\*", TIMING)
 
 
+@rule("T1", "T4")
 def test_where_elements_are_in_each_cycle() -> None:
     """Section 1: element m of a stream meets PE(r, c) at s + m // k + r // h + c // h, and its sum leaves below."""
     elements, rows, cols = 5, 7, 10
     for at_once, crossed in product((1, 2, 3, 5, 8), (1, 2, 3, 7, 99)):
         hardware = machine(
-            rows, cols, word_elements=elements, elements_per_cycle=at_once, pes_per_cycle=crossed, alus=1000
+            rows,
+            cols,
+            word_elements=elements,
+            alus=1000,
+            array={"elements_per_cycle": at_once, "pes_per_cycle": crossed},
         )
         layer = gemm(elements, rows, cols)
         running = register.RegisterMachine(timed(layer, hardware)[0], hardware, operands_of(layer, 1, seed=0))
@@ -114,13 +122,18 @@ def test_where_elements_are_in_each_cycle() -> None:
             }
 
 
+@rule("T3")
 @pytest.mark.parametrize(("at_once", "crossed", "issue", "down", "skew"), [
     (1, 1, 8, 20, 29), (2, 1, 4, 20, 29), (3, 4, 3, 5, 7), (8, 3, 1, 7, 9), (9, 100, 1, 1, 0),
 ])  # fmt: skip
 def test_what_elements_and_pes_a_cycle_change(at_once: int, crossed: int, issue: int, down: int, skew: int) -> None:
     """Sections 1 and 2, of words of 8 on 20 x 30 PEs: I, ceil(R / h) and the skew; the adds count elements."""
     hardware = machine(
-        20, 30, word_elements=8, alus=60, elements_per_cycle=at_once, pes_per_cycle=crossed, streamed="all"
+        20,
+        30,
+        word_elements=8,
+        alus=60,
+        array={"elements_per_cycle": at_once, "pes_per_cycle": crossed, "streamed": "all"},
     )
     assert (hardware.skew, hardware.pes, hardware.macs_per_cycle) == (skew, 600, 600 * min(at_once, 8))
     frame = frame_of(hardware, 8, (IFMAP, PSUM, RESULT))
@@ -133,6 +146,7 @@ def test_what_elements_and_pes_a_cycle_change(at_once: int, crossed: int, issue:
     assert result.pe_utilization == 8 * 600 / (hardware.macs_per_cycle * result.cycles)
 
 
+@rule("T35", "T36", "T55")
 @pytest.mark.parametrize("rows", [8, 16, 128])
 def test_passes_of_at_least_r_rows_leave_no_gap(rows: int) -> None:
     """Double-buffered weights: k passes of M = R rows take k * M cycles of the array, none between them."""
@@ -148,11 +162,12 @@ def test_passes_of_at_least_r_rows_leave_no_gap(rows: int) -> None:
     assert array.get("waiting_weights", 0) == single.get("waiting_weights", 0)
 
 
+@rule("T36")
 @pytest.mark.parametrize("rows", [8, 16, 128])
 def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
     """The preload, R cycles, cannot overlap: each pass after the first waits for its weights."""
     hardware = machine(
-        rows, 8, weight_buffers=1, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6
+        rows, 8, word_elements=8, alus=1000, capacity_words=8000, bytes_per_cycle=10**6, array={"weight_buffers": 1}
     )
     array = timed(gemm(rows, 6 * rows, 8), hardware)[1].units["systolic_array"]
     single = timed(gemm(rows, rows, 8), hardware)[1].units["systolic_array"]
@@ -160,6 +175,7 @@ def test_one_weight_buffer_waits_for_the_stream_before(rows: int) -> None:
     assert 5 * rows <= extra <= 5 * (rows + 8)
 
 
+@rule("T6", "T7")
 @pytest.mark.parametrize(
     ("elements", "adds", "accumulates", "period", "result"),
     [(8, 4, True, 8, 5), (8, 8, True, 8, 2), (1, 1, True, 3, 2), (2, 1, True, 3, 2), (2, 1, False, 2, 1),
@@ -180,6 +196,7 @@ def test_frames(elements: int, adds: int, accumulates: bool, period: int, result
             assert late.psum_delay + frame.add_cycles <= late.result_delay
 
 
+@rule("T6")
 def test_a_narrow_word_stalls_the_array_and_a_wide_one_does_not() -> None:
     """Three accesses a word: at one element a word the array runs a third of the time. HBM brings words so slowly that
     no fill waits for the port of wide ones.
@@ -190,6 +207,7 @@ def test_a_narrow_word_stalls_the_array_and_a_wide_one_does_not() -> None:
     assert wide["port_stall"] == 0
 
 
+@rule("T7")
 def test_a_slow_vector_unit_blocks_the_array() -> None:
     """One ALU for eight lanes: 8 x 4 adds a word of 4 elements."""
     array = timed(conv(8, 12, 8, 3), machine(8, 8, word_elements=4, alus=1), 4)[1].units["systolic_array"]
@@ -219,6 +237,7 @@ def test_streams_are_the_passes() -> None:
 ORDERS = list(permutations(range(4)))[1::5]
 
 
+@rule("T157")
 @pytest.mark.parametrize("order", [*ORDERS[:2], *(pytest.param(each, marks=pytest.mark.long) for each in ORDERS[2:])])
 def test_the_order_in_which_units_are_visited_does_not_matter(order: tuple[int, ...]) -> None:
     """Sample, then commit: the register engine gives the same whichever unit comes first."""
@@ -244,6 +263,7 @@ def sampled(lanes: Any, banks: Any, array: Any, weights: Any, sums: Any, wires: 
     return failed
 
 
+@rule("T157")
 def test_no_unit_drives_a_wire_while_it_samples() -> None:
     layer, hardware = conv(3, 6, 5, 3, padding=1), machine(5, 4, word_elements=3)
     program = CHANNEL_FIRST.lower(layer, 4, hardware)[0]
@@ -258,6 +278,7 @@ def test_no_unit_drives_a_wire_while_it_samples() -> None:
         running = register.RegisterMachine(program, hardware, operands_of(layer, 4, seed=0))
 
 
+@rule("T2")
 @pytest.mark.parametrize("rows", [8, 16, 32])
 @pytest.mark.parametrize("folds", [(1, 1), (1, 2), (4, 2), (5, 5)])
 @pytest.mark.parametrize("m", [8, 64, 200])
@@ -268,7 +289,13 @@ def test_against_the_closed_form_of_scale_sim(rows: int, folds: tuple[int, int],
     """
     k_folds, n_folds = folds
     hardware = machine(
-        rows, rows, weight_buffers=1, word_elements=8, alus=8 * rows, capacity_words=8000, bytes_per_cycle=10**6
+        rows,
+        rows,
+        word_elements=8,
+        alus=8 * rows,
+        capacity_words=8000,
+        bytes_per_cycle=10**6,
+        array={"weight_buffers": 1},
     )
     layer = gemm(m, k_folds * rows, n_folds * rows)
     program, timing = timed(layer, hardware)
@@ -283,6 +310,7 @@ def test_against_the_closed_form_of_scale_sim(rows: int, folds: tuple[int, int],
     assert scale_sim - (streams * (m + rows)) == streams * (2 * rows - 2) - 1
 
 
+@rule("T55")
 def test_every_field_of_the_hand_worked_pass() -> None:
     """The record that reports and JSON are made of, by hand (1 GHz, so a cycle is a nanosecond)."""
     hardware = machine(4, 4, word_elements=2, bytes_per_cycle=64, latency_cycles=5)

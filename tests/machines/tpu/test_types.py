@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.rules import rule
 from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.family import peak_tflops
 from tpusim.machines.tpu.program.steps import Preload
@@ -62,6 +63,7 @@ def test_a_run_is_measured_against_the_peak_of_its_type() -> None:
         assert peak_tflops(hardware_of(run)) == pytest.approx(peak, rel=1e-4)
 
 
+@rule("T52")
 def test_converted_weights_have_a_pace_of_their_own() -> None:
     """TPU v6e has no e4m3: weights enter more slowly, and the array takes as many elements as of bf16.
 
@@ -75,6 +77,7 @@ def test_converted_weights_have_a_pace_of_their_own() -> None:
     assert converted.macs_per_cycle == machine.macs_per_cycle
 
 
+@rule("T50")
 def test_converted_activations_delay_every_body() -> None:
     """Of a step of a pipeline: 4 words of rows for each of 4 row folds, 5/2 cycles each, whether new or not."""
     changes = ["mapping.loads=windows", "sequencer.between_blocks=drain", "mapping.block.out_channels=8"]
@@ -88,6 +91,7 @@ def test_converted_activations_delay_every_body() -> None:
     assert result.correct
 
 
+@rule("T52")
 def test_weights_are_converted_beside_passes_and_results_behind_them() -> None:
     """By hand: a body has 4 passes for each of 2 column folds. Each streams 4 words in 16 cycles, loads a word of
     weights, and all but the first add to sums, 2 cycles a word as a lane has 2 ALUs. So weights of 30 cycles a word

@@ -25,11 +25,32 @@ OTHER: dict[str, Any] = {
     "block_m": 3, "block_k": 3, "block_n": 2, "strips": "one_image",
 }  # fmt: skip
 """Of each field a value that is not its default."""
-SMALL = machine(8, 4, capacity_words=150, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
+SMALL = machine(
+    8,
+    4,
+    capacity_words=150,
+    vector_unit={"relayout_cycles": 8},
+    hbm={"channel_multiple": 8},
+    sequencer={"between_blocks": "drain"},
+)
 PLAIN = conv(6, 7, 9, 5, 2, padding=2)
-LARGER = machine(8, 4, capacity_words=300, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
+LARGER = machine(
+    8,
+    4,
+    capacity_words=300,
+    vector_unit={"relayout_cycles": 8},
+    hbm={"channel_multiple": 8},
+    sequencer={"between_blocks": "drain"},
+)
 """With room for a tile of 6 x 6."""
-LARGEST = machine(8, 4, capacity_words=3000, relayout_cycles=8, channel_multiple=8, between_blocks="drain")
+LARGEST = machine(
+    8,
+    4,
+    capacity_words=3000,
+    vector_unit={"relayout_cycles": 8},
+    hbm={"channel_multiple": 8},
+    sequencer={"between_blocks": "drain"},
+)
 """With room for one of 16 x 16."""
 TILES = ("winograd_2", "winograd_4")
 MACHINES = {**dict.fromkeys(TILES, LARGER), "fft": LARGEST}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.rules import rule
 from tpusim.memory.dram import rules
 from tpusim.memory.dram.clocked import Clocked
 from tpusim.memory.dram.device import load_device
@@ -110,6 +111,7 @@ def test_a_refresh_that_is_due(model) -> None:
     assert done(model, [0], changes=["refresh=none"], first_refresh=0) == [FIRST]
 
 
+@rule("T134")
 @pytest.mark.parametrize("model", MODELS)
 def test_bursts_that_are_pending_are_read_and_written_once(model) -> None:
     memory = model(load_device("hbm2_1ch"))

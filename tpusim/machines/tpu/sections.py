@@ -32,12 +32,12 @@ class Array(FileSection):
         weights_rate: whose rate that is where arrays have weights of their own: that of `each`, or of `all` together.
         elements_per_cycle: elements of a word that enter a row in a cycle, at most a word of them. A PE multiplies all
             of them by its weight at once.
-        pes_per_cycle: PEs that elements and weights cross in a cycle, to the right and down: sums are added up over as
-            many rows in a cycle, and lanes run as many to a cycle behind one another.
+        pes_per_cycle: h, the PEs that elements and weights cross in a cycle, to the right and down: sums are added up
+            over h rows in a cycle, and lane i runs i // h cycles behind lane 0.
         count: arrays that share the lanes and their ports.
         weights: what several arrays hold. `shared`: the same weights, and each array takes every `count`-th word of a
-            stream, a cycle behind the one before. `own`: weights of their own, and each array takes whole passes,
-            beside the others. `either`: what is expected to be faster, layer by layer.
+            stream, a cycle behind the one before. `own`: weights of their own, and each array takes whole passes, at
+            the same time as the others. `either`: what is expected to be faster, layer by layer.
         split: smaller arrays on its diagonal that an array may work as, for layers whose output channels fit into the
             columns of one of them. They use as many lanes as they have rows.
         streamed: elements of a word that stream into the array: the `used` ones, or `all` that it has room for.
@@ -154,7 +154,7 @@ class NumberType(FileSection):
         window_bytes: most bytes that a step of the pipeline reads and leaves, in place of `mapping.window`.
         convert_cycles: cycles in which the vector unit converts a full word of the ifmap, in the lanes of a register or
             in all, ahead of the passes that use it, where the array has no such numbers.
-        convert_bytes: bytes of a converted operand; windows hold it beside the operand.
+        convert_bytes: bytes of a converted operand, which windows hold in addition to the operand.
         convert_weight_cycles: cycles in which the vector unit converts a word of weights, while passes stream.
         convert_result_cycles: cycles in which it converts a word of results, behind the passes of a body.
         widen: ALU operations that widen an element of an operand of the vector unit.
@@ -195,7 +195,7 @@ class NumberTypes(FileSection):
 
 
 class AluWork(NamedTuple):
-    """Operations that an element takes: multiplications and others of the ALUs, and those of the unit beside them."""
+    """Operations that an element takes: multiplications and others of the ALUs, and those of the unit of functions."""
 
     products: int
     others: int
@@ -229,8 +229,8 @@ _Work = Annotated[
 
 
 class Functions(FileSection):
-    """ALU operations that a function takes for an element: multiplications + all others, and perhaps + those of the
-    unit beside the ALUs (`slots.lookup_cycles`).
+    """ALU operations that a function takes for an element: multiplications + all others, and perhaps + those of a unit
+    of their own (`slots.lookup_cycles`).
 
     A machine refuses one of the first five whose operations its file does not give. Where it does not give those of a
     sigmoid or a GELU, these are made by tanh. Any other function takes as many operations as the most expensive one
@@ -272,7 +272,7 @@ _FUNCTIONS = "exp", "tanh", "erf", "divide", "reciprocal_root"
 
 
 class Slots(FileSection):
-    """Slots of a vector unit that reads and writes registers beside one another, as bundles of instructions do.
+    """Slots of a vector unit that reads and writes registers in the same cycle, as bundles of instructions do.
 
     Attributes:
         loads: registers that are read in a cycle.
@@ -283,9 +283,9 @@ class Slots(FileSection):
         packed: whether narrow words lie side by side in a register, and are copied so; if not, a load widens a word,
             and a store narrows one, even of a copy.
         latency: cycles from an operation to one that needs its result. The operands of a result are joined one after
-            another, beside those of as many results as a body has operands for (`window`).
-        lookup_cycles: cycles in which the unit beside the ALUs works on a register, for each operation that
-            `functions` gives it.
+            another; meanwhile so are those of other results, as many as a body has registers for (`window`).
+        lookup_cycles: cycles in which the unit of functions works on a register, for each operation that `functions`
+            gives it.
         turn_cycles: cycles in which all transposing units together turn a register of words of the machine's own type;
             wider words take more, as their bytes do.
         body_cycles: cycles of a loop body beyond its busiest slot, which its words share.
@@ -341,10 +341,10 @@ class VectorUnit(FileSection):
         transpose_cycles: cycles to transpose up to `transpose_words` words of a pixel, where the lowering packs
             channels so.
         transpose_words: words of a pixel that are transposed together.
-        gather_cycles: cycles for each tap whose channels are put beside those of others ahead of that.
+        gather_cycles: cycles for each tap whose channels are packed together with those of others before that.
         convert_cycles: cycles to convert a full word of the ifmap, in the lanes of a register (`slots.lanes`) or in
             all, ahead of the passes that use it, where the array has no numbers of its type.
-        convert_bytes: bytes of a converted operand, which `mapping.window` counts beside those of the operand.
+        convert_bytes: bytes of a converted operand, which `mapping.window` counts in addition to those of the operand.
         convert_weight_cycles: cycles to convert a word of weights, while passes stream.
         convert_result_cycles: cycles to convert a word of results, behind the passes of a body.
         relayout_cycles: cycles of loads for a word of an ifmap that arrives in another layout (`mapping.entry:
@@ -358,7 +358,7 @@ class VectorUnit(FileSection):
         rounding: ALU operations that round an element of a result which no operand had.
         arithmetic: with `slots`, the elements of ALUs in ops that make an element of each element, by more than one
             instruction: those that are `widened`, or `narrow` ones as they are, side by side in a register.
-        slots: loads and stores beside one another, in place of one access of a port a cycle; a section.
+        slots: loads and stores in the same cycle, in place of one access of a port a cycle; a section.
         functions: operations of functions such as exp; a section.
     """
 
@@ -394,7 +394,7 @@ class Hbm(FileSection):
 
     Attributes:
         model: what transfers take. `pipe`: their bytes at `bandwidth`, after `latency`. `banks`: what the DRAM `device`
-            takes for their addresses; `bandwidth` and `latency` are then used for estimates alone.
+            takes for their addresses; `bandwidth` and `latency` are then used only for estimates.
         bandwidth_bytes_per_s: bytes a second.
         latency_ps: time until the first byte of a transfer.
         burst_bytes: bytes of the smallest access; a run of addresses is moved in whole bursts.
@@ -493,8 +493,8 @@ class Sequencer(FileSection):
         block_cycles: cycles that the body of that loop takes beyond its steps, ahead of its first weights. Where blocks
             overlap, passes ahead hide them.
         loop_cycles: cycles that it takes beyond these where a layer has several bodies of the array.
-        fusion: what rides on results. `results`: biases, additions and activations of a network ride on the layers that
-            they follow. `none`: each is a layer of its own, but for biases, which take no time.
+        fusion: which ops are fused. `results`: biases, additions and activations are applied to the results of the
+            layers that they follow. `none`: each is a layer of its own, except biases, which take no time.
         between_layers: how layers follow one another. `drain`: each on an empty machine. `overlap`: one begins while
             the one ahead ends, and launching is paid once. `stay`: as `overlap`, and results stay on the chip where
             their readers can find them.
@@ -561,7 +561,7 @@ class MappingPolicy(FileSection):
         loop_order: which loop goes outside: over blocks of outputs (`block_major`), over filters (`filter_major`), or
             the cheaper one (`auto`).
         chunks: when a reduction is cut: where that is cheaper (`auto`), or only where it does not fit whole (`needed`).
-        transformation: when the ifmap is transformed before it is multiplied, as in explicit im2col: beside the product
+        transformation: when the ifmap is transformed before it is multiplied, as in explicit im2col: during the product
             (`overlapped`), all of it `before` the product by way of HBM, or block by block in the vector memories
             (`on_chip`).
         loads: when a block begins: with the first of the `pieces` in which its loads come, or once they are `whole`.
@@ -581,7 +581,7 @@ class MappingPolicy(FileSection):
         layout: how tensors lie in tiles: as they are (`plain`), or whichever way round pads less (`least_padding`).
         strips: which strips of the map fill words that a small batch leaves half empty. `balanced`: those that take
             fewest cycles of the array, or others where a convolution waits for ports. `one_image`: strips of columns,
-            for a batch of one image alone; and beside few channels of a gradient by a filter, if that is faster.
+            only for a batch of one image; and for gradients by a filter with few channels, if that is faster.
         row_windows: taps a side from which kernels whose channels do not fill the array are held a filter row at a
             time; 0: never.
         transposed_channels: channels up to which a layer is packed by transposing words, in

@@ -29,7 +29,7 @@ class ChannelSum(MapOp):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The maps beside the ifmap."""
+        """The maps other than the ifmap."""
         return ()
 
     @property

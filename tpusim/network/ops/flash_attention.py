@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KEYS, VALUES, NUMBERS, LAST, ONE = "keys", "values", "key_numbers", "last_key", "one"
-"""The tensors beside the queries, which are the ifmap: keys, values, the number of each key, that of the last key that
-a query sees, and a one, of which products make sums.
+"""The tensors other than the queries, which are the ifmap: keys, values, the number of each key, that of the last
+key that a query sees, and a one, of which products make sums.
 """
 
 
 def unfit_heads(heads: int, kv_heads: int, queries: int, keys: int) -> list[Problem]:
-    """Return what is wrong with the heads and tokens of an attention beside one another."""
+    """Return the problems that the heads and tokens of an attention have together."""
     problems: list[Problem] = []
     if kv_heads and heads % kv_heads:
         says = f"{heads} heads cannot share {kv_heads} evenly"

@@ -168,8 +168,8 @@ class Fused(ArrayOp):
         return {**shapes, **other, **bias, **given, OFMAP: ofmap}
 
     def reads(self, batch: int) -> dict[str, Shape]:
-        """Return what is read: operands of ops ahead and the added map come behind the ifmap, ahead of a filter that
-        another layer has made; operands of ops behind come last.
+        """Return the tensors read: the ifmap, operands of ops on it, the added map, a filter that another layer
+        has made, and operands of ops on the results.
         """
         read = self.inner.reads(batch)
         added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}

@@ -111,8 +111,8 @@ class Softmax(RowOp):
     and perhaps the first, in each stage. These numbers are read from HBM once; code for TPUs makes them on chip.
 
     Attributes:
-        queries: rows that are the queries of one mask, in turn: row r is query r % queries. The last query sees all
-            keys, and each one before it one key less. 0: no mask.
+        queries: rows that are the queries of one mask, in turn: row r is query r % queries. Query i of n sees the first
+            (keys - n + i + 1) keys, counted from 0. 0: no mask.
         window: most keys that a query sees, the last ones of those. 0: all.
     """
 
@@ -177,7 +177,7 @@ class Softmax(RowOp):
         def last(batch: int) -> NDArray[np.float32]:
             import numpy as np
 
-            # The last query sees all keys, and each one before it one less.
+            # The last of n queries sees all keys, query i the first (keys - n + i + 1).
             queries = np.arange(self.images or batch, dtype=np.float32) % self.queries
             return (self.channels - self.queries + queries).reshape(1, 1, 1, -1)
 

@@ -13,9 +13,8 @@ from math import inf
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.numerics.element_types import Values
 from tpusim.reference.nodes import elementwise, moves, primitives, quantized, recurrent, reductions, sampling, standard
-from tpusim.reference.nodes.node import Call, Function
+from tpusim.reference.nodes.node import Call, Function, Values
 from tpusim.reference.nodes.refusals import refusal
 
 __all__ = ["IMAGE_BY_IMAGE", "NODES", "Call", "Values", "compute", "refusal"]

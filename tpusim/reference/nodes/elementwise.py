@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.numerics.element_types import Values
 from tpusim.reference import pointwise
 from tpusim.reference.nodes import standard
-from tpusim.reference.nodes.node import Call, Function, as_real, like_first
+from tpusim.reference.nodes.node import Call, Function, Values, as_real, like_first
 
 
 def _folded(function: Any) -> Function:

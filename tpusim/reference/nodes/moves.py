@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes.node import Call, Function, ints
+from tpusim.reference.nodes.node import Call, Function, Values, ints
 
 TYPES = {
     1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,

@@ -8,8 +8,9 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tpusim.numerics.element_types import Values
+Values: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)

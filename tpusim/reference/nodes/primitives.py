@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpusim.numerics.element_types import Values, to_bfloat16
 from tpusim.reference import pointwise
-from tpusim.reference.nodes.node import Call, Function, as_real, like_first
+from tpusim.reference.nodes.node import Call, Function, Values, as_real, like_first
 
 # ---- element by element
 
@@ -29,10 +28,19 @@ def _div(one: Values, other: Values) -> Values:
     return as_real(np.trunc(one.astype(np.float64) / other), one)
 
 
+def _to_bfloat16(values: Values) -> Values:
+    """Round to 8 significant bits, ties to even, by arithmetic in float64: the simulator does it on bits."""
+    exact = values.astype(np.float64)
+    unit = np.ldexp(1.0, np.maximum(np.frexp(exact)[1] - 8, -133))
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded: Values = (np.rint(exact / unit) * unit).astype(np.float32)
+    return rounded
+
+
 def _converted(values: Values, *, new_dtype: str = "") -> Values:
     """Convert numbers; bfloat16 is held as float32."""
     if new_dtype == "bfloat16":
-        return to_bfloat16(values)
+        return _to_bfloat16(values)
     return values.astype(np.dtype(new_dtype))
 
 

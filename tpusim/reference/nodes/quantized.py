@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes.node import Function
+from tpusim.reference.nodes.node import Function, Values
 
 
 def _of_matrix(values: Values, zero: Values | None, which: int) -> Values:

@@ -8,8 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes.node import Call, Function
+from tpusim.reference.nodes.node import Call, Function, Values
 from tpusim.reference.pointwise import sigmoid
 
 _State: TypeAlias = tuple[Values, ...]

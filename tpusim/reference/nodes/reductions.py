@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes.node import Call, Function, as_real, ints, like_first
+from tpusim.reference.nodes.node import Call, Function, Values, as_real, ints, like_first
 
 
 def _reduced(function: Any) -> Function:

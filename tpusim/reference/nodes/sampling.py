@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes.node import Call, Function, as_real
+from tpusim.reference.nodes.node import Call, Function, Values, as_real
 from tpusim.reference.nodes.standard import evaluated
 
 _SHARPNESS = -0.75

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpusim.base.errors import InputError
-from tpusim.numerics.element_types import Values
-from tpusim.reference.nodes.node import Call, Function
+from tpusim.reference.nodes.node import Call, Function, Values
 
 
 def evaluated(op: str, *operands: Values | None, call: Call, of: str = "") -> Sequence[Values]:

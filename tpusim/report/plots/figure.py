@@ -107,8 +107,7 @@ def plain(text: str) -> str:
 
 
 def bars(axes: Axes, count: int) -> Callable[..., Any]:
-    """Return what draws `count` bars beside one another: `axes.bar`, or, where no gap between them would show, one
-    area.
+    """Return the function that draws `count` bars: `axes.bar`, or, where no gap between them would show, one area.
 
     A thousand bars of their own take half a minute, an area none.
     """

@@ -194,7 +194,7 @@ def chains_of(
 
 
 def _blocks(workload: Workload) -> dict[str, int]:
-    """Return by the first layer of each copy of a block the number of the copy's layers, where a chain holds them."""
+    """Return the number of layers of each copy of a block, by its first layer, for copies that fit into a chain."""
     copies = workload.copies
     spans = ([*span] for _, span in groupby(workload.layers, lambda layer: copies.get(layer.name)))
     return {span[0].name: len(span) for span in spans if span[0].name in copies and len(span) <= MOST_LAYERS}

@@ -201,8 +201,8 @@ def _conv_transpose(node: KnownNode) -> AsLayer:
 
 
 def _cut(node: KnownNode, axis: int, spread: int) -> tuple[int, int, bool]:
-    """Return what is cut off at both ends of an axis of `spread` elements, what is then added at its far end, and
-    whether the layer is mirrored.
+    """Return how many elements are cut off at both ends of an axis of `spread` elements, what is then added at its
+    far end, and whether the layer is mirrored.
     """
     axes = len(node.result) - 2
     size, added = node.result[2 + axis], node.ints("output_padding", axes, 0)[axis]
