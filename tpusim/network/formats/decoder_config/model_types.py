@@ -424,7 +424,7 @@ def _falcon(keys: Keys) -> DecoderConfig:
     newer, biased = keys.truth("new_decoder_architecture", False), keys.truth("bias", False)
     keys.only("alibi", False, "queries and keys turn by their positions")
     keys.only("apply_residual_connection_post_layernorm", False, "sums are of what norms read")
-    keys.ignores("ff_factor")
+    keys.ignores("ff_factor", "multi_query")
     width, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     keys.multiple("hidden_size", width, "num_attention_heads", heads)
     # The number of heads of keys counts in newer files alone.
