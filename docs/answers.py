@@ -236,11 +236,35 @@ def _compare() -> Schema:
         ),
         "points": (_listed(_of("PointOfBoth")), "every point of A and B"),
     }
+    by_form: Keys = {
+        "folds": (WHOLE, "sets of weights that fill the array"),
+        "passes": (WHOLE, "passes here, folds times blocks"),
+        "scale_sim_cycles": (WHOLE, "cycles by SCALE-Sim's closed form"),
+        "no_drain_cycles": (WHOLE, "folds x M + passes x R: what remains of it where no pass waits for a drain"),
+        "array_cycles": (WHOLE, "cycles here until the array has no more work"),
+        "cycles": (WHOLE, "all cycles here"),
+        "ratio": (NUMBER, "all cycles here over those of SCALE-Sim"),
+    }
+    definitions |= {
+        "LayerByForm": _held("A layer by the closed form and here.", {"name": (TEXT, "name of the layer"), **by_form}),
+        "AllByForm": _held("All layers that have a closed form.", by_form),
+        "ArrayShape": _held("The PEs of the closed form.", {"rows": (WHOLE, "R"), "cols": (WHOLE, "C")}),
+    }
+    of_forms: Keys = {
+        "hardware": MACHINE,
+        "workload": (TEXT, "name of the network"),
+        "batch": (WHOLE, "images at a time"),
+        "array": (_of("ArrayShape"), "PEs"),
+        "closed_form": (TEXT, "SCALE-Sim's cycles of a product (M, K) x (K, N)"),
+        "by_form": (_listed(_of("LayerByForm")), "every layer that has a closed form"),
+        "together": (_of("AllByForm"), "these layers together"),
+        "without_form": (TEXTS, "layers that have no closed form"),
+    }
     schema = _held(
         "Two runs, or two sweeps, A and B. Of runs there are `changes`, `total`, `layers`, `by_op` and `outputs`; of "
-        "sweeps `axes`, `geometric_mean` and `points`.",
-        {**of_runs, **of_sweeps},
-        " ".join([*of_runs, *of_sweeps]),
+        "sweeps `axes`, `geometric_mean` and `points`; of a network and a closed form the other keys.",
+        {**of_runs, **of_sweeps, **of_forms},
+        " ".join([*of_runs, *of_sweeps, *of_forms]),
     )
     return {**schema, "$defs": definitions}
 

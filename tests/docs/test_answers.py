@@ -60,6 +60,7 @@ def compare() -> Iterator[str]:
     for name, took in {"a": 10, "b": 5}.items():
         points_file(Path(name), [{**point(took, ""), "array.size": 64}], ("array.size",))
     yield told("compare", "a", "b")
+    yield told("compare", "tiny", "--closed-form", "--hardware", "tiny_4x4")
 
 
 def validate() -> Iterator[str]:

@@ -23,18 +23,22 @@ from tpusim.cli.app import app
 from tpusim.flow.need import hbm_need
 from tpusim.input.document import Document
 from tpusim.network.formats import ModelOptions
+from tpusim.network.formats.decoder_config.model_types import MODEL_TYPES
 from tpusim.network.workload_file import described, open_workload, workload_of, yaml_of
 
 CONFIGS = Path(__file__).parent / "model_configs"
 COUNTS: Mapping[str, Mapping[str, Any]] = yaml.safe_load((CONFIGS / "counts.yaml").read_text())
 NAMES = sorted(COUNTS)
 SHIPPED = ("llama3_8b", "mixtral_8x7b", "gemma2_9b", "gpt2_small")
+TIED = "gemma", "gpt2", "starcoder2", "falcon"
+"""Model types whose last product has the weights of the embeddings, unless a file says otherwise."""
 SMALL = {
     "hidden_size": 32, "n_embd": 32, "intermediate_size": 24, "moe_intermediate_size": 16, "vocab_size": 40,
     "num_attention_heads": 4, "n_head": 4, "num_hidden_layers": 2, "n_layer": 1, "n_positions": 64,
     "num_key_value_heads": 2, "num_experts": 4, "n_routed_experts": 4, "num_local_experts": 4,
     "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 5, "first_k_dense_replace": 1, "kv_lora_rank": 16,
     "q_lora_rank": 12, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "partial_rotary_factor": 0.5,
+    "shared_expert_intermediate_size": 24, "num_kv_heads": 2, "rotary_pct": 0.5,
 }  # fmt: skip
 
 
@@ -73,7 +77,7 @@ def parameters(work: Workload, given: Mapping[str, Any]) -> int:
     """Parameters that the layers of a prompt have; those of embeddings that the last product shares count once."""
     sizes, shared = (
         dict(work.sizes),
-        given.get("tie_word_embeddings", given["model_type"].startswith(("gemma", "gpt2"))),
+        given.get("tie_word_embeddings", given["model_type"].startswith(TIED)),
     )
     # Numbers of experts, and positions of GPT-2, are operands of additions.
     corrections = sum(layer.channels for layer in work.layers if "odds_corrected" in layer.name)  # type: ignore[attr-defined]
@@ -89,10 +93,7 @@ def test_parameters_are_those_published(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(each, marks=[pytest.mark.long] * (each in ("deepseek_v2_lite", "deepseek_v3", "qwen3_30b_a3b")))
-        for each in NAMES
-    ],
+    [pytest.param(each, marks=[pytest.mark.long] * (COUNTS[each]["parameters"] > 10**10)) for each in NAMES],
 )
 def test_layers_have_the_parameters_that_are_published(name: str) -> None:
     """Of a prompt in which every expert has some tokens."""
@@ -290,6 +291,59 @@ def test_windows_that_a_file_does_not_name_are_those_of_its_model_type(tmp_path:
     assert seen(later | {"use_sliding_window": False}) == [8192, 8192]
 
 
+def test_blocks_have_experts_where_the_config_says(tmp_path: Path) -> None:
+    """Every few blocks, and not where a list says so."""
+
+    def mixed(**changes: Any) -> list[bool]:
+        given = small("qwen1_5_moe_a2_7b", num_hidden_layers=6, **changes)
+        names = [each for each in model(saved(tmp_path, given), context=8).inputs() if "feed_forward_norm" in each]
+        reads = model(saved(tmp_path, given), context=8).inputs().values()
+        routed = {each for sources in reads for each in sources if "odds" in each}
+        assert len(names) == 6
+        return [each.replace("feed_forward_norm", "odds") in routed for each in names]
+
+    assert mixed() == [True] * 6
+    assert mixed(decoder_sparse_step=2) == [False, True] * 3
+    assert mixed(decoder_sparse_step=2, mlp_only_layers=[1, 4]) == [False, False, False, True, False, True]
+    assert mixed(mlp_only_layers=[*range(6)]) == [False] * 6
+
+
+def test_a_share_of_each_token_scales_its_shared_expert(tmp_path: Path) -> None:
+    reads = model(saved(tmp_path, small("qwen1_5_moe_a2_7b")), "decode", 2, context=8).inputs()
+    assert reads["shared_weight_1"] == ("feed_forward_norm_1",)
+    assert reads["shared_weighed_1"] == ("shared_down_1", "shared_share_1")
+    assert reads["experts_sum_1"] == ("shared_weighed_1", "experts_1.sum")
+
+
+def test_parallel_parts_read_one_norm_or_two(tmp_path: Path) -> None:
+    for name, norm in (("falcon_7b", "attention_norm_1"), ("falcon_40b", "feed_forward_norm_1")):
+        reads = model(saved(tmp_path, small(name)), "decode", 2, context=8).inputs()
+        assert reads["feed_forward_up_1"] == (norm,)
+        assert reads["query_key_value_1"] == ("attention_norm_1",)
+        assert reads[norm] == ("embedding",)
+    reads = model(saved(tmp_path, small("pythia_6_9b", use_parallel_residual=False)), context=8).inputs()
+    assert reads["feed_forward_norm_1"] == ("attention_sum_1",)
+
+
+def test_what_turns_stands_among_the_parameters_of_the_rope(tmp_path: Path) -> None:
+    """Newer files have it there: once, or for each kind of blocks."""
+    plain = small("phi_2", rope_parameters={"rope_theta": 2e4, "partial_rotary_factor": 0.25, "rope_type": "default"})
+    del plain["partial_rotary_factor"]
+    found = described(saved(tmp_path, plain)).data["sizes"]
+    assert found["turned"] == 2
+    kinds = {"full_attention": {"rope_theta": 3e6}, "sliding_attention": {"rope_theta": 3e3, "rope_type": "linear"}}
+    given = small("gemma3_1b", rope_parameters=kinds)
+    for key in ("rope_theta", "rope_local_base_freq"):
+        given.pop(key, None)
+    work = model(saved(tmp_path, given), context=8)
+    bases = [layer.base for layer in work.layers if "query_turned" in layer.name]  # type: ignore[attr-defined]
+    assert bases == [3e3, 3e6, 3e3, 3e6, 3e3]
+    assert "rope_parameters turns queries and keys by other angles" in told(tmp_path, given)
+    kinds["full_attention"]["rope_theta"] = -1.0
+    with pytest.raises(InputError, match=r"rope_parameters.full_attention.rope_theta: -1.0 is no number above 0"):
+        described(saved(tmp_path, {**given, "rope_parameters": kinds}))
+
+
 def test_gemma_3_has_five_blocks_with_a_window_and_one_without() -> None:
     work = model(CONFIGS / "gemma3_1b.json", context=2048)
     seen = [layer.n for layer in work.layers if ".scores" in layer.name]  # type: ignore[attr-defined]
@@ -315,7 +369,8 @@ def test_hbm_holds_a_key_and_a_value_of_each_token_and_head(name: str) -> None:
     given, depth = config(name), 26 if name == "gemma3_1b" else 2
     heads = given.get("n_head", given.get("num_attention_heads"))
     head = given.get("head_dim", given.get("n_embd", given.get("hidden_size")) // heads)
-    numbers = 576 if name.startswith("deepseek") else 2 * given.get("num_key_value_heads", heads) * head
+    shared = {"falcon_7b": 1, "falcon_40b": 8}.get(name, given.get("num_key_value_heads", heads))
+    numbers = 576 if name.startswith("deepseek") else 2 * shared * head
     kinds = {"dense_layers": 1, "mixed_layers": 1}
     depths = {"deepseek_v2_lite": kinds, "deepseek_v3": kinds, "gemma2_9b": {"pairs": 1}, "gemma3_1b": {}}
     work = model(CONFIGS / f"{name}.json", "decode", 4, context=1024, **depths.get(name, {"layers": 2}))
@@ -323,6 +378,15 @@ def test_hbm_holds_a_key_and_a_value_of_each_token_and_head(name: str) -> None:
 
 
 # ---- what is told, and what is refused
+
+
+def test_the_guide_names_every_model_type_and_counts_the_models() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "your_model.md").read_text()
+    assert [each for each in MODEL_TYPES if f"`{each}`" not in page] == []
+    assert f"of {len(COUNTS)} models against" in page
+    tested = {config(name)["model_type"] for name in NAMES}
+    # DeepSeek-V3 by another name.
+    assert {*MODEL_TYPES} - tested == {"kimi_k2"}
 
 
 def told(folder: Path, given: Mapping[str, Any]) -> str:
@@ -351,6 +415,19 @@ def test_a_model_of_words_and_pictures_is_read_by_its_words(tmp_path: Path) -> N
     text = told(tmp_path, whole)
     assert "words alone are read" in text
     assert "num_key_value_heads 4, vocab_size 262,208" in text
+    # Any other model of words within one of pictures, too; what holds for both stands beside them.
+    llama = config("llama3_2_1b")
+    del llama["tie_word_embeddings"]
+    more = {"model_type": "llava", "text_config": llama, "tie_word_embeddings": True}
+    assert told(tmp_path, more).startswith("1,235,814,400 parameters")
+    for wrong, says in (
+        ({"model_type": "llama4", "text_config": {"model_type": "llama4_text"}}, 'text_config.model_type: "llama4_t'),
+        ({"model_type": "llava", "text_config": {"hidden_size": 8}}, "text_config.model_type: required key is missing"),
+        ({"model_type": "llava", "text_config": [8]}, "text_config: \\[8\\] is no mapping"),
+        ({"model_type": "gemma3"}, "text_config: an empty value is no mapping"),
+    ):
+        with pytest.raises(InputError, match=says):
+            described(saved(tmp_path, wrong))
     bad = saved(tmp_path, {**whole, "text_config": {**words, "hidden_size": "wide"}})
     with pytest.raises(InputError, match=r"config.json:\d+: text_config.hidden_size: \"wide\" is not a number"):
         described(bad)
@@ -376,7 +453,7 @@ BAD = [
     ("qwen3_8b", {"layer_types": ["full_attention"]}, "layer_types: [\"full_attention\"] names no 36 layers"),
     ("qwen3_30b_a3b", {"num_experts": None}, "num_experts: required key is missing"),
     ("qwen3_30b_a3b", {"num_experts": 4}, "num_experts_per_tok: 8 is above num_experts, 4; write 4 at most"),
-    ("qwen3_30b_a3b", {"decoder_sparse_step": 2}, "decoder_sparse_step: 2 is not known here"),
+    ("qwen3_30b_a3b", {"decoder_sparse_step": 0}, "decoder_sparse_step: 0 is out of range"),
     ("gpt2_small", {"n_head": 7}, "n_embd: 768 is no multiple of n_head, 7"),
     ("gpt2_small", {"add_cross_attention": True}, "add_cross_attention: true is not known here"),
     ("phi_2", {"qk_layernorm": True}, "qk_layernorm: true is not known here"),
@@ -384,6 +461,21 @@ BAD = [
     ("deepseek_v3", {"topk_method": "greedy"}, 'topk_method: "greedy" is not known here'),
     ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank: required key is missing"),
     ("gemma3_1b", {"use_bidirectional_attention": True}, "use_bidirectional_attention: true is not known here"),
+    ("llama3_8b", {"num_attention_heads": 32.5}, "num_attention_heads: 32.5 is not a whole number"),
+    ("llama3_8b", {"num_attention_heads": "32"}, 'num_attention_heads: "32" is text because it is in quotes; write 32'),
+    ("llama3_8b", {"num_local_experts": 8}, "num_local_experts: not known of this model type, and layers may depend"),
+    ("llama3_8b", {"rope_scaling": "yarn"}, 'rope_scaling: "yarn" is no mapping'),
+    ("llama3_8b", {"quantization_config": "fp8"}, 'quantization_config: "fp8" is no mapping'),
+    ("qwen1_5_moe_a2_7b", {"num_experts_per_tok": None}, "num_experts_per_tok: required key is missing"),
+    ("qwen1_5_moe_a2_7b", {"moe_intermediate_size": None}, "moe_intermediate_size: required key is missing"),
+    ("qwen1_5_moe_a2_7b", {"shared_expert_intermediate_size": None}, "shared_expert_intermediate_size: required key"),
+    ("qwen1_5_moe_a2_7b", {"mlp_only_layers": [1.5]}, "mlp_only_layers: no list of numbers of layers"),
+    ("stablelm2_1_6b", {"use_parallel_residual": True}, "use_parallel_residual: true is not known here"),
+    ("starcoder2_3b", {"norm_type": "rms_norm"}, 'norm_type: "rms_norm" is not known here'),
+    ("falcon_7b", {"alibi": True}, "alibi: true is not known here"),
+    ("falcon_40b", {"num_kv_heads": 7}, "num_attention_heads: 128 is no multiple of num_kv_heads, 7"),
+    ("pythia_6_9b", {"rotary_pct": 2.0}, "rotary_pct: 2.0 is no number above 0 up to 1"),
+    ("granite_3_8b", {"residual_multiplier": 0.2, "moe_layers": 3}, "moe_layers: not known of this model type"),
 ]  # fmt: skip
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tpusim import load_workload
+from tpusim import load_hardware, load_workload
+from tpusim.flow.jobs import resolve
+from tpusim.study.closed_form import ComparedForms, compare_with_forms
 
 DOCUMENT = " ".join((ROOT / "docs" / "timing.md").read_text().split())
 GUIDE = (ROOT / "docs" / "other_simulators.md").read_text()
@@ -32,22 +34,21 @@ def cells(line: str) -> list[str]:
 
 
 @cache
-def resnet18() -> dict[str, list[int]]:
-    """Folds, passes and cycles of each layer, and of all together."""
-    done = called("--layers")
-    assert done.returncode == 0, done.stderr
-    rows = [cells(line) for line in done.stdout.splitlines() if line.startswith("│")]
-    return {name: [int(each) for each in counts] for name, *counts, _ in rows}
+def resnet18() -> ComparedForms:
+    """By the closed form, and here."""
+    script = runpy.run_path(str(SCRIPT))
+    work, machine = load_workload("resnet18", 1, ops="array"), load_hardware("tpu_v2", script["MACHINE"])
+    return compare_with_forms(resolve(work, machine, "implicit_gemm"))
 
 
 def test_every_layer_of_resnet18_takes_what_docs_timing_says() -> None:
     """Folds x M + passes x R, and at most 10 % more."""
-    rows = resnet18()
-    assert len(rows) == 22
-    for name, (_, _, _, expected, array, cycles) in rows.items():
-        assert expected <= array < 1.1 * expected, name
-        assert array < cycles
-    _, _, scale_sim, expected, array, cycles = rows["together"]
+    found = resnet18()
+    assert len(found.layers) == 21
+    for each in found.layers:
+        assert each.no_drain_cycles <= each.array_cycles < 1.1 * each.no_drain_cycles, each.name
+        assert each.array_cycles < each.cycles
+    _, _, _, scale_sim, expected, array, cycles = found.together
     assert f"the closed form adds up to {scale_sim:,} cycles" in DOCUMENT
     assert f"ours to {cycles:,}, of which the array is at work for {array:,};" in DOCUMENT
     assert f"passes x R are {expected:,} of these" in DOCUMENT
@@ -63,7 +64,7 @@ def test_the_table_of_networks_adds_up_and_is_that_of_its_layers() -> None:
         assert ran == closed
         assert int(closed) + sum(map(int, parts)) == int(cycles)
         assert ratio == f"{int(cycles) / int(closed):.3f}"
-    _, _, scale_sim, expected, array, cycles = resnet18()["together"]
+    _, _, _, scale_sim, expected, array, cycles = resnet18().together
     name, layers, _, closed, _, _, between, ends, ours, _ = rows[0]
     assert (name, int(layers)) == ("resnet18", 21)
     assert [int(each) for each in (closed, between, ends, ours)] == [
@@ -100,7 +101,7 @@ def test_a_failed_installation_is_told_and_not_taken_for_one(place: str, tmp_pat
     done = called(*words, PIP_NO_INDEX="1", PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="")
     assert done.returncode == 1
     assert "SCALE-Sim cannot be installed into" in done.stderr
-    assert "--layers does without SCALE-Sim" in done.stderr
+    assert "tpusim compare --closed-form does without it" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / place / "installed").exists()
     assert not (tmp_path / "tables.txt").exists()

@@ -28,7 +28,7 @@ def test_links_lead_somewhere(link: str) -> None:
 EXTRAS = {
     "perfetto": ".perfetto-trace", "vcd": ".vcd", "search": "sweep search",
     "pandas": "to_frame()", "parquet": "--parquet", "cluster": "--cluster", "onnx": "model.onnx",
-    "gpu": "scripts/gpu_bench", "jax": ".py:",
+    "gpu": "scripts/gpu_bench", "jax": ".py:", "torch": "my_torch_net",
 }  # fmt: skip
 """What of the README needs each of them."""
 

@@ -133,6 +133,10 @@ def run(
     given: _Given = None,
     outputs: _Saved = None,
     json: options.Json = None,
+    csv: Annotated[
+        str | None,
+        Option(metavar="FILE|-", help="Write a row a layer, units in the names of columns; - is stdout."),
+    ] = None,
     out: Annotated[
         Path | None,
         Option(
@@ -149,7 +153,9 @@ def run(
     """
     from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, tell_unasked, training_of
     from tpusim.cli.actions.run import simulate_and_report
+    from tpusim.cli.json_output import CsvOutput
 
+    table = CsvOutput(csv, read=workload)
     ends = EndToEnd(given, outputs, check)
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
@@ -159,7 +165,7 @@ def run(
         from tpusim.cli.actions.generation import generate_and_report
 
         beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
-        beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event"}
+        beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event", "--csv": csv}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
         generate_and_report(
@@ -175,7 +181,7 @@ def run(
         tell_unasked(jobs.work)
     values: dict[str, Any] = {"sums": sums, "seed": seed}
     journey = ends.journey(workload, jobs, asked, **values) if ends.asked else None
-    simulate_and_report(jobs, json, out, ends, journey=journey, engine=engine, check=check, **values)
+    simulate_and_report(jobs, json, table, out, ends, journey=journey, engine=engine, check=check, **values)
 
 
 @command("report results/resnet50 -o report.html")
@@ -250,11 +256,16 @@ def explain(
 
 @command("compare results/resnet50 run.json", interrupted="")
 def compare(
+    context: Context,
     before: Annotated[
-        Path,
-        Argument(metavar="A", help=f"A result JSON or its directory (DIR/{names.RESULT_FILE}), or that of a sweep."),
+        str,
+        Argument(
+            metavar="A",
+            help=f"A result JSON or its directory (DIR/{names.RESULT_FILE}), or that of a sweep; with --closed-form a "
+            "network, as tpusim run takes it.",
+        ),
     ],
-    after: Annotated[Path, Argument(metavar="B", help="Another.")],
+    after: Annotated[str | None, Argument(metavar="B", help="Another.", show_default=False)] = None,
     sort: Annotated[
         str,
         Option(
@@ -263,17 +274,51 @@ def compare(
             autocompletion=words(names.LAYER_ORDERS),
         ),
     ] = "change",
+    closed_form: Annotated[
+        bool,
+        Option(
+            "--closed-form",
+            help="Time a network, and show beside each layer what the closed form of SCALE-Sim says. The options from "
+            "--hardware on are of this.",
+        ),
+    ] = False,
+    hardware: options.Hardware = "tpu_v2",
+    batch: options.Batch = None,
+    lowering: options.Lowering = None,
+    layers: options.Layers = "*",
+    changes: options.Changes = None,
+    dims: options.Dims = None,
+    phase: options.Phase = None,
+    ops: options.Ops = None,
     json: options.Json = None,
 ) -> None:
     """Compare two runs layer by layer, or two sweeps point by point.
 
-    Of runs also what differs in what was asked. Layers are matched by name, with those that ride on their results,
-    points by their axes. The largest change comes first; --sort network keeps the order of the network or sweep,
-    --sort ratio begins with what became fastest.
+    With --closed-form, a network with what another simulator counts. Of runs also what differs in what was asked.
+    Layers are matched by name, with those that ride on their results, points by their axes. The largest change comes
+    first; --sort network keeps the order of the network or sweep, --sort ratio begins with what became fastest.
     """
+    from tpusim.base.errors import InputError, Problem
+
+    if closed_form:
+        from tpusim.cli.actions.closed_form import compare_forms_and_report
+        from tpusim.cli.actions.inputs import load, options_of, resolved
+
+        if after is not None:
+            says = f"not beside --closed-form, which is of one network, {before}; leave one of them out"
+            raise InputError(Problem(says, after))
+        asked = options_of(dims, False, ops, phase=phase)
+        compare_forms_and_report(resolved(*load(before, hardware, batch, changes, asked), lowering, layers), json)
+        return
+    if after is None:
+        raise InputError(Problem("name another result to compare it with; or --closed-form, for a network", before))
+    of_forms = "hardware", "batch", "lowering", "layers", "changes", "dims", "phase", "ops"
+    if given := [each for each in of_forms if not options.by_default(context, each)]:
+        written = ", ".join("--" + {"changes": "set", "dims": "dim"}.get(each, each) for each in given)
+        raise InputError(Problem("only beside --closed-form; results are of runs that are done", written))
     from tpusim.cli.actions.results import compare_and_report
 
-    compare_and_report(before, after, sort, json)
+    compare_and_report(Path(before), Path(after), sort, json)
 
 
 @command("sweep array_size --out results/array_size", interrupted="")

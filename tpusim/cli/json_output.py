@@ -1,7 +1,8 @@
-"""The option --json of several commands: where the JSON goes, and where words go then."""
+"""The options --json and --csv of commands: where what they write goes, and where words go then."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +23,17 @@ _READ = frozenset({".yaml", ".yml", ".onnx", ".csv", ".npz"})
 class JsonOutput:
     """Target of JSON: a file, standard output ("-"), or None if no JSON is wanted."""
 
+    option, suffix = "--json", ".json"
+
     def __init__(self, target: str | None, made: Path | None = None) -> None:
         """Raise InputError, before the work, if it cannot be written; the directory `made` will exist by then."""
         self._file = None if target in (None, STDOUT) else Path(str(target))
         self._to_stdout = target == STDOUT
         if self._to_stdout and isinstance(sys.stdout, Nowhere):
-            raise InputError("--json -: standard output is closed; give a file")
-        if self._file is not None and self._file.suffix.lower() in _READ:
-            raise InputError(f"--json {target}: such files are read, not written; name one that ends with .json")
+            raise InputError(f"{self.option} -: standard output is closed; give a file")
+        if self._file is not None and self._file.suffix.lower() in _READ - {self.suffix}:
+            says = f"such files are read, not written; name one that ends with {self.suffix}"
+            raise InputError(f"{self.option} {target}: {says}")
         if self._file is not None:
             probe(self._file, make_folder=self._file.parent == made)
 
@@ -50,6 +54,11 @@ class JsonOutput:
         deliver(*written, lambda: present(self.words_to, shown.paragraphs), *more)
 
     @property
+    def to_stdout(self) -> bool:
+        """Whether standard output has it."""
+        return self._to_stdout
+
+    @property
     def replaced(self) -> bool:
         """Whether the target is a file that is replaced at once, not something that may wait for a reader."""
         return self._file is not None and not is_device(self._file)
@@ -63,3 +72,16 @@ class JsonOutput:
     def words_to(self) -> TextIO:
         """Stream for words: standard error if standard output has the JSON."""
         return sys.stderr if self._to_stdout else sys.stdout
+
+
+class CsvOutput(JsonOutput):
+    """Target of a table as CSV; it replaces none of the files that a command has read."""
+
+    option, suffix = "--csv", ".csv"
+
+    def __init__(self, target: str | None, read: str | None = None) -> None:
+        """Raise InputError, before the work, if it cannot be written, or is the file that is `read`."""
+        super().__init__(target)
+        both = self._file is not None and self._file.exists() and read is not None and os.path.exists(read)
+        if both and os.path.samefile(str(self._file), str(read)):
+            raise InputError(f"--csv {target}: is the network that is run; name another file")

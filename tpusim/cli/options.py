@@ -138,7 +138,7 @@ Shapes = Annotated[
     Option(
         metavar="AxB,...",
         help="Arguments of FILE.py:FUNCTION, in order: 8x224x224x3,1000:i32,scalar. Types: f32 (unless said), bf16, "
-        "f16, i32, bool.",
+        "f16, i32, i8, i4, bool.",
     ),
 ]
 Ops = Annotated[

@@ -101,8 +101,9 @@ class Journey:
         if self._current is None:
             self._current = self._begun()
         with _failures_of(self._current.node):
-            given = self._current.operands(layer, self._batch)
-            given |= {name: made(self._batch) for name, made in layer.fixed.items()}
+            # Tables that the graph has, such as cosines of other angles, go before those of the op.
+            given = {name: made(self._batch) for name, made in layer.fixed.items()}
+            given |= self._current.operands(layer, self._batch)
         wanted, found = layer.sources(self._batch), {name: each.shape for name, each in given.items()}
         if wanted != found:
             says = f"it reads {found}, where the layer has {wanted}"

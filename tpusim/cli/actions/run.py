@@ -10,10 +10,10 @@ from typing import Any
 
 import typer
 
-from tpusim.base.errors import CheckFailed
+from tpusim.base.errors import CheckFailed, InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import EndToEnd
-from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.json_output import CsvOutput, JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
 from tpusim.flow.jobs import Jobs
@@ -28,8 +28,10 @@ from tpusim.result.records import LayerResult, Result
 Write = Callable[[], None]
 
 
-def simulate_and_report(jobs: Jobs, json: str | None, out: Path | None, ends: EndToEnd, **choices: Any) -> None:
-    """Run `jobs`, write the result as JSON and into `out`, outputs as `ends` says, and report it.
+def simulate_and_report(
+    jobs: Jobs, json: str | None, table: CsvOutput, out: Path | None, ends: EndToEnd, **choices: Any
+) -> None:
+    """Run `jobs`, write the result as JSON, its layers as CSV, all into `out`, outputs as `ends` says, and report it.
 
     `choices` are keywords of `run`.
 
@@ -40,12 +42,14 @@ def simulate_and_report(jobs: Jobs, json: str | None, out: Path | None, ends: En
         CheckFailed: an output is wrong; the result is written by then.
     """
     output = JsonOutput(json, made=out)
+    if output.to_stdout and table.to_stdout:
+        raise InputError("--json -, --csv -: standard output takes one of them; give a file for the other")
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
     result, interrupted = _simulated(jobs, choices)
     journey = choices["journey"]
     outputs = [] if journey is None or interrupted else [partial(ends.save, journey)]
-    interrupted = _deliver(jobs.work, result, output, out, interrupted, outputs)
+    interrupted = _deliver(jobs.work, result, (output, table), out, interrupted, outputs)
     if result.correct is False:
         raise CheckFailed(f"the check failed: {first_wrong(result)}")
     if interrupted:
@@ -81,8 +85,9 @@ def _simulated(jobs: Jobs, choices: Mapping[str, Any]) -> tuple[Result, bool]:
 
 
 def _deliver(
-    work: Workload, result: Result, output: JsonOutput, out: Path | None, interrupted: bool, outputs: Sequence[Write]
-) -> bool:
+    work: Workload, result: Result, tables: tuple[JsonOutput, CsvOutput], out: Path | None, interrupted: bool,
+    outputs: Sequence[Write],
+) -> bool:  # fmt: skip
     """Write what is to be written and show the report; what fails keeps nothing else from being done.
 
     Returns:
@@ -98,22 +103,31 @@ def _deliver(
         write(file, f"{text()}\n".encode())
         kept.append(str(file))
 
-    def to_json() -> None:
+    def put(output: JsonOutput, text: Callable[[], str]) -> None:
         output.put(text())
         kept.append(output.place)
 
     files: list[Write] = [] if out is None else [partial(to_folder, out / RESULT_FILE)]
     # Output that may wait for a reader comes after files, which are written at once.
     streams: list[Write] = []
-    if output.place:
-        (files if output.replaced else streams).append(to_json)
+
+    def rows() -> str:
+        from tpusim.report.csv_rows import layers_csv
+
+        return layers_csv(result)[:-1]
+
+    contents: tuple[Callable[[], str], ...] = text, rows
+    for output, content in zip(tables, contents, strict=True):
+        if output.place:
+            (files if output.replaced else streams).append(partial(put, output, content))
 
     def put_away() -> None:
         with uninterrupted():
             deliver(*files, *outputs)
 
     def report() -> None:
-        present(output.words_to, run_paragraphs(work, result))
+        words_to = next((each.words_to for each in tables if each.to_stdout), tables[0].words_to)
+        present(words_to, run_paragraphs(work, result))
 
     try:
         deliver(put_away, *streams, report)

@@ -249,8 +249,11 @@ def _taps(
 def _window(function: Any, start: Callable[[Values], Any]) -> Callable[..., Values]:
     def compute(
         values: Values, *, window_dimensions: Sequence[int] = (), window_strides: Sequence[int] = (), padding: Any = (),
-        window_dilation: Sequence[int] = (),
+        window_dilation: Sequence[int] = (), base_dilation: Sequence[int] = (),
     ) -> Values:  # fmt: skip
+        if prod(base_dilation) > 1:
+            apart = tuple((0, 0, step - 1) for step in base_dilation)
+            values = _pad(values, np.asarray(start(values), values.dtype), padding_config=apart)
         taps = _taps(values, window_dimensions, window_strides, padding, window_dilation, start(values))
         made = next(taps).copy()
         for each in taps:
@@ -324,6 +327,51 @@ def _softmax(values: Values, *, axis: int = -1) -> Values:
     return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
 
 
+def _masked_softmax(values: Values, *, axis: int = -1, queries_axis: int = -2, window: int = 0) -> Values:
+    """Softmax of scores in which the last query sees all keys, and each one before it one less."""
+    queries, keys = values.shape[queries_axis], values.shape[axis]
+    last = np.arange(keys - queries, keys)[:, None]
+    place = np.arange(keys)[None]
+    seen = (place <= last) & (place > last - (window or keys))
+    shape = [1] * values.ndim
+    shape[queries_axis], shape[axis] = seen.shape
+    return _softmax(np.where(seen.reshape(shape), values, -np.inf), axis=axis)
+
+
+def _norm(centred: bool) -> Function:
+    """Make a norm of rows: of their elements, or of what is left of these without the mean."""
+
+    def compute(values: Values, *weights: Values, epsilon: float = 1e-6, operands: Sequence[str] = ()) -> Values:
+        wide, given = values.astype(np.float64), dict(zip(operands, weights, strict=True))
+        wide = wide - wide.mean(axis=-1, keepdims=True) if centred else wide
+        made = wide / np.sqrt((wide * wide).mean(axis=-1, keepdims=True) + epsilon)
+        return as_real(made * given.get("scale", 1.0) + given.get("shift", 0.0), values)
+
+    return compute
+
+
+def _turn_table(*tables: Values, signs: Sequence[int] = (), pairs: bool = False, channels: int = 0) -> Values:
+    """Put the tables of two coordinates side by side; one for all channels has a number for each of them."""
+    parts = []
+    for coordinate in range(2):
+        at = min(coordinate, len(tables) - 1)
+        table, half = tables[at], channels // 2
+        if table.shape[-1] == channels:
+            table = table[..., coordinate::2] if pairs else table[..., coordinate * half : (coordinate + 1) * half]
+        parts.append(signs[at] * table)
+    return np.concatenate(np.broadcast_arrays(*parts), axis=-1).astype(tables[0].dtype)
+
+
+def _turned(values: Values, cos: Values, sin: Values, *, pairs: bool = False) -> Values:
+    """Turn points whose coordinates are halves of the channels, or stand in pairs, and then have an axis in the result;
+    tables have them as halves.
+    """
+    wide = values.astype(np.float64)
+    one, other = (wide[..., ::2], wide[..., 1::2]) if pairs else np.split(wide, 2, axis=-1)
+    made = np.concatenate([one, other], -1) * cos + np.concatenate([other, one], -1) * sin
+    return as_real(np.stack(np.split(made, 2, axis=-1), -1) if pairs else made, values)
+
+
 NODES: dict[str, Function] = {
     "abs": np.abs, "add": np.add, "add_any": np.add, "and": np.bitwise_and, "ceil": np.ceil, "cos": np.cos,
     "eq": np.equal, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "floor": np.floor, "ge": np.greater_equal,
@@ -346,6 +394,8 @@ NODES: dict[str, Function] = {
     "reduce_and": _over(np.all), "reduce_or": _over(np.any), "argmax": _farthest(np.argmax),
     "argmin": _farthest(np.argmin), "cumsum": _cumulative, "dot_general": _dot,
     "mean": like_first(lambda x, *, axes=(): x.mean(axis=tuple(axes))), "softmax": _softmax,
+    "masked_softmax": _masked_softmax, "rms_norm": _norm(False), "layer_norm": _norm(True),
+    "rotary": _turned, "turn_table": _turn_table,
     "broadcast_in_dim": _spread, "reshape": lambda x, *, new_sizes=(), dimensions=None: (
         (x if dimensions is None else x.transpose(dimensions)).reshape(tuple(new_sizes))
     ),

@@ -17,12 +17,12 @@ from tpusim.base.units import number
 from tpusim.base.words import counted
 from tpusim.input.source import PIPE
 from tpusim.network.entries import LOWERING
+from tpusim.report.csv_rows import LAYER_COLUMNS, write_rows
 from tpusim.report.shown import NONE, Column, Legend, Paragraphs, Table, figure_column, path_head
-from tpusim.report.text import column_scale, from_cell, three_digits, to_cell
+from tpusim.report.text import column_scale, from_cell, three_digits
 from tpusim.result.rules import SHARES
 from tpusim.result.vocabulary.fields import axis_title
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, FIGURES, SPEEDS, TIMES, Figure
-from tpusim.result.vocabulary.runs import COLUMN
 from tpusim.study.sweep.axes import HARDWARE
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.reader import Goal, goal_named
@@ -226,15 +226,13 @@ def told_of_all(goals: Sequence[Goal], setup: str) -> Row:
 
 def layer_columns(axes: Mapping[str, Sequence[object]]) -> ColumnKinds:
     """Return the columns of a layer: the axes of its point, its place in the network, its lowering, and the figures."""
-    return {**_point(axes), "position": int, "name": str, "op": str, COLUMN: str, **_kinds(FIGURES)}
+    return {**_point(axes), **LAYER_COLUMNS}
 
 
 def write_csv(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:
     """Write a line a row, after one with the names. Texts that a spreadsheet would compute are guarded."""
     with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows([to_cell(row[name]) for name in columns] for row in rows)
+        write_rows(csv.writer(stream), rows, columns)
 
 
 def write_parquet(file: Path, rows: Iterable[Row], columns: ColumnKinds) -> None:

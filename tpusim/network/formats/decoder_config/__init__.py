@@ -25,6 +25,8 @@ from tpusim.network.workload import names_in
 
 _TYPE = "model_type"
 _PICTURES = "vision_config"
+_OF_ALL = "tie_word_embeddings", "quantization_config"
+"""Keys that a model of words and pictures has beside its parts, and that hold for the words."""
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -41,9 +43,9 @@ def read(path: Path, asked: ModelOptions) -> Document:
     if document.problems:
         raise InputError(document.problems)
     keys = _keys(document)
-    model_type = keys.word(_TYPE, {each: each for each in (*MODEL_TYPES, *WITH_PICTURES)})
+    read_by = keys.word(_TYPE, MODEL_TYPES)
     keys.check()
-    decoder = MODEL_TYPES[WITH_PICTURES.get(model_type, model_type)](keys)
+    decoder, model_type = read_by(keys), printable(document.data[_TYPE])
     keys.check()
     _check_turns(keys, decoder)
     notes = [*_notes(keys), *keys.notes, *keys.left_over()]
@@ -67,13 +69,14 @@ def _keys(document: Document) -> Keys:
     if _TYPE not in data:
         says = f"{_TYPE} is missing: this is no config.json of a language model of Hugging Face"
         raise InputError(document.problem(_TYPE, f"{says}; model types that are known: {', '.join(MODEL_TYPES)}"))
-    if str(data[_TYPE]) not in WITH_PICTURES:
+    named, words, told = str(data[_TYPE]), data.get("text_config"), "text_config" in data
+    if named in MODEL_TYPES or not (told or named in WITH_PICTURES):
         return Keys(document, data)
-    words = data.get("text_config")
     if not isinstance(words, Mapping):
         says = f"{show(words)} is no mapping; it has the keys of the decoder, such as num_hidden_layers"
         raise InputError(document.problem("text_config", says))
-    keys = Keys(document, {**words, _TYPE: data[_TYPE]}, "text_config")
+    outer = {_TYPE: WITH_PICTURES.get(named), **{key: data[key] for key in _OF_ALL if key in data}}
+    keys = Keys(document, {**outer, **words}, "text_config")
     keys.notes += ["words alone are read: what makes tokens of pictures is no part of it"] * (_PICTURES in data)
     return keys
 
@@ -100,8 +103,7 @@ def _notes(keys: Keys) -> Iterator[str]:
     """Yield notes on keys that are no sizes of their own."""
     if left := [f"{key} {number:,}" for key, number in keys.usual.items() if key != "max_position_embeddings"]:
         yield f"keys left out, and what their model type has then: {', '.join(left)}"
-    if keys.data.get("quantization_config"):
-        keys.ignores("quantization_config")
+    if keys.inside("quantization_config"):
         yield "quantization_config is not read: --weights int8 or int4 times weights of fewer bytes"
     for name in _architectures(keys.document.data):
         if not name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")):

@@ -37,6 +37,7 @@ class ExpertSizes(NamedTuple):
         odds: op that makes odds of the router's scores.
         corrected: whether a number of each expert is added to the odds.
         renormalize: whether the odds of the experts taken are divided by their sum.
+        weighed: whether a share of each token, between 0 and 1, scales what the shared expert makes of it.
     """
 
     experts: int
@@ -46,6 +47,7 @@ class ExpertSizes(NamedTuple):
     odds: str = "softmax"
     corrected: bool = False
     renormalize: bool = True
+    weighed: bool = False
 
 
 class LatentSizes(NamedTuple):
@@ -90,6 +92,7 @@ class DecoderConfig:
         head_norms: whether the heads of queries and keys have norms.
         norms_behind: whether attention and feed-forward part have norms behind them, too.
         parallel: whether the feed-forward part reads what the attention reads.
+        own_norm: whether it then has a norm of its own.
         joined: whether queries, keys and values are one product, and gate and up another.
         score_cap, logit_cap: bounds of scores and logits; 0: none.
         tied: whether the last product's weights are the embeddings.
@@ -117,6 +120,7 @@ class DecoderConfig:
     head_norms: bool = False
     norms_behind: bool = False
     parallel: bool = False
+    own_norm: bool = False
     joined: bool = False
     score_cap: float = 0.0
     logit_cap: float = 0.0
@@ -298,11 +302,11 @@ class _Writer:
         self.entries.append({"name": called, "op": op, **read, **sizes})
         return called
 
-    def product(self, name: str, n: str, rows: str, *inputs: str, **sizes: Any) -> str:
+    def product(self, name: str, n: str | int, rows: str, *inputs: str, **sizes: Any) -> str:
         """Write a product whose weights have n columns, and rows of all groups together; "": they count elsewhere."""
         self.parameters += [f"({n})*({rows})"] if rows else []
         biased = name in self.decoder.biases
-        self.parameters += [n] if biased else []
+        self.parameters += [str(n)] if biased else []
         return self.add(name, "gemm", *inputs, n=n, **sizes, **({"biases": True} if biased else {}))
 
     def normed(self, name: str, *inputs: str, channels: str = "width") -> str:
@@ -321,7 +325,10 @@ class _Writer:
         if of.norms_behind:
             attended = self.normed("attention_behind_norm")
         total = self.add("attention_sum", "add", attended, begins)
-        read = normed if of.parallel else self.normed("feed_forward_norm")
+        if of.parallel:
+            read = self.normed("feed_forward_norm", begins) if of.own_norm else normed
+        else:
+            read = self.normed("feed_forward_norm")
         made = self._experts(read) if self.kind.experts else self._feed_forward(read)
         if of.norms_behind:
             made = self.normed("feed_forward_behind_norm")
@@ -453,6 +460,9 @@ class _Writer:
         if not sizes.shared:
             return made
         shared = self._gated("shared_", "shared_inner", read)
+        if sizes.weighed:
+            self.product("shared_weight", 1, "width", read)
+            shared = self.add("shared_weighed", "mul", shared, self.add("shared_share", "sigmoid"), other="pixel")
         return self.add("experts_sum", "add", shared, made)
 
 

@@ -31,6 +31,9 @@ _PLAIN = {
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _QKV = frozenset(("query", "key", "value"))
 _GATED_PRODUCTS = frozenset(("gate", "up", "down"))
+_PLAIN_PRODUCTS = frozenset(("projection", "feed_forward_up", "feed_forward_down"))
+_ALL_PLAIN = _QKV | _PLAIN_PRODUCTS
+_ALL_JOINED = _PLAIN_PRODUCTS | {"query_key_value"}
 _ANGLES = "turns queries and keys by other angles, which takes no other time; the usual angles are computed here"
 
 
@@ -47,7 +50,7 @@ def _shape(
     usual = usual or {}
     heads = keys.whole("num_attention_heads", usual.get("num_attention_heads"))
     least = usual.get("num_key_value_heads", None if kv_heads else heads)
-    keys.tells("rope_scaling", _ANGLES)
+    keys.notes += [f"rope_scaling {_ANGLES}"] * bool(keys.inside("rope_scaling"))
     width, shared = keys.whole("hidden_size", usual.get("hidden_size")), keys.whole("num_key_value_heads", least)
     keys.multiple("num_attention_heads", heads, "num_key_value_heads", shared)
     if parted and keys.data.get("head_dim") is None:
@@ -66,14 +69,24 @@ def _layers(keys: Keys, usual: int | None = None) -> int:
     return keys.whole("num_hidden_layers", usual, most=MOST_BLOCKS)
 
 
+def _rope(keys: Keys, key: str, usual: float, kind: str = _FULL, most: float = 1e12) -> float:
+    """Return a number by which queries and keys turn. Newer files have it among the parameters of the rope, some of
+    them for each kind of blocks.
+    """
+    told, path = keys.inside("rope_parameters"), f"{keys.path}.rope_parameters".lstrip(".")
+    if kind in told:
+        told, path = Keys(keys.document, told, path, keys.problems).inside(kind), f"{path}.{kind}"
+    note = f"rope_parameters {_ANGLES}"
+    keys.notes += [note] * (told.get("rope_type", "default") != "default" and note not in keys.notes)
+    if key in told:
+        keys.ignores(key)
+        return Keys(keys.document, told, path, keys.problems).real(key, usual, most=most)
+    return keys.real(key, usual, most=most)
+
+
 def _base(keys: Keys, usual: float) -> float:
-    """Return the base of the wavelengths, which newer files have among the parameters of the rope."""
-    told = keys.inside("rope_parameters")
-    if "rope_theta" in told:
-        keys.notes += [f"rope_parameters {_ANGLES}"] * (told.get("rope_type", "default") != "default")
-        inside = Keys(keys.document, told, f"{keys.path}.rope_parameters".lstrip("."), keys.problems)
-        return inside.real("rope_theta", usual)
-    return keys.real("rope_theta", usual)
+    """Return the base of the wavelengths."""
+    return _rope(keys, "rope_theta", usual)
 
 
 def _attention_biases(keys: Keys) -> frozenset[str]:
@@ -179,17 +192,21 @@ def _qwen(keys: Keys, three: bool, experts: ExpertSizes | None = None, dense: Se
     )
 
 
-def _qwen3_moe(keys: Keys) -> DecoderConfig:
+def _qwen_moe(keys: Keys, three: bool) -> DecoderConfig:
+    """Return the decoder of Qwen2 or Qwen3 whose blocks have experts, all of them unless the file says which."""
     _silu_only(keys)
-    keys.only("decoder_sparse_step", 1, "every block has experts here, but those of mlp_only_layers")
     many, top = _experts(keys, "num_experts")
     inner, total = keys.whole("moe_intermediate_size"), keys.truth("norm_topk_prob", False)
+    shared = 0 if three else keys.whole("shared_expert_intermediate_size")
+    step = keys.whole("decoder_sparse_step", 1)
     keys.ignores("mlp_only_layers")
     dense = keys.data.get("mlp_only_layers") or []
     if not isinstance(dense, list) or not all(type(each) is int for each in dense):
         keys.wrong("mlp_only_layers", "no list of numbers of layers; write one such as [0]")
         dense = []
-    return _qwen(keys, True, ExpertSizes(many, top, inner, renormalize=total), dense)
+    dense = [at for at in range(_layers(keys)) if at in dense or (at + 1) % step]
+    sizes = ExpertSizes(many, top, inner, shared, renormalize=total, weighed=bool(shared))
+    return _qwen(keys, three, sizes, dense)
 
 
 def _gemma(keys: Keys) -> DecoderConfig:
@@ -210,7 +227,8 @@ def _gemma(keys: Keys) -> DecoderConfig:
 
 def _gemma2(keys: Keys) -> DecoderConfig:
     many, window = _layers(keys), keys.whole("sliding_window", 4096)
-    keys.ignores("hidden_act", "query_pre_attn_scalar")
+    # The library does not read the longer of the window's two keys.
+    keys.ignores("hidden_act", "query_pre_attn_scalar", "sliding_window_size")
     caps = keys.cap("attn_logit_softcapping", 50.0), keys.cap("final_logit_softcapping", 30.0)
     return DecoderConfig(
         **_shape(keys, parted=False),
@@ -242,6 +260,7 @@ def _gemma3(keys: Keys) -> DecoderConfig:
     keys.ignores("hidden_act", "query_pre_attn_scalar")
     keys.only("use_bidirectional_attention", False, "a token sees none behind it")
     caps = keys.cap("attn_logit_softcapping", 0.0), keys.cap("final_logit_softcapping", 0.0)
+    near = keys.real("rope_local_base_freq", 1e4)
     return DecoderConfig(
         **_shape(keys, parted=False, usual=_GEMMA_3),
         head=keys.whole("head_dim", 256),
@@ -249,7 +268,7 @@ def _gemma3(keys: Keys) -> DecoderConfig:
         act=_gated(keys, "hidden_activation", "gelu_pytorch_tanh"),
         epsilon=keys.real("rms_norm_eps", 1e-6),
         base=_base(keys, 1e6),
-        near_base=keys.real("rope_local_base_freq", 1e4),
+        near_base=_rope(keys, "rope_theta", near, _SLIDING) if _SLIDING in keys.inside("rope_parameters") else near,
         biases=_attention_biases(keys),
         head_norms=True,
         norms_behind=True,
@@ -277,7 +296,7 @@ def _gpt2(keys: Keys) -> DecoderConfig:
         epsilon=keys.real("layer_norm_epsilon", 1e-5),
         norm="layer_norm",
         positions=positions,
-        biases=frozenset(("query_key_value", "projection", "feed_forward_up", "feed_forward_down")),
+        biases=_ALL_JOINED,
         joined=True,
         tied=keys.truth("tie_word_embeddings", True),
     )
@@ -287,7 +306,7 @@ def _phi(keys: Keys) -> DecoderConfig:
     act, tanh = keys.word("hidden_act", _PLAIN, "gelu_new")
     keys.only("qk_layernorm", False, "norms of queries and keys with shifts")
     sizes = _shape(keys, kv_heads=False)
-    biases = _QKV | {"projection", "feed_forward_up", "feed_forward_down", "logits"}
+    biases = _ALL_PLAIN | {"logits"}
     return DecoderConfig(
         **sizes,
         blocks=(PLAIN,) * _layers(keys),
@@ -320,10 +339,131 @@ def _phi3(keys: Keys) -> DecoderConfig:
     )
 
 
-def _turned(keys: Keys, sizes: Mapping[str, int], usual: float) -> int:
+def _phimoe(keys: Keys) -> DecoderConfig:
+    _silu_only(keys)
+    many, top = _experts(keys, "num_local_experts")
+    keys.ignores("input_jitter_noise")
+    keys.notes.append(
+        "experts are chosen by the shares of a softmax here, whose masks other runs change with each choice"
+    )
+    return DecoderConfig(
+        **_shape(keys),
+        head=keys.maybe("head_dim"),
+        blocks=tuple(kind._replace(experts=True) for kind in _same_window(keys)),
+        act=_gated(keys),
+        epsilon=keys.real("rms_norm_eps", 1e-5),
+        norm="layer_norm",
+        base=_base(keys, 1e6),
+        biases=_attention_biases(keys) | ({"logits"} if keys.truth("lm_head_bias", False) else set()),
+        tied=keys.truth("tie_word_embeddings", False),
+        experts=ExpertSizes(many, top, keys.whole("intermediate_size")),
+    )
+
+
+def _stablelm(keys: Keys) -> DecoderConfig:
+    sizes = _shape(keys)
+    keys.only("use_parallel_residual", False, "the feed-forward part reads what the attention adds to")
+    keys.only("qk_layernorm", False, "norms of each head with shifts of their own")
+    keys.ignores("norm_eps")
+    return DecoderConfig(
+        **sizes,
+        blocks=(PLAIN,) * _layers(keys),
+        act=_gated(keys),
+        epsilon=keys.real("layer_norm_eps", 1e-5),
+        norm="layer_norm",
+        base=_base(keys, 1e4),
+        turned=_turned(keys, sizes, 0.25),
+        biases=_QKV if keys.truth("use_qkv_bias", False) else frozenset(),
+        tied=keys.truth("tie_word_embeddings", False),
+    )
+
+
+def _starcoder2(keys: Keys) -> DecoderConfig:
+    act, tanh = keys.word("hidden_act", _PLAIN, "gelu_pytorch_tanh")
+    keys.only("mlp_type", "default", "the feed-forward part has no gate")
+    keys.only("norm_type", "layer_norm", "norms have a scale and a shift")
+    # What the library reads are hidden_act and norm_epsilon.
+    keys.ignores("activation_function", "layer_norm_epsilon", "embedding_dropout", "residual_dropout")
+    return DecoderConfig(
+        **_shape(keys),
+        blocks=_same_window(keys),
+        act=act,
+        approximate=tanh,
+        epsilon=keys.real("norm_epsilon", 1e-5),
+        norm="layer_norm",
+        base=_base(keys, 1e4),
+        biases=_ALL_PLAIN if keys.truth("use_bias", True) else frozenset(),
+        tied=keys.truth("tie_word_embeddings", True),
+    )
+
+
+def _gpt_neox(keys: Keys) -> DecoderConfig:
+    act, tanh = keys.word("hidden_act", _PLAIN, "gelu")
+    biased = keys.truth("attention_bias", True)
+    sizes = _shape(keys, kv_heads=False)
+    turned = "partial_rotary_factor" if "partial_rotary_factor" in keys.inside("rope_parameters") else "rotary_pct"
+    return DecoderConfig(
+        **sizes,
+        blocks=(PLAIN,) * _layers(keys),
+        act=act,
+        approximate=tanh,
+        epsilon=keys.real("layer_norm_eps", 1e-5),
+        norm="layer_norm",
+        base=_base(keys, keys.real("rotary_emb_base", 1e4)),
+        turned=_turned(keys, sizes, 0.25, turned),
+        biases=_ALL_JOINED if biased else _PLAIN_PRODUCTS - {"projection"},
+        parallel=keys.truth("use_parallel_residual", True),
+        own_norm=True,
+        joined=True,
+        tied=keys.truth("tie_word_embeddings", False),
+    )
+
+
+def _falcon(keys: Keys) -> DecoderConfig:
+    act, tanh = keys.word("activation", _PLAIN, "gelu")
+    newer, biased = keys.truth("new_decoder_architecture", False), keys.truth("bias", False)
+    keys.only("alibi", False, "queries and keys turn by their positions")
+    keys.only("apply_residual_connection_post_layernorm", False, "sums are of what norms read")
+    keys.ignores("ff_factor", "multi_query")
+    width, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    keys.multiple("hidden_size", width, "num_attention_heads", heads)
+    # The number of heads of keys counts in newer files alone.
+    many = keys.whole("num_kv_heads", heads)
+    shared = many if newer else 1 if keys.truth("multi_query", True) else heads
+    keys.multiple("num_attention_heads", heads, "num_kv_heads", shared)
+    return DecoderConfig(
+        width=width,
+        heads=heads,
+        kv_heads=shared,
+        inner=keys.maybe("ffn_hidden_size") or 4 * width,
+        vocabulary=keys.whole("vocab_size"),
+        context=min(_USUAL_CONTEXT, keys.whole("max_position_embeddings", 2048)),
+        blocks=(PLAIN,) * _layers(keys),
+        act=act,
+        approximate=tanh,
+        epsilon=keys.real("layer_norm_epsilon", 1e-5),
+        norm="layer_norm",
+        base=_base(keys, 1e4),
+        biases=_ALL_JOINED if biased else frozenset(),
+        parallel=keys.truth("parallel_attn", True) or newer,
+        own_norm=keys.whole("num_ln_in_parallel_attn", 2 if newer else 1) > 1,
+        joined=True,
+        tied=keys.truth("tie_word_embeddings", True),
+    )
+
+
+def _granite(keys: Keys) -> DecoderConfig:
+    keys.ignores("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+    keys.notes.append(
+        "multipliers of embeddings, sums, scores and logits are taken as part of the weights ahead of them"
+    )
+    return _llama(keys)
+
+
+def _turned(keys: Keys, sizes: Mapping[str, int], usual: float, key: str = "partial_rotary_factor") -> int:
     """Return the elements of a head that turn; 0: all."""
     head = sizes["width"] // sizes["heads"]
-    turned = int(head * keys.real("partial_rotary_factor", usual, most=1.0))
+    turned = int(head * _rope(keys, key, usual, most=1.0))
     return turned if turned < head else 0
 
 
@@ -331,7 +471,7 @@ def _deepseek(keys: Keys, three: bool) -> DecoderConfig:
     """Return the decoder of DeepSeek-V2 or V3, whose experts are chosen in other ways."""
     _silu_only(keys)
     many, (experts, top) = _layers(keys), _experts(keys, "n_routed_experts")
-    inner, shared = keys.whole("moe_intermediate_size"), keys.whole("n_shared_experts", 1, least=0)
+    inner, shared = keys.whole("moe_intermediate_size"), keys.whole("n_shared_experts", 1 if three else 2, least=0)
     dense = keys.whole("first_k_dense_replace", 3 if three else None, least=0)
     keys.only("moe_layer_freq", 1, "every block behind the first dense ones has experts")
     keys.only("attention_bias", False, "products of latent attention have no biases here")
@@ -349,7 +489,8 @@ def _deepseek(keys: Keys, three: bool) -> DecoderConfig:
     sizes = _shape(keys, kv_heads=False, parted=False)
     latent = LatentSizes(
         latent=keys.whole("kv_lora_rank"),
-        queries=keys.maybe("q_lora_rank") or 0,
+        # Missing is another thing than null, which is none.
+        queries=keys.maybe("q_lora_rank") or 0 if "q_lora_rank" in keys.data else keys.whole("q_lora_rank", 1536),
         plain=keys.whole("qk_nope_head_dim"),
         turned=keys.whole("qk_rope_head_dim"),
         value=keys.whole("v_head_dim"),
@@ -372,16 +513,24 @@ MODEL_TYPES: dict[str, Callable[[Keys], DecoderConfig]] = {
     "mixtral": _mixtral,
     "qwen2": lambda keys: _qwen(keys, three=False),
     "qwen3": lambda keys: _qwen(keys, three=True),
-    "qwen3_moe": _qwen3_moe,
+    "qwen2_moe": lambda keys: _qwen_moe(keys, three=False),
+    "qwen3_moe": lambda keys: _qwen_moe(keys, three=True),
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gpt2": _gpt2,
     "phi": _phi,
     "phi3": _phi3,
+    "phimoe": _phimoe,
+    "stablelm": _stablelm,
+    "starcoder2": _starcoder2,
+    "granite": _granite,
+    "gpt_neox": _gpt_neox,
+    "falcon": _falcon,
     "deepseek_v2": lambda keys: _deepseek(keys, three=False),
     "deepseek_v3": lambda keys: _deepseek(keys, three=True),
+    "kimi_k2": lambda keys: _deepseek(keys, three=True),
 }
 """What reads the keys of each model type."""
 WITH_PICTURES = {"gemma3": "gemma3_text"}
-"""Model types of words and pictures, whose key `text_config` has the keys of another type."""
+"""Model types of words and pictures, whose key `text_config` has the keys of this type, unless it names another."""

@@ -52,7 +52,7 @@ NOT_TIMED = frozenset({
     "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt", "scatter",
     "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
     "sub", "tan", "tanh", "top_k", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient",
-    "weighted_sum",
+    "weighted_sum", "turn_table",
 })  # fmt: skip
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
 LAX = "lax."
@@ -66,7 +66,10 @@ _WHY = {
 """By primitive the reason why it is not known."""
 _UNLIKE = {
     **dict.fromkeys(
-        ("broadcast_in_dim", "concatenate", "copy", "expand_dims", "reshape", "slice", "split", "squeeze"),
+        (
+            "broadcast_in_dim", "concatenate", "copy", "expand_dims", "reshape", "slice", "split", "squeeze",
+            "turn_table",
+        ),
         reasons.IN_PLACE,
     ),
     **dict.fromkeys(("ceil", "floor", "reduce_precision", "round"), reasons.ROUNDED),
@@ -269,10 +272,10 @@ def _as_layer(known: KnownPrimitive, flat: Flat) -> AsLayer:
     """Return the layer that a node is. Raises UnfitNode, or InputError for sizes of which no layer can be."""
     node = known.node
     types = [flat.types[name] for name in (*node.inputs[node.op == "select_n" :], *node.outputs)]
-    bytes_ = node.op in _OF_BYTES and [each.name in ("int8", "uint8") for each in types[:2]] == [True, True]
+    bytes_ = node.op in _OF_BYTES and all(each.name in _BYTES for each in types[:2])
     if bytes_ and types[-1].name != "int32":
         raise UnfitNode(f"its sums of bytes are {types[-1].name}; ask for preferred_element_type=jnp.int32")
-    if not bytes_ and any(each.kind in "iubc" for each in types):
+    if not bytes_ and any(each.kind in "iubc" or each.name in _BYTES for each in types):
         raise UnfitNode("it works on whole numbers")
     if not prod(known.result) or not all(map(prod, known.shapes)):
         raise UnfitNode("it has no elements")
@@ -294,9 +297,10 @@ def _unknown(read: UnderstoodFunction) -> str:
     """Describe all that is unknown at once."""
     firsts: dict[str, str] = {}
     for node in read.flat.nodes:
-        given = (f"{read.flat.types[name]}{[*read.flat.shapes[name]]}" for name in node.inputs)
-        firsts.setdefault(f"{LAX}{node.op}", ", ".join(given))
-    told = ", ".join(f"{op} {many:,} (first of {firsts[op] or 'nothing'})" for op, many in read.not_known.items())
+        given = ", ".join(f"{read.flat.types[name]}{[*read.flat.shapes[name]]}" for name in node.inputs) or "nothing"
+        line = read.flat.lines.get(node.outputs[0], "")
+        firsts.setdefault(f"{LAX}{node.op}", f"{given} at {line}" if line else given)
+    told = ", ".join(f"{op} {many:,} (first of {firsts[op]})" for op, many in read.not_known.items())
     why = f": {'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''}"
     total = counted(read.not_known.total(), "primitive")
     return (
@@ -310,6 +314,8 @@ def _unknown(read: UnderstoodFunction) -> str:
 
 _OF_BYTES = frozenset({"conv_general_dilated", "dot_general"})
 """Primitives that multiply bytes, if their sums are of 32 bits."""
+_BYTES = frozenset({"int4", "int8", "uint4", "uint8"})
+"""Types whose numbers an array multiplies as bytes."""
 _SHORT = {"conv_general_dilated": "conv", "dot_general": "dot", "reduce_window_max": "max_pool", "add_any": "add"}
 """Names of layers, where those of primitives are long."""
 
@@ -321,8 +327,10 @@ def _entries(read: UnderstoodFunction) -> dict[str, str]:
         names.take(name)
     for node in read.flat.nodes:
         if (layer := read.layers.get(node.outputs[0])) is not None:
-            scope = node.name.removesuffix(node.op)
-            wanted = f"{scope}{_SHORT.get(node.op, node.op)}"
+            called, line = node.name, read.flat.lines.get(node.outputs[0], "")
+            if node.op in _SHORT and called.endswith(node.op):
+                called = f"{called.removesuffix(node.op)}{_SHORT[node.op]}"
+            wanted = f"{called}@{line}" if line else called
             found[node.outputs[0]] = names.take(wanted, "count" in _sizes(layer, read.batch))
     return found
 
@@ -470,10 +478,12 @@ def _graph(read: UnderstoodFunction) -> Graph:
 
 
 def _plain(value: Any) -> Values:
-    """Return an array of JAX as one of NumPy, which has no bfloat16."""
+    """Return an array of JAX as one of NumPy, which has no bfloat16, and no numbers of four bits."""
     made = np.asarray(value)
     return made.astype(_type(made.dtype), copy=False)
 
 
 def _type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.name in ("int4", "uint4"):
+        return np.dtype(dtype.name.replace("4", "8"))
     return dtype if dtype.isbuiltin == 1 else np.dtype(np.float32)

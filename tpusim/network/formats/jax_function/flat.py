@@ -20,6 +20,8 @@ import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
 from tpusim.network.formats.jax_function.patterns import PATTERNS, Flat, together
+from tpusim.network.formats.jax_function.source_lines import line_of, of_a_library
+from tpusim.network.formats.jax_function.written_out import WRITTEN_OUT
 from tpusim.network.graph import Node
 
 _CALLS = frozenset({
@@ -59,7 +61,7 @@ def flattened(
     work.finish(ends, outputs)
     work.flat.inputs, work.flat.outputs = inputs, outputs
     work.flat.nodes = [*_alive(work.flat.nodes, {*outputs})]
-    for pattern in PATTERNS:
+    for pattern in (*PATTERNS, *WRITTEN_OUT):
         work.flat.nodes = [*_alive([*pattern(work.flat)], {*outputs})]
     return work.flat
 
@@ -75,6 +77,8 @@ class _Flattening:
         """By a value that is spread over more elements what it is spread from, and its shape with axes of one."""
         self._stack = ""
         """The scopes around the primitive that is read, as JAX writes them."""
+        self._line, self._of_caller = "", False
+        """The source line of that primitive; and whether it is that of a call of a library, whatever stands inside."""
 
     def known(self, name: str, aval: Any) -> str:
         """Note the shape and the type of a value."""
@@ -98,6 +102,8 @@ class _Flattening:
             eqn, step = jaxpr.eqns[at], 1
             made: Sequence[str]
             self._stack = f"{outer}/{eqn.source_info.name_stack}"
+            if not self._of_caller:
+                self._line = line_of(eqn)
             found = together(jaxpr, at)
             if found and named(found[1]) not in self.flat.constants:
                 op, given, attributes, step = found
@@ -120,6 +126,7 @@ class _Flattening:
             else:
                 renamed[end] = output
             self.flat.shapes[output], self.flat.types[output] = self.flat.shapes[end], self.flat.types[end]
+            self.flat.lines[output] = self.flat.lines.get(end, "")
 
         def now(names: Sequence[str]) -> tuple[str, ...]:
             return tuple(renamed.get(name, name) for name in names)
@@ -135,12 +142,15 @@ class _Flattening:
             # The larger of anything and the least number is the former.
             return given[-len(eqn.outvars) :]
         if op in _CALLS:
-            return self.put(next(said[name] for name in _INNER if name in said), given)
+            return self._called(next(said[name] for name in _INNER if name in said), given)
         if op == "scan" and said["length"] <= MOST_STEPS:
             return self._scan(said, given)
         if op == "cond" and given[0] in self.flat.constants:
             which = int(np.clip(self.flat.number(given[0]) or 0, 0, len(said["branches"]) - 1))
             return self.put(said["branches"][which], given[1:])
+        if op == "select_n" and (case := self.flat.number(given[0])) is not None:
+            # A choice that is the same everywhere is none.
+            return [given[1 + int(case)]]
         moves = op in ("broadcast_in_dim", "reshape") and not said.get("dimensions")
         if moves and eqn.outvars[0].aval.shape == self.flat.shapes[given[0]]:
             return given
@@ -148,6 +158,8 @@ class _Flattening:
             narrow = _narrow(self.flat.shapes[given[0]], eqn.outvars[0].aval.shape, said["broadcast_dimensions"])
         if all(name in self.flat.constants for name in given):
             made = self._worked_out(eqn, given)
+        elif op in ("stack", "tile", "unstack"):
+            return self._piled(op, said, given, [each.aval for each in eqn.outvars])
         elif op == "conv_general_dilated":
             return [self._convolution(eqn, *given)]
         elif op == "ragged_dot_general" and (rows := self._rows_of_groups(said, given)) is not None:
@@ -156,6 +168,16 @@ class _Flattening:
             made = self._added(op, self._narrowed(op, given, eqn), [each.aval for each in eqn.outvars], said)
         if op == "broadcast_in_dim" and prod(narrow) < prod(eqn.outvars[0].aval.shape):
             self._spread[made[0]] = given[0], narrow
+        return made
+
+    def _called(self, body: Any, given: Sequence[str]) -> list[str]:
+        """Put the body of a call here. JAX traces a function of a library once: its lines are those of the first call,
+        and this call's own line stands for them.
+        """
+        outer, of_caller = self._line, self._of_caller
+        self._of_caller |= bool(outer) and of_a_library(body)
+        made = self.put(body, given)
+        self._line, self._of_caller = outer, of_caller
         return made
 
     def add(self, op: str, given: Sequence[str], aval: Any, **attributes: Any) -> str:
@@ -167,6 +189,7 @@ class _Flattening:
         plain = {name: str(each) if name == "mode" or isinstance(each, np.dtype) else each
                  for name, each in said.items()}  # fmt: skip
         self.flat.nodes.append(Node(op, f"{_label(self._stack)}{op}", tuple(given), tuple(names), plain))
+        self.flat.lines |= dict.fromkeys(names, self._line)
         return names
 
     def _moved(self, op: str, given: Sequence[str], shape: Sequence[int], **attributes: Any) -> str:
@@ -183,7 +206,11 @@ class _Flattening:
         return name
 
     def _worked_out(self, eqn: Any, given: Sequence[str]) -> list[str]:
-        """Let JAX compute what depends on constants alone."""
+        """Let JAX compute what depends on constants alone; what is only spread takes no memory."""
+        if eqn.primitive.name == "broadcast_in_dim" and given and self._type(given[0]) is not None:
+            aval, value = eqn.outvars[0].aval, np.asarray(self.flat.constants[given[0]], self._type(given[0]))
+            narrow = _narrow(value.shape, aval.shape, eqn.params["broadcast_dimensions"])
+            return [self._constant(np.broadcast_to(value.reshape(narrow), aval.shape), aval)]
         values = [jnp.asarray(self.flat.constants[name], self._type(name)) for name in given]
         found = eqn.primitive.bind(*values, **eqn.params)
         each = found if eqn.primitive.multiple_results else [found]
@@ -243,6 +270,29 @@ class _Flattening:
         one = (1, *aval.shape)
         each = [self._moved("reshape", [name], one, new_sizes=one) for name in names]
         return self._moved("concatenate", each, (len(each), *aval.shape), dimension=0)
+
+    def _piled(self, op: str, said: Mapping[str, Any], given: Sequence[str], avals: Sequence[Any]) -> list[str]:
+        """Add values side by side along an axis of their own, what stands so taken apart, or one several times."""
+        if op == "tile":
+            (name,) = given
+            for axis, times in enumerate(said["reps"]):
+                shape = [*self.flat.shapes[name]]
+                shape[axis] *= times
+                name = self._moved("concatenate", [name] * times, shape, dimension=axis) if times > 1 else name
+            return [name]
+        axis = int(said["axis"])
+        if op == "stack":
+            single = (*avals[0].shape[:axis], 1, *avals[0].shape[axis + 1 :])
+            each = [self._moved("reshape", [name], single, new_sizes=single) for name in given]
+            return [self._moved("concatenate", each, avals[0].shape, dimension=axis)]
+        wide, parts = self.flat.shapes[given[0]], list[str]()
+        one = (*wide[:axis], 1, *wide[axis + 1 :])
+        for at, aval in enumerate(avals):
+            starts, ends = [0] * len(wide), [*wide]
+            starts[axis], ends[axis] = at, at + 1
+            cut = self._moved("slice", given, one, start_indices=starts, limit_indices=ends, strides=None)
+            parts.append(self._moved("reshape", [cut], aval.shape, new_sizes=tuple(aval.shape)))
+        return parts
 
     # ---- products of groups of rows, each by a matrix of its own
 

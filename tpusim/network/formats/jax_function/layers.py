@@ -448,6 +448,51 @@ def _softmax(known: KnownPrimitive) -> AsLayer:
     return _rows(known, "softmax", [known.node.attributes["axis"]])
 
 
+def _masked_softmax(known: KnownPrimitive) -> AsLayer:
+    """Read a softmax whose rows are queries, in turn, that see the keys up to their own."""
+    said, shape = known.node.attributes, known.shapes[0]
+    queries = said["queries_axis"]
+    others = (axis for axis in range(len(shape) - 1) if axis != queries)
+    rows = TensorView(((len(shape) - 1,), (), (), (*others, queries)))
+    channels, _, _, images = rows.sizes(shape)
+    sizes: LayerSizes = {"op": "softmax", "channels": channels, "images": images, "queries": shape[queries]}
+    sizes |= {"window": said["window"]} if said["window"] else {}
+    return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, rows)}, TensorView(rows.axes, known.result)))
+
+
+def _norm(op: str, usual: Mapping[str, float]) -> Handler:
+    """Make the reader of a norm of rows; weights that it has not are its `usual` numbers."""
+
+    def handler(known: KnownPrimitive) -> AsLayer:
+        said = known.node.attributes
+        sizes, views = _rows(known, op, [len(known.result) - 1])
+        beside: dict[str, OperandView | float] = {**usual}
+        for at, name in enumerate(said["operands"], start=1):
+            rank = len(known.shapes[at])
+            beside[name] = OperandView(at, TensorView(rows_of(rank, (rank - 1,))), "weights")
+        sources = {**views.sources, **beside}
+        return AsLayer({**sizes, "epsilon": said["epsilon"]}, NodeViews(sources, views.result))
+
+    return handler
+
+
+def _rotary(known: KnownPrimitive) -> AsLayer:
+    """Read a turn: axes along which the tables change are tokens, and others images."""
+    (shape, table, _), pairs = known.shapes, known.node.attributes["pairs"]
+    *outer, last = range(len(shape))
+    tokens = tuple(axis for axis in outer if table[axis] > 1)
+    others = tuple(axis for axis in outer if table[axis] == 1)
+    # Of pairs the result has an axis, as the points are viewed.
+    points = TensorView(((last + 1, last) if pairs else (last,), (), tokens, others), known.result if pairs else ())
+    channels, height, width, images = points.sizes(known.result)
+    column = TensorView(((last,), (), tokens, others))
+    sources = {"ifmap": OperandView(0, points), "cos": OperandView(1, column, "cosines"),
+               "sin": OperandView(2, column, "sines")}  # fmt: skip
+    result = TensorView(points.axes, known.result)
+    sizes: LayerSizes = {"op": "rotary", "channels": channels, "height": height, "width": width, "images": images}
+    return AsLayer(sizes, NodeViews(sources, result))
+
+
 def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> AsLayer:
     """Return an op of rows along some axes; the other axes count the rows."""
     shape, made = known.shapes[0], len(known.result)
@@ -469,6 +514,8 @@ LAYERS: Mapping[str, Handler] = {
     "relu_gradient": _pair("relu_gradient"), "weighted_sum": _pair("weighted_sum"), "reduce_sum": _sum,
     "window_choice": _pool("max", "pool2d_choice"), "max_pool_gradient": _pool("max", "pool2d_gradient"),
     "reduce_window_max": _pool("max"), "average_pool": _pool("average"), "mean": _mean, "softmax": _softmax,
+    "masked_softmax": _masked_softmax, "rms_norm": _norm("rms_norm", {"scale": 1.0}),
+    "layer_norm": _norm("layer_norm", {"scale": 1.0, "shift": 0.0}), "rotary": _rotary,
 }  # fmt: skip
 """The primitives that may be layers, and what is put in the place of several of them (`flat`)."""
 OF_THE_ARRAY = frozenset({"conv_general_dilated", "dot_general", "filter_gradient", "input_gradient"})

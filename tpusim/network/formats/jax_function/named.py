@@ -22,7 +22,10 @@ from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.network.formats import ModelOptions, printable
 from tpusim.network.workload import MOST_SIZE
 
-_TYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32, "bool": jnp.bool_}
+_TYPES = {
+    "f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "i32": jnp.int32, "i8": jnp.int8, "i4": jnp.int4,
+    "bool": jnp.bool_,
+}  # fmt: skip
 _SCALAR = "scalar"
 _FORM = (
     f"write sizes such as 8x224x224x3, or {_SCALAR}, with a type behind a colon: {', '.join(_TYPES)} (f32 unless said)"

@@ -17,6 +17,7 @@ from jax import lax
 
 from tpusim.network.formats.jax_function.layers import ValueShape
 from tpusim.network.graph import Node
+from tpusim.numerics.element_types import Values
 
 ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
 """Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
@@ -29,12 +30,14 @@ class Flat:
     Attributes:
         shapes, types: by value.
         constants: by name.
+        lines: source lines of values, by name; "" where there is none.
         inputs, outputs: names of values.
     """
 
     shapes: dict[str, ValueShape] = field(default_factory=dict)
     types: dict[str, np.dtype[Any]] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
+    lines: dict[str, str] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
@@ -45,9 +48,14 @@ class Flat:
         if name not in self.constants or self.types[name].kind == "O":
             return None
         if name not in self._alike:
-            every = np.asarray(self.constants[name]).reshape(-1)
+            every = unspread(np.asarray(self.constants[name])).reshape(-1)
             self._alike[name] = float(every[0]) if every.size and (every == every[0]).all() else None
         return self._alike[name]
+
+
+def unspread(values: Values) -> Values:
+    """Return values without the axes along which they are only spread, and one element tells all: these have one."""
+    return values[tuple(slice(None if step else 1) for step in values.strides)]
 
 
 # ---- functions that JAX writes out
@@ -227,6 +235,7 @@ def with_choices(flat: Flat) -> Iterator[Node]:
         attributes |= dict.fromkeys(("window_dilation", "base_dilation"), (1,) * len(flat.shapes[maps]))
         # Of equals both choose the first.
         choice = f"{made}.choice"
+        flat.lines[choice] = flat.lines.get(made, "")
         flat.shapes[choice], flat.types[choice] = flat.shapes[slopes], flat.types[slopes]
         yield Node("window_choice", f"{scope}window_choice", (maps,), (choice,), attributes)
         yield Node("max_pool_gradient", f"{scope}max_pool_gradient", (slopes, choice), (made,),
