@@ -83,6 +83,13 @@ def dram() -> Iterator[str]:
     yield told("dram", "-", "--device", "hbm2_1ch", given="time,address,bytes,rw\n0,0,64,r\n")
 
 
+def collective() -> Iterator[str]:
+    few = ("collective", "all-reduce", "--bytes", "4KiB", "--slice", "v5e_2x2")
+    yield told(*few, "--explain", "--engine", "both")
+    yield told(*few, "--sizes", "4KiB..8KiB")
+    yield told("collective", "all-to-all", "--slice", "v5e_4x4", "--mesh", "data=2,tensor=8", "--axes", "tensor")
+
+
 def area() -> Iterator[str]:
     yield told("area")
     yield told("area", "--hardware", "tiny_4x4")
@@ -99,8 +106,8 @@ def of_paper() -> Iterator[str]:
 
 
 PRINTED = {
-    "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "paper": of_paper,
-    "list": shipped,
+    "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "collective": collective,
+    "paper": of_paper, "list": shipped,
 }  # fmt: skip
 
 

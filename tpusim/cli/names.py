@@ -10,6 +10,9 @@ ENGINES = {
 }
 """Engines that keep time, and a word on each."""
 DTYPES = ("integers", "f32", "bf16", "f16", "f8", "int8")
+REALS = ("f32", "bf16", "f16", "f8", "int8")
+"""Types of the elements of a collective."""
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
 SUMS = ("any", "array")
 OPS = ("all", "array")
 NARROW = ("int8", "int4")

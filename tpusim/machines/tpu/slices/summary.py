@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import prod
@@ -161,11 +161,16 @@ class CollectiveTime:
         return found
 
     @cached_property
+    def last_chip(self) -> int:
+        """Number of the chip that is done last, among those that stand for all."""
+        steps, ends = self.timing.messages.steps, self.timing.log.ends
+        return max(range(len(self.timing.messages.places)), key=lambda number: max(ends[number * steps :][:steps]))
+
+    @cached_property
     def account(self) -> Mapping[str, int]:
         """The cycles of the chip that is done last, by what it does."""
-        timing = self.timing
+        timing, place = self.timing, self.last_chip
         steps, ends = timing.messages.steps, timing.log.ends
-        place = max(range(len(timing.messages.places)), key=lambda number: max(ends[number * steps :][:steps]))
         found = _states(timing, place, 0, timing.log.cycles)
         if timing.left_out:
             many, last = steps // timing.exchange.written, (place + 1) * steps
@@ -182,7 +187,15 @@ class CollectiveTime:
 
 
 def _states(timing: TimedExchange, place: int, first: int, stop: int) -> dict[str, int]:
-    """Return the cycles of a chip in a span of time by what it does, the first that holds of what there is."""
+    """Return the cycles of a chip in a span of time by what it does."""
+    found = dict.fromkeys((SENDS, ADDS, MOVES, WAITS, LAUNCH), 0)
+    for begin, end, state in segments(timing, place, first, stop):
+        found[state] += end - begin
+    return found
+
+
+def segments(timing: TimedExchange, place: int, first: int, stop: int) -> list[tuple[int, int, str]]:
+    """Return what a chip does in a span of time, one thing after another: the first that holds of what there is."""
     own = timing.messages.places[place]
     units: dict[str, list[tuple[int, int]]] = {"link": [], "adder": [], "memory": []}
     mine = {number: name.unit for number, name in enumerate(timing.messages.servers) if name.place == own}
@@ -190,14 +203,31 @@ def _states(timing: TimedExchange, place: int, first: int, stop: int) -> dict[st
         for (server, holds, _), start in zip(visits, starts, strict=True):
             if server in mine and start < stop and start + holds > first:
                 units[mine[server]].append((max(start, first), min(start + holds, stop)))
-    found = {LAUNCH: max(0, min(stop, timing.messages.launch) - first)}
-    covered: list[tuple[int, int]] = []
-    before = 0
+    launched = min(stop, timing.messages.launch)
+    found = [(first, launched, LAUNCH)] if launched > first else []
     for state, unit in ((SENDS, "link"), (ADDS, "adder"), (MOVES, "memory")):
-        covered = _joined([*covered, *units[unit]])
-        now = sum(end - begin for begin, end in covered)
-        found[state], before = now - before, now
-    found[WAITS] = stop - first - found[LAUNCH] - before
+        free = _between(found, first, stop)
+        found += [(*part, state) for part in _common(free, _joined(units[unit]))]
+        found.sort()
+    return sorted([*found, *((begin, end, WAITS) for begin, end in _between(found, first, stop))])
+
+
+def _between(taken: Sequence[tuple[int, int, str]], first: int, stop: int) -> list[tuple[int, int]]:
+    """Return the spans of time that none of some takes, which are in order."""
+    edges = [first, *(edge for begin, end, _ in taken for edge in (begin, end)), stop]
+    return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin]
+
+
+def _common(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans of time that are in both of two lists in order."""
+    found, at = [], 0
+    for begin, end in one:
+        while at < len(other) and other[at][1] <= begin:
+            at += 1
+        for there in range(at, len(other)):
+            if other[there][0] >= end:
+                break
+            found.append((max(begin, other[there][0]), min(end, other[there][1])))
     return found
 
 
@@ -242,8 +272,3 @@ def closed_form(question: Question) -> Fraction:
     times = OPS[collective.op].sent
     found = times * size * Fraction(chips - 1, chips) / (ways * wire) if inside else Fraction(0)
     return found + times * Fraction(size, chips) * Fraction(slices - 1, slices) / dcn
-
-
-def without(question: Question, **changes: object) -> Question:
-    """Return a question with other fields."""
-    return replace(question, **changes)  # type: ignore[arg-type]

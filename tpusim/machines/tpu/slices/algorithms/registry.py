@@ -33,7 +33,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         _SUMS, rotated_pincer.reduces,
     ),
     "short_pincer": Algorithm(
-        "operands go whole to all chips of an axis, axis after axis, for few bytes", _SUMS, short.reduces
+        "along each axis parts go straight to where they are added, for few bytes", _SUMS, short.reduces
     ),
     "gather_ring": Algorithm("parts go round one ring through all chips, half each way", ("all_gather",), ring.joins),
     "scatter_ring": Algorithm(
