@@ -311,6 +311,18 @@ def _validate() -> Schema:
                              "has the quirk")}),
         "Agreement": _held("Cases that have both an estimate and a schedule.", {
             "agree": (WHOLE, "cases in which they agree"), "known": (WHOLE, "cases that have both")}),
+        "Compiled": _held("Collectives that were compiled for slices.", {
+            "named": (WHOLE, "rows that name an emitter, or what the scheduler books"),
+            "equal": (WHOLE, "rows of which all that is named is as ours"),
+            "rows": (_listed(_of("CompiledRow")), "these rows"),
+        }),
+        "CompiledRow": _held("A collective that was compiled.", {
+            "name": (TEXT, "generation, slice, axes, op and bytes"),
+            "generation": (TEXT, "generation of TPU"),
+            "theirs": (TEXT, "what the code or the scheduler names"),
+            "ours": (TEXT, "the same by our rules"),
+            "differs": (TEXTS, "what of it differs"),
+        }),
         "Case": _held("A case. Numbers are in the unit of the set, errors are ratios.", {
             "name": (TEXT, "name of the case"),
             "ours": (NUMBER, "number by tpusim"),
@@ -331,8 +343,9 @@ def _validate() -> Schema:
         "sets": (_listed(_of("Set")), "every set that was asked for"),
         "together": (_listed(_of("Together")), "kinds of which there are several sets, each as one"),
         "generations": (_listed(_of("Generation")), "sets of TPUs after v2, by generation and part"),
+        "compiled": (_of("Compiled"), "of sets of collectives: what the compiler's code names, beside ours"),
     }
-    return {**_held("Sets of numbers, and how close tpusim comes to them.", keys), "$defs": definitions}
+    return {**_held("Sets of numbers, and how close tpusim comes to them.", keys, "compiled"), "$defs": definitions}
 
 
 def _dram() -> Schema:

@@ -77,6 +77,7 @@ def validate() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)
         yield told("validate", "--set-of-numbers", "v3")
+        yield told("validate", "--set-of-numbers", "collectives")
 
 
 def dram() -> Iterator[str]:
