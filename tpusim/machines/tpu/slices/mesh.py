@@ -54,7 +54,8 @@ def _told(torus: Torus, spans: Sequence[Span]) -> str:
     found = []
     for span in spans:
         axis = torus.axes[span.axis]
-        part = f" ({span.many} of its {axis.length}, every {span.stride})" if span.many < axis.length else ""
+        which = "neighbours" if span.stride == 1 else f"chips, {span.stride} apart,"
+        part = f" ({span.many} {which} of its {axis.length})" if span.many < axis.length else ""
         found.append(f"axis {axis.name}{part}")
     return " and ".join(found) or "a chip alone"
 
