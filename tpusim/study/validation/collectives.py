@@ -190,8 +190,8 @@ def _compiled() -> Iterator[CompiledCollective]:
         if booked:
             theirs, mine = [*theirs, *booked], [*mine, *ours.books]
             differs += ["resources"] * ({*booked} != {*ours.books})
-        yield CompiledCollective(name, row["generation"], *(" ".join(filter(None, each)) for each in (theirs, mine)),
-                                 tuple(differs))  # fmt: skip
+        their_words, our_words = " ".join(filter(None, theirs)), " ".join(filter(None, mine))
+        yield CompiledCollective(name, row["generation"], their_words, our_words, tuple(differs))
 
 
 @cache
