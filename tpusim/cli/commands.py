@@ -524,9 +524,9 @@ def collective(
     json: options.Json = None,
     out: Annotated[Path | None, Option(metavar="DIR", help="Draw the torus and its links: DIR/torus.png.")] = None,
 ) -> None:
-    """Time a collective on a slice of TPUs: all chips of it, or those along some axes.
+    """Time a collective of several chips, and say what bounds it.
 
-    Chips that stand alike take alike, so that one of each kind is simulated. Of up to 16 chips with few bytes every
+    All chips of a slice take part, or those along some of its axes. Chips that stand alike take alike, so that one of each kind is simulated. Of up to 16 chips with few bytes every
     element of every chip is checked; --engine both steps through every register of each of them as well.
 
     Exit code 0: done; 1: a wrong element, or engines that differ; 2: bad input.
@@ -598,7 +598,7 @@ def paper(
     json: options.Json = None,
     formats: options.Formats = None,
 ) -> None:
-    """Make the figures and tables of the paper, and judge its claims.
+    """Make figures and tables of the paper, and judge its claims.
 
     The paper is the one that the machine tpu_v2 comes from. Each figure stands beside what the text states; verdicts
     follow from our figures by rules that are told. DIR/paper.html holds all of it.
