@@ -67,7 +67,7 @@ def test_without_the_fitted_number_large_ones_are_still_close() -> None:
 def test_compiled_collectives_are_named_alike() -> None:
     found = compiled_collectives()
     assert len(found) == 84
-    assert sum(not each.differs for each in found) >= 0.95 * len(found)
+    assert not [each for each in found if each.differs]
     # Of 7x the emitter of gathers and sums is not named: what is booked stands in its place.
     assert sum("SparseCore0" in each.theirs for each in found) >= 9
 

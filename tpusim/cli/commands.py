@@ -526,8 +526,9 @@ def collective(
 ) -> None:
     """Time a collective of several chips, and say what bounds it.
 
-    All chips of a slice take part, or those along some of its axes. Chips that stand alike take alike, so that one of each kind is simulated. Of up to 16 chips with few bytes every
-    element of every chip is checked; --engine both steps through every register of each of them as well.
+    All chips of a slice take part, or those along some of its axes. Chips that stand alike take alike, so that one of
+    each kind is simulated. Of up to 16 chips with few bytes every element of every chip is checked; --engine both steps
+    through every register of each of them as well.
 
     Exit code 0: done; 1: a wrong element, or engines that differ; 2: bad input.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 from random import Random
 
@@ -12,9 +14,9 @@ import pytest
 from tests.machines.tpu.slices.collectives import CollectiveCase, random_case, random_rates, with_passes
 from tests.strategies import cases
 from tpusim.machines.tpu.slices import event, processes, register
-from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, exchange_of
+from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, algorithms_for, exchange_of
 from tpusim.machines.tpu.slices.collective import OPS, Collective, cut
-from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeLog, messages_of
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeLog, Rates, messages_of
 from tpusim.machines.tpu.slices.slice import Emitters
 from tpusim.machines.tpu.slices.timing import timed
 from tpusim.machines.tpu.slices.torus import Group, Place, Span, Torus, TorusAxis
@@ -157,3 +159,34 @@ def test_parts_of_a_range_cover_it(parts: int) -> None:
     assert ranges[0][0] == 3
     assert ranges[-1][1] == 20
     assert all(before[1] == behind[0] for before, behind in pairwise(ranges))
+
+
+RATES = Rates(launch=5, link=(Fraction(4),), hop=(3,), memory=Fraction(16), latency=2, adds=Fraction(8))
+"""Words of 4 bytes: a link carries one in a cycle, memory moves four."""
+
+
+@pytest.mark.parametrize(("sides", "wraps", "op", "elements", "cycles"), [
+    # Read from 5 on, on the link 2 later, which takes 4; there after a hop of 3, and stored in 1.
+    ((3,), True, "permute", 4, 5 + 2 + 4 + 3 + 1),
+    # The last chip's way back has two links, of which the second begins a hop behind the first.
+    ((3,), False, "permute", 4, 5 + 2 + 3 + 4 + 3 + 1),
+    # Two hops each way round, 2 + 1 + 3 to arrive, 3 to add: up begins at 5, and again at 15, where its read has waited
+    # a cycle for the sum of the other way; down is a cycle behind both times, as memory serves one at a time.
+    ((3,), True, "reduce_scatter", 6, 5 + 9 + 1 + 9 + 1),
+])  # fmt: skip
+def test_cycles_are_those_that_anybody_counts(
+    sides: tuple[int, ...], wraps: bool, op: str, elements: int, cycles: int
+) -> None:
+    emitters = Emitters(launch_ps=1, chunk_bytes=64, dma_bytes=64, streams="apart", passes=2)
+    collective = Collective(op, elements, 4, group_of(*sides, wraps=wraps), emitters)
+    assert timed(collective, algorithms_for(op)[-1], RATES).cycles == cycles
+
+
+def test_a_long_message_takes_its_bytes_over_the_slowest_link() -> None:
+    """Hops and launch aside: a gather brings all but its own part over two links, an all-reduce twice that."""
+    emitters = Emitters(launch_ps=1, chunk_bytes=4000, dma_bytes=64, streams="apart", passes=4)
+    rates = replace(RATES, memory=Fraction(10**6), adds=Fraction(10**6))
+    for op, algorithm, times in (("all_gather", "gather_ring", 1), ("all_reduce", "rotated_pincer", 2)):
+        collective = Collective(op, 80_000, 4, group_of(8), emitters)
+        ideal = times * 80_000 * 7 / 8 / 2
+        assert ideal < timed(collective, algorithm, rates).cycles < 1.05 * ideal

@@ -31,7 +31,7 @@ OPS: Mapping[str, CollectiveOp] = {
 """Ops by their names."""
 
 
-_MOST_PASSES = 32
+_MOST_PASSES = 16
 """Passes of a stream: hops carry more where there would be more of them, when a hop's own time hardly counts."""
 
 

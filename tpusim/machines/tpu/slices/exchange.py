@@ -287,7 +287,7 @@ class ExchangeLog:
     starts: list[list[int]]
     ends: list[int]
 
-    @property
+    @cached_property
     def cycles(self) -> int:
         """Cycles until the last message has arrived."""
         return max(self.ends, default=0)

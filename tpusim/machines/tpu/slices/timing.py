@@ -58,15 +58,14 @@ def timed(
 ) -> TimedExchange:  # fmt: skip
     """Return the time of a collective by an algorithm; the `whole`, or with the passes left out that repeat others."""
     under_way = collective.emitters.passes
-    few = None if whole else _run(replace(collective, written=_SETTLING + 1 + 2 * under_way), algorithm, rates, engine)
-    if few is None:
-        return _run(collective, algorithm, rates, engine)
-    left_out = few.exchange.passes - few.exchange.written
-    if not left_out:
-        return few
-    if (period := _period(few, under_way)) is None:
-        return _run(collective, algorithm, rates, engine)
-    return replace(few, left_out=left_out, period=period)
+    written = _SETTLING + 1 + 2 * under_way
+    few = replace(collective, written=written)
+    # What does not repeat is simulated twice, so that a try has to save a good part.
+    if not whole and exchange_of(few, algorithm).passes > 2 * written:
+        tried = _run(few, algorithm, rates, engine)
+        if (period := _period(tried, under_way)) is not None:
+            return replace(tried, left_out=tried.exchange.passes - tried.exchange.written, period=period)
+    return _run(collective, algorithm, rates, engine)
 
 
 def _run(
