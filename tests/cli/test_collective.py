@@ -138,6 +138,7 @@ def test_a_timeline_in_perfettos_form(tmp_path: Path) -> None:
     (["all-reduce", "--sizes", "2KiB..1KiB"], "smaller first"),
     (["all-reduce", "--sizes", "1KiB..2KiB", "--explain"], "one size"),
     (["all-reduce", "--slice", "v6e_16x16", "--engine", "both"], "16 chips"),
+    (["all-reduce", "--bytes", "4KiB", "--engine", "both", "--set", "interconnect.link.bandwidth=1 B/s"], "too many"),
     (["all-reduce", "--slice", "v5p_2x2x1", "--axes", "z"], "one chip"),
     (["all-reduce", "--set", "hop=1 us"], "no field"),
     (["all-reduce", "--trace", "t.png"], "timeline"), (["all-reduce", "--slice", "tpu_v6e"], "tpu_v6e is hardware"),

@@ -98,10 +98,10 @@ def _measured(name: str, row: Row, us: float | None, changes: tuple[str, ...]) -
         raise _UnclearError(str(error)) from None
     # Groups of one core a chip run beside one another, so that a chip moves what both of its cores have.
     cores = 2 if "both cores" in row["parallelism"] else 1
-    ranks = int(row["batch_per_chip"]) if row["batch_per_chip"] else place.chips
+    ranks = _whole(row["batch_per_chip"]) if row["batch_per_chip"] else place.chips
     element = _BYTES.get({"int8": "s8"}.get(kind, kind), 4)
     axes = _axes_of(place, ranks)
-    asked = Question(place, _OPS.get(op, op.replace("-", "_")), int(row["bytes"]) * cores, axes, "", element)
+    asked = Question(place, _OPS.get(op, op.replace("-", "_")), _whole(row["bytes"]) * cores, axes, "", element)
     try:
         assert asked.collective
     except InputError as error:
@@ -117,6 +117,11 @@ def _axes_of(place: ChipSlice, ranks: int) -> tuple[str, ...]:
             if prod(sides[name] for name in names) == ranks:
                 return names
     raise _UnclearError(f"no axes of the slice have {ranks} chips")
+
+
+def _whole(text: str) -> int:
+    """Return a number of a table; `tables_from` has seen that it is one."""
+    return round(float(text))
 
 
 @cached
@@ -210,4 +215,4 @@ def _chosen(row: Row) -> CompilerChoice:
     lengths, op = [mesh[name] for name in names], row["op"]
     emitters = place.interconnect.collectives
     asked = _OPS.get(op, op.replace("-", "_"))
-    return choice(asked, lengths, closed, int(row["bytes"]), len(names) == len(mesh), emitters, names)
+    return choice(asked, lengths, closed, _whole(row["bytes"]), len(names) == len(mesh), emitters, names)

@@ -19,6 +19,8 @@ MOST_CHECKED = 2**20
 """Elements of all chips together up to which values are computed, and compared."""
 MOST_CHIPS = 16
 """Chips that an engine steps through in every cycle, at most."""
+_MOST_CYCLES = 2_000_000
+"""Cycles that it steps through: some seconds to a minute."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,9 @@ def check(made: CollectiveTime, engines: Sequence[str] = ()) -> CheckedCollectiv
             says = f"{chips:,} chips of {elements:,} elements are too much; it takes {MOST_CHIPS} chips, and"
             raise InputError(Problem(f"{says} {MOST_CHECKED:,} elements of all together", f"--engine {engines[0]}"))
         return None
+    if "register" in engines and made.cycles > _MOST_CYCLES:
+        says = f"{made.cycles:,} cycles are too many to step through; it takes {_MOST_CYCLES:,}: write fewer bytes"
+        raise InputError(Problem(says, "--engine"))
     every = messages_of(exchange, question.rates, question.element_bytes, every=True)
     random = np.random.default_rng(0)
     operands = {place: random.integers(-8, 9, elements).astype(np.float64) for place in every.places}

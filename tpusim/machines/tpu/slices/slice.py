@@ -169,12 +169,13 @@ class Interconnect(FileModel):
         sides = self.sides
         shape = "x".join(map(str, torus))
         allowed = (
-            f"a slice of {self.generation} has {sides.dimensions} axes of 1, 2 or a multiple of {_CUBE} chips, up to "
+            f"a slice of {self.generation} has {sides.dimensions} {'axis' if sides.dimensions == 1 else 'axes'} of 1, 2 or a multiple of {_CUBE} chips, up to "
             f"{sides.longest}, and at most {sides.chips:,} chips"
         )
         odd = [side for side in torus if side > 2 and side % _CUBE]
         if len(torus) != sides.dimensions or odd or max(torus) > sides.longest or math.prod(torus) > sides.chips:
-            return f"{shape} is none: {allowed}; such as {', '.join(self.fitting(math.prod(torus)))}"
+            near = self.fitting(math.prod(torus))
+            return f"{shape} is none: {allowed}" + f"; such as {', '.join(near)}" * bool(near)
         return ""
 
     def fitting(self, chips: int) -> list[str]:
