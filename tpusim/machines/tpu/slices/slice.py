@@ -168,9 +168,10 @@ class Interconnect(FileModel):
         """Why the generation can have no slice of these sides, and which fits; empty if it can."""
         sides = self.sides
         shape = "x".join(map(str, torus))
+        axes = "1 axis" if sides.dimensions == 1 else f"{sides.dimensions} axes"
         allowed = (
-            f"a slice of {self.generation} has {sides.dimensions} {'axis' if sides.dimensions == 1 else 'axes'} of 1, 2 or a multiple of {_CUBE} chips, up to "
-            f"{sides.longest}, and at most {sides.chips:,} chips"
+            f"a slice of {self.generation} has {axes} of 1, 2 or a multiple of {_CUBE} chips, up to {sides.longest}, "
+            f"and at most {sides.chips:,} chips"
         )
         odd = [side for side in torus if side > 2 and side % _CUBE]
         if len(torus) != sides.dimensions or odd or max(torus) > sides.longest or math.prod(torus) > sides.chips:
