@@ -68,6 +68,7 @@ _PADDED_PART = 32 * 2**10
 _HOST = 8
 """Chips among which a reduce-scatter over all axes is a ring; of more each keeps its part of an all-reduce."""
 _LONG_RING = 16
+_PAIR = 2
 
 
 def choice(
@@ -113,7 +114,10 @@ def _reduced(
         if emitters.colours == "axis" and closed[0] and lengths[0] >= _LONG_RING:
             return CompilerChoice("rotated_pincer", emitter, "StrategyRing", 1, 1, books)
         return CompilerChoice("rotated_pincer", emitter, "UniDirection1DRingStrategy", 2, 1, books)
-    if emitters.colours == "axis":
+    # Long rings that close, and pairs, whose two ways are one link, have a colour an axis.
+    if emitters.colours == "axis" and any(
+        (wraps and length >= _LONG_RING) or length == _PAIR for length, wraps in zip(lengths, closed, strict=True)
+    ):
         return CompilerChoice("rotated_pincer", emitter, "StrategyND", phases, phases, books)
     return CompilerChoice("rotated_pincer", emitter, "UniDirectionNDRingStrategy", 2 * phases, phases, books)
 
