@@ -102,8 +102,8 @@ class Emitters(FileSection):
             have arrived, as code of one core has it, or `apart`, each by itself.
         dma_bytes: bytes of the largest copy to a chip that is no neighbour.
         short: whether there is a variant with fewer hops, for few bytes.
-        colours: how its code names the streams of long rings that close and of pairs: a colour for each `axis`, both ways
-            round, or as all others for each `direction`.
+        colours: how its code names the streams of long rings that close, and of pairs: a colour for each `axis`, both
+            ways round, or as all others for each `direction`.
         adds: what adds what arrives, the `vector_unit` or a `sparse_core`.
         adds_per_cycle: elements that a SparseCore adds in a cycle.
     """
