@@ -72,7 +72,7 @@ class Question:
             raise InputError(Problem(says, "--axes"))
         elements = self.size // self.element_bytes
         if elements < group.size or self.size > MOST_BYTES:
-            says = f"write {group.size * self.element_bytes} B, an element a chip, to 1 TiB"
+            says = f"write {group.size * self.element_bytes} B, an element a chip, to 1024 GiB"
             raise InputError(
                 Problem(f"{self.size} B are too {'many' if elements > group.size else 'few'}; {says}", "--bytes")
             )
