@@ -335,6 +335,18 @@ def _validate() -> Schema:
                              "has the quirk")}),
         "Agreement": _held("Cases that have both an estimate and a schedule.", {
             "agree": (WHOLE, "cases in which they agree"), "known": (WHOLE, "cases that have both")}),
+        "Compiled": _held("Collectives that were compiled for slices.", {
+            "named": (WHOLE, "rows that name an emitter, or what the scheduler books"),
+            "equal": (WHOLE, "rows of which all that is named is as ours"),
+            "rows": (_listed(_of("CompiledRow")), "these rows"),
+        }),
+        "CompiledRow": _held("A collective that was compiled.", {
+            "name": (TEXT, "generation, slice, axes, op and bytes"),
+            "generation": (TEXT, "generation of TPU"),
+            "theirs": (TEXT, "what the code or the scheduler names"),
+            "ours": (TEXT, "the same by our rules"),
+            "differs": (TEXTS, "what of it differs"),
+        }),
         "Case": _held("A case. Numbers are in the unit of the set, errors are ratios.", {
             "name": (TEXT, "name of the case"),
             "ours": (NUMBER, "number by tpusim"),
@@ -355,8 +367,9 @@ def _validate() -> Schema:
         "sets": (_listed(_of("Set")), "every set that was asked for"),
         "together": (_listed(_of("Together")), "kinds of which there are several sets, each as one"),
         "generations": (_listed(_of("Generation")), "sets of TPUs after v2, by generation and part"),
+        "compiled": (_of("Compiled"), "of sets of collectives: what the compiler's code names, beside ours"),
     }
-    return {**_held("Sets of numbers, and how close tpusim comes to them.", keys), "$defs": definitions}
+    return {**_held("Sets of numbers, and how close tpusim comes to them.", keys, "compiled"), "$defs": definitions}
 
 
 def _dram() -> Schema:
@@ -380,6 +393,62 @@ def _dram() -> Schema:
     }
     channel = _held("Figures of a channel.", figures)
     return {**_held("What a DRAM makes of a trace of requests.", keys), "$defs": {"Channel": channel}}
+
+
+def _collective() -> Schema:
+    of_one: Keys = {
+        "op": (TEXT, "the op"),
+        "bytes": (WHOLE, "bytes of a chip's operand; of an all-gather, of its result"),
+        "slice": (ANY, "the slice, as its [file](machine.md#slice-files) would have it"),
+        "axes": (TEXTS, "axes whose chips take part together"),
+        "mesh": (_by_name(_listed(_listed(WHOLE))), "by axis of the mesh the spans of the torus: axis, stride, chips"),
+        "chips": (WHOLE, "chips that take part together"),
+        "algorithm": (TEXT, "name of the algorithm"),
+        "compiler": (_of("Compiler"), "what Google's compiler takes"),
+        "cycles": (WHOLE, "cycles until the last chip is done"),
+        "time_s": (NUMBER, "the same in seconds"),
+        "bandwidth_bytes_per_s": (NUMBER, "bandwidth as a benchmark counts it: all but a chip's own part, of an "
+                                          "all-reduce twice, over the time"),
+        "closed_form_s": (NUMBER, "seconds by bytes over links alone, without hops and launch"),
+        "account": (_by_name(WHOLE), "cycles of the chip that is done last, by what it does"),
+        "links": (_by_name(_of("AxisLinks")), "by axis and direction, the part of the time for which links are held"),
+    }  # fmt: skip
+    change = _held("The collective with a change.", {
+        "what": (TEXT, "the change"),
+        "cycles": (WHOLE, "cycles with it"),
+        "time_s": (NUMBER, "seconds with it"),
+    })  # fmt: skip
+    definitions = {
+        "Compiler": _held("What Google's compiler takes for a collective; empty names where its code has none.", {
+            "algorithm": (TEXT, "name of the algorithm"),
+            "emitter": (TEXT, "name of the emitter in its code"),
+            "strategy": (TEXT, "name of the strategy"),
+            "colours": (WHOLE, "colours"),
+            "phases": (WHOLE, "phases"),
+            "books": (TEXTS, "links and SparseCores that its scheduler keeps for it"),
+        }),
+        "AxisLinks": _held("Links along an axis, in one direction.", {
+            "least": (NUMBER, "part of the time of the link that is held least"),
+            "mean": (NUMBER, "mean of all"),
+            "most": (NUMBER, "part of the time of the link that is held most"),
+        }),
+        "Checked": _held("Values that were computed and compared.", {
+            "elements": (WHOLE, "elements of all chips"),
+            "wrong": (WHOLE, "elements that are not what the definition says"),
+            "engines": (TEXTS, "engines that came to the same cycle"),
+        }),
+        "Easier": change,
+        "OneSize": _held("A collective of one size.", of_one),
+    }  # fmt: skip
+    keys: Keys = {
+        **of_one,
+        "checked": (_or_null(_of("Checked")), "values; null where they are too many"),
+        "easier": (_listed(_of("Easier")), "with --explain: the collective with one thing made easier"),
+        "other_axes": (_listed(_of("Easier")), "with --explain: over other axes"),
+        "other_algorithms": (_listed(_of("Easier")), "with --explain: by other algorithms"),
+        "sizes": (_listed(_of("OneSize")), "with --sizes: a collective of each size, in place of all other keys"),
+    }
+    return {**_held("A collective on a slice.", keys, " ".join(keys)), "$defs": definitions}
 
 
 def _area() -> Schema:
@@ -450,6 +519,7 @@ def _list() -> Schema:
         "workloads": (_listed(_of("Network")), "workloads, by name"),
         "machines": (_listed(_of("ListedMachine")), "machines: those of no chip first, then by year and generation"),
         "drams": (_listed(ANY), "DRAMs, as their [files](machine.md#dram-files) have them"),
+        "slices": (_listed(ANY), "slices, as their [files](machine.md#slice-files) have them"),
         "lowerings": (_by_name(_by_name(TEXT)), "by kind of machine, lowerings with what each does"),
         "sweeps": (_listed(_of("ListedSweep")), "sweeps, by name"),
     }
@@ -500,6 +570,7 @@ def schemas() -> dict[str, Schema]:
     """By command the JSON schema of what its `--json` writes; that of `tpusim run` is `docs.columns.run_schema`."""
     made = {
         "explain": _explain(), "compare": _compare(), "validate": _validate(), "dram": _dram(), "area": _area(),
+        "collective": _collective(),
         "paper": _paper(), "list": _list(),
     }  # fmt: skip
     version = {"type": "string", "description": "version of tpusim that wrote it"}

@@ -32,6 +32,7 @@ from docs.fields import (
     workload_sections,
 )
 from tpusim.machines.family import family_named
+from tpusim.machines.tpu.slices.slice import ChipSlice, Interconnect
 from tpusim.memory.dram.device import Device
 from tpusim.network.entries import COMPOSITES
 from tpusim.network.ops import OPS
@@ -102,6 +103,11 @@ def machine_page() -> str:
                        sections(Device, shipped("configs/dram"))),
         "Technology files": ("A machine names one as `technology`: a shipped name, or a path.",
                              sections(Technology, shipped("configs/technology"))),
+        "Slice files": ("`tpusim collective` takes one as `--slice`: a shipped name, or a path.",
+                        [each for each in sections(ChipSlice, shipped("configs/slices"))
+                         if not each.path.startswith("interconnect")]),
+        "Interconnect files": ("A slice names one as `interconnect`: a generation, or a path.",
+                               sections(Interconnect, shipped("configs/interconnects"))),
     }  # fmt: skip
     text = (
         "# Machine files\n\nA machine is a YAML file; the shipped ones lie in `configs/`. `--set PATH=VALUE` changes "

@@ -121,7 +121,7 @@ def shows(shown: str, seen: str) -> bool:
 
 GUIDES = (
     "start", "tables", "why_slow", "your_model", "your_machine", "algorithms", "other_simulators", "proofs",
-    "number_types", "generations",
+    "number_types", "generations", "several_chips",
 )  # fmt: skip
 PAGES = [Page(name) for name in ("README.md", *(f"docs/{guide}.md" for guide in GUIDES))]
 """Those that have their reader type what is typed here."""

@@ -98,7 +98,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "folder"], "is a directory"),
     (["run", "small.yaml", "extra"], "extra"),
     (["run", "small.yaml", "--layer"], "--layer"),
-    (["run", "small.yaml", "--hardware", "tpu_v3"], "did you mean tpu_v3_core"),
+    (["run", "small.yaml", "--hardware", "tpu_v2_ba"], "did you mean tpu_v2_banked"),
     (["run", "small.yaml", "--hardware", "small.yaml"], "is a workload, not hardware"),
     (["run", "small.yaml", "--shapes", "8x3"], "--shapes 8x3: only a function of JAX, FILE.py:FUNCTION, has shapes"),
     (["run", "small.yaml", "--batch", "0"], "out of range"),

@@ -204,7 +204,7 @@ def completed(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
-        ("tpusim co", ["compare"]),
+        ("tpusim com", ["compare"]),
         ("tpusim run resnet", ["resnet18", "resnet50"]),
         ("tpusim run resnet50 --hardware ", [*shipped("configs")]),
         ("tpusim run resnet50 --engine ", [*ENGINES]),

@@ -78,10 +78,18 @@ def validate() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)
         yield told("validate", "--set-of-numbers", "v3")
+        yield told("validate", "--set-of-numbers", "collectives")
 
 
 def dram() -> Iterator[str]:
     yield told("dram", "-", "--device", "hbm2_1ch", given="time,address,bytes,rw\n0,0,64,r\n")
+
+
+def collective() -> Iterator[str]:
+    few = ("collective", "all-reduce", "--bytes", "4KiB", "--slice", "v5e_2x2")
+    yield told(*few, "--explain", "--engine", "both")
+    yield told(*few, "--sizes", "4KiB..8KiB")
+    yield told("collective", "all-to-all", "--slice", "v5e_4x4", "--mesh", "data=2,tensor=8", "--axes", "tensor")
 
 
 def area() -> Iterator[str]:
@@ -100,8 +108,8 @@ def of_paper() -> Iterator[str]:
 
 
 PRINTED = {
-    "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "paper": of_paper,
-    "list": shipped,
+    "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "collective": collective,
+    "paper": of_paper, "list": shipped,
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from tests.docs.schemas import keys_of, problems
 from tpusim import Conv2d, Workload, load_hardware, load_workload, simulate
 from tpusim.input.document import Document
 from tpusim.machines.family import FAMILIES, family_named
+from tpusim.machines.tpu.slices.slice import Interconnect
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.network.entries import COMPOSITES, FREE, read_layers
 from tpusim.network.ops import OPS
@@ -61,6 +62,7 @@ def every_section() -> Iterator[Section]:
     yield from op_sections().values()
     yield from fields.sections(Device, fields.shipped("configs/dram"))
     yield from fields.sections(Technology, fields.shipped("configs/technology"))
+    yield from fields.sections(Interconnect, fields.shipped("configs/interconnects"))
 
 
 def value_of(entry: Entry) -> Any:
@@ -217,7 +219,7 @@ def test_every_lowering_is_described(family: str) -> None:
 
 def test_every_command_and_option_is_described() -> None:
     found = columns.commands()
-    assert len(found) == 14
+    assert len(found) == 15
     for name, command in found.items():
         assert command.help
         assert command.example.startswith("tpusim ")

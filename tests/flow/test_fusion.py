@@ -307,8 +307,8 @@ def test_auto_fuses_only_what_takes_fewer_cycles_so() -> None:
 
 
 AS_COMPILED = (
-    "tpu_v2_core", "tpu_v3_core", "tpu_v4", "tpu_v4_core", "tpu_v5e", "tpu_v5p", "tpu_v5p_core", "tpu_v6e", "tpu_v7x",
-    "tpu_v7x_core",
+    "tpu_v2_core", "tpu_v3", "tpu_v3_core", "tpu_v4", "tpu_v4_core", "tpu_v5e", "tpu_v5p", "tpu_v5p_core", "tpu_v6e",
+    "tpu_v7x", "tpu_v7x_core",
 )  # fmt: skip
 """Machines that stand for a TPU as Google's compiler uses it."""
 

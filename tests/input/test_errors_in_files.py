@@ -400,8 +400,8 @@ def test_problems_of_file_and_overrides_come_together(tmp_path):
     [
         (
             load_hardware,
-            "tpu_v3",
-            "tpu_v3: no shipped hardware ... did you mean tpu_v3_core? shipped: a100, h100, t4, tiny_4x4",
+            "tpu_v2_ba",
+            "tpu_v2_ba: no shipped hardware ... did you mean tpu_v2_banked? shipped: a100, h100, t4, tiny_4x4",
         ),
         (
             load_workload,

@@ -33,11 +33,12 @@ def log(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "commands"),
     [
-        ((), 14),
+        ((), 15),
         (("networks",), 5),
         (("engines",), 3),
         (("engines", "-k", "chains"), 2),
         (("random",), 3),
+        (("slices",), 2),
         (("jax",), 3),
         (("long",), 2),
         (("docs",), 2),

@@ -446,7 +446,8 @@ def validate(
             metavar="NAME",
             help=f"A kind of reference, for all its sets: {', '.join(names.NUMBER_WORDS)}; several sets: "
             f"{names.NETWORK_SETS} (whole networks), {names.MEMORY_SETS} (against another simulator of DRAM), "
-            f"{names.GPU_SETS} (measured on a GPU), {', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
+            f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} (several chips), "
+            f"{', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
             f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
             autocompletion=words(
                 (
@@ -455,6 +456,7 @@ def validate(
                     names.NETWORK_SETS,
                     names.MEMORY_SETS,
                     names.GPU_SETS,
+                    names.COLLECTIVE_SETS,
                     *names.GENERATION_SETS,
                 )
             ),
@@ -518,6 +520,72 @@ def dram(
     play_trace(trace, device, [*(changes or []), *more], engine, json)
 
 
+@command("collective all-reduce --bytes 64MiB --slice v6e_16x16")
+def collective(
+    op: Annotated[
+        str,
+        Argument(metavar="OP", help=f"{', '.join(names.COLLECTIVES)}.", autocompletion=words(names.COLLECTIVES)),
+    ],
+    size: Annotated[
+        str, Option("--bytes", metavar="SIZE", help="What a chip has before, of an all-gather after: 64MiB.")
+    ] = "64MiB",
+    place: Annotated[
+        str,
+        Option(
+            "--slice",
+            metavar="NAME|PATH",
+            help="Shipped name (see tpusim list), GENERATION_SIDES such as v5e_4x8, or .yaml path.",
+            autocompletion=options.shipped_names("configs/slices"),
+        ),
+    ] = "v6e_2x4",
+    axes: Annotated[
+        str | None, Option(metavar="X,Y", help="Axes whose chips take part together; default: all.")
+    ] = None,
+    mesh: Annotated[
+        str | None, Option(metavar="NAME=N,...", help="Axes of a mesh, for --axes to name: data=2,tensor=8.")
+    ] = None,
+    dtype: Annotated[
+        str,
+        Option(
+            metavar="NAME", help=f"Type of an element: {', '.join(names.REALS)}.", autocompletion=words(names.REALS)
+        ),
+    ] = "bf16",
+    algorithm: Annotated[
+        str | None, Option(metavar="NAME", help="Another than Google's compiler takes; --explain lists them.")
+    ] = None,
+    sizes: Annotated[
+        str | None, Option(metavar="A..B", help="A row for each size from A, twice the last, up to B: 64KiB..1GiB.")
+    ] = None,
+    explain_it: Annotated[
+        bool, Option("--explain", help="Say what a faster link, other axes or another algorithm would give.")
+    ] = False,
+    engine: _Engine = "event",
+    changes: Annotated[
+        list[str] | None,
+        Option("--set", metavar="PATH=VALUE", help="Change a field: slices=2, interconnect.link.hop=1us. Repeatable."),
+    ] = None,
+    trace: Annotated[
+        Path | None, Option(metavar="FILE", help="Write a timeline of links: .perfetto-trace, .pftrace, .json.")
+    ] = None,
+    json: options.Json = None,
+    out: Annotated[Path | None, Option(metavar="DIR", help="Draw the torus and its links: DIR/torus.png.")] = None,
+) -> None:
+    """Time a collective of several chips, and say what bounds it.
+
+    All chips of a slice take part, or those along some of its axes. Chips that stand alike take alike, so that one of
+    each kind is simulated. Of up to 16 chips with few bytes every element of every chip is checked; --engine both steps
+    through every register of each of them as well.
+
+    Exit code 0: done; 1: a wrong element, or engines that differ; 2: bad input.
+    """
+    from tpusim.cli.actions.collective import AskedCollective, time_and_report
+
+    asked = AskedCollective(
+        op, place, changes or [], size, sizes, axes, mesh, dtype, algorithm, engine, explain_it
+    )  # fmt: skip
+    time_and_report(asked, json, out, trace)
+
+
 @command("import model.onnx -o my.yaml", name="import")
 def import_model(
     file: Annotated[
@@ -577,7 +645,7 @@ def paper(
     json: options.Json = None,
     formats: options.Formats = None,
 ) -> None:
-    """Make the figures and tables of the paper, and judge its claims.
+    """Make figures and tables of the paper, and judge its claims.
 
     The paper is the one that the machine tpu_v2 comes from. Each figure stands beside what the text states; verdicts
     follow from our figures by rules that are told. DIR/paper.html holds all of it.
@@ -593,7 +661,7 @@ def paper(
 
 @command("list", name="list", interrupted="")
 def list_shipped(json: options.Json = None) -> None:
-    """List workloads, machines, DRAMs, lowerings and sweeps."""
+    """List workloads, machines, DRAMs, slices, lowerings and sweeps."""
     from tpusim.cli.actions.hardware import show_shipped
 
     show_shipped(json)

@@ -10,6 +10,9 @@ ENGINES = {
 }
 """Engines that keep time, and a word on each."""
 DTYPES = ("integers", "f32", "bf16", "f16", "f8", "int8")
+REALS = ("f32", "bf16", "f16", "f8", "int8")
+"""Types of the elements of a collective."""
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
 SUMS = ("any", "array")
 OPS = ("all", "array")
 NARROW = ("int8", "int4")
@@ -18,6 +21,8 @@ LAYER_ORDERS = ("change", "ratio", "network")
 NUMBER_WORDS = ("estimated", "scheduled", "measured", "simulated")
 MEMORY_SETS = "dram"
 """Name for all sets of the DRAM; the name of each set begins with it."""
+COLLECTIVE_SETS = "collectives"
+"""Name for all sets of collectives; the name of each begins with it."""
 NETWORK_SETS = "networks"
 """Name for all sets of operations of whole networks."""
 OPTIMIZERS = ("sgd", "adam")

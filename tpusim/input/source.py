@@ -33,11 +33,13 @@ _KINDS = {
     "configs/sweeps": ("a sweep", "axes", "tpusim sweep {}"),
     "configs/dram": ("a DRAM", "organisation", "tpusim dram TRACE --device {}"),
     "configs/technology": ("a technology", "arithmetic", "tpusim area --set technology={}"),
+    "configs/slices": ("a slice", "torus", "tpusim collective all-reduce --slice {}"),
+    "configs/interconnects": ("an interconnect", "collectives", "tpusim collective all-reduce --slice {}_4x4"),
     "configs/chips": ("a chip", "cores", "tpusim area"),
 }
 """By folder: the kind of its files, a key that only such files have, and the command that takes them."""
 
-_EXAMPLES = ("resnet18", "tpu_v2", "array_size", "hbm2_16ch_700", "45nm")
+_EXAMPLES = ("resnet18", "tpu_v2", "array_size", "hbm2_16ch_700", "45nm", "v6e_2x4", "v6e")
 """Shipped files that make good first copies."""
 
 _CONV = "op: conv2d, in_channels: 3, in_height: 224, in_width: 224, out_channels: 64, kernel: 7, stride: 2, padding: 3"

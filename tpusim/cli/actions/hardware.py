@@ -13,6 +13,8 @@ from tpusim.cli.progress import Meter
 from tpusim.flow.lowerings import USUAL_FAMILY, glosses
 from tpusim.input.source import open_document, shipped
 from tpusim.machines import family as families
+from tpusim.machines.tpu.slices.slice import FOLDER as SLICES
+from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
@@ -31,8 +33,7 @@ _HINTS = (
 
 
 def show_shipped(json: str | None) -> None:
-    """Show the workloads, the machines, the DRAMs, the lowerings and the sweeps that come with tpusim, as JSON and in
-    tables.
+    """Show the workloads, machines, DRAMs, slices, lowerings and sweeps that come with tpusim, as JSON and in tables.
 
     TPUs and their lowerings come first, then the machines and lowerings of each other family that ships any.
     """
@@ -43,6 +44,7 @@ def show_shipped(json: str | None) -> None:
     loaded = {name: load_workload(name, batch=1) for name in shipped("workloads")}
     workloads = [(name, each, _source(each)) for name, each in loaded.items()]
     devices = [load_device(name) for name in shipped(FOLDER)]
+    slices = sorted((load_slice(name) for name in shipped(SLICES)), key=lambda each: each.name)
     sweeps = [(name, open_document(name, folder).data) for name in shipped(folder)]
     machine_tables = [
         tables.machine_table("hardware", [each for each in machines if each.family == families.USUAL], _TPU_RANKS),
@@ -53,6 +55,7 @@ def show_shipped(json: str | None) -> None:
         *([table] for table in machine_tables),
         [machine_tables[0].legend()],
         [tables.device_table(devices)],
+        [tables.slice_table(slices)],
         [tables.lowering_table(glosses())],
         *([tables.lowering_table(glosses(family), f"lowering on {family.title}")] for family in others),
         [tables.sweep_table(sweeps)],
@@ -62,6 +65,7 @@ def show_shipped(json: str | None) -> None:
         "workloads": [tables.workload_data(*each) for each in workloads],
         "machines": [tables.machine_data(each) for each in machines],
         "drams": [each.to_dict() for each in devices],
+        "slices": [each.to_dict() for each in slices],
         "lowerings": {family.name: dict(glosses(family)) for family in (USUAL_FAMILY, *others)},
         "sweeps": [{"name": name, "workloads": held["workloads"], "axes": held["axes"]} for name, held in sweeps],
     }

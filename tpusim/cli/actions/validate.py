@@ -15,9 +15,15 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.report.tables.validation import SURVEYED, surveyed, validated
+from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
+from tpusim.study.validation.collectives import (
+    COLLECTIVES,
+    collective_sets,
+    compare_collectives,
+    compiled_collectives,
+)
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
@@ -60,9 +66,11 @@ def _compare_and_report(
     surveys = not names and not lowering
     sets = survey() if surveys else [each for each in _sets(names) if names or each.lowering == USUAL]
     memory = [each for each in sets if each.name in memory_sets()]
-    plan = Validation([each for each in sets if each not in memory], [] if memory else changes, lowering)
-    if memory and plan.sets and changes:
-        raise InputError("--set: changes either machines or DRAMs; ask for the sets of one of them at a time")
+    linked = [each for each in sets if each.name.startswith(COLLECTIVES)]
+    others = [each for each in sets if each not in memory and each not in linked]
+    plan = Validation(others, changes if others and not (memory or linked) else [], lowering)
+    if changes and sum(map(bool, (memory, linked, others))) > 1:
+        raise InputError("--set: changes machines, DRAMs or slices; ask for the sets of one of them at a time")
     output = JsonOutput(json)
     for stem in dict.fromkeys(each.picture for each in sets) if out else ():
         probe(Path(str(out)) / f"{stem}.png", make_folder=True)
@@ -71,14 +79,19 @@ def _compare_and_report(
     if memory:
         with Meter(len(wanted_streams(memory))) as meter:
             comparisons += compare_memory(memory, changes, meter.show)
+    if linked:
+        with Meter(len(linked)) as meter:
+            comparisons += compare_collectives(linked, changes, meter.show)
     told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
+    if linked:
+        told = with_collectives(told, comparisons, compiled_collectives())
     output.deliver(told, *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
 
 
 BY_NAME = (
     "v3_tiles and models_measured (tiles and networks that chips ran), llm (experts and attentions that chips ran, "
     "code of tokens), fused (code of blocks), estimated (prices of the compiler for TPU v2), passes, training_step, "
-    "deepbench (a GPU), dram"
+    "deepbench (a GPU), dram, collectives (of several chips)"
 )
 """What is shown by its name alone, as it takes longer than all the rest or is about something else."""
 _LONG = ("v3_tiles", "models_measured")
@@ -100,11 +113,12 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
     blocks = fused_sets() if any(name.startswith(FUSED) for name in names) else {}
     later = generation_sets() | chip_sets() | blocks | tokens
     steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
-    known = tpus | deepbench_sets() | later | steps
+    links = collective_sets() if any(name.startswith(COLLECTIVES) for name in names) else {}
+    known = tpus | deepbench_sets() | later | steps | links
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
     kinds = {GRADIENT_SETS: GRADIENT_SETS, NETWORK_SETS: NETWORKS}
     groups |= {name: [each.name for each in known.values() if each.kind == kind] for name, kind in kinds.items()}
-    groups |= {STEP: [*steps], MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
+    groups |= {STEP: [*steps], COLLECTIVES: [*links], MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
     groups |= _of_generations(later)
     choices = {name: [name] for name in known} | groups
     for name in names:

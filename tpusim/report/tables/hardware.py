@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tpusim.base.units import AREA, BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
 from tpusim.machines.family import PEAK, AreaPart, ChipArea, Machine, Sram, family_of, peak_tflops
+from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
 from tpusim.memory.dram.device import Device
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
@@ -130,6 +131,20 @@ def device_table(devices: Sequence[Device]) -> Table[Device]:
         Column("refresh", lambda each: each.refresh.replace("_", " "), justify="left"),
     ]
     return Table(columns, devices)
+
+
+def slice_table(slices: Sequence[ChipSlice]) -> Table[ChipSlice]:
+    """Return the shipped slices."""
+    columns: list[Column[ChipSlice]] = [
+        Column("slice", lambda each: each.name, justify="left"),
+        Column("chips", lambda each: f"{each.chips:,}"),
+        Column("torus", lambda each: " x ".join(map(str, each.torus)), justify="left"),
+        Column("wraps", lambda each: ", ".join(n for n, wraps in zip(AXES, each.wraps, strict=False) if wraps) or NONE,
+               justify="left"),
+        Column("a link", lambda each: BANDWIDTH.format(each.interconnect.link.bandwidth_bytes_per_s)),
+        Column("machine", lambda each: each.interconnect.machine, justify="left"),
+    ]  # fmt: skip
+    return Table(columns, slices)
 
 
 def lowering_table(lowerings: Sequence[tuple[str, str]], title: str = "lowering") -> Table[tuple[str, str]]:

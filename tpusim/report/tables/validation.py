@@ -9,6 +9,7 @@ from typing import Any
 
 from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Sentences, Shown, Table, telling
 from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
+from tpusim.study.validation.collectives import NO_LAUNCH_SETS, CompiledCollective
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word, together
 from tpusim.study.validation.generations import GENERATIONS, PARTS
 
@@ -49,6 +50,53 @@ def surveyed(comparisons: Sequence[Comparison], elsewhere: str) -> Shown:
     more = f"tpusim validate --set-of-numbers NAME tells more of a row; and by name alone: {elsewhere}."
     return Shown((*told, [Legend(_SURVEY, tables)], [Sentences([more])]), _data(comparisons))
 
+
+def with_collectives(told: Shown, comparisons: Sequence[Comparison], compiled: Sequence[CompiledCollective]) -> Shown:
+    """Return what was told of sets of collectives, with every case in a row, beside the same with nothing fitted, and
+    what the compiler's code names beside ours.
+    """
+    sets = {each.numbers.name: each for each in comparisons}
+    paired = [
+        (row, bare) for name, each in sets.items() if f"{name}{NO_LAUNCH_SETS}" in sets
+        for row, bare in zip(each.rows, sets[f"{name}{NO_LAUNCH_SETS}"].rows, strict=True)
+    ]  # fmt: skip
+    left_out = [left for each in comparisons for left in each.numbers.left_out]
+    differing = [each for each in compiled if each.differs]
+    count = f"{len(compiled) - len(differing)} of {len(compiled)}"
+    paragraphs: list[Sequence[Content]] = [
+        ["Collectives that were measured, case by case", Table(_COLLECTIVES, paired)],
+        [Sentences([f"Left out: {each.name}: {each.why}." for each in left_out])],
+        *told.paragraphs,
+        [Sentences([f"Read off compiled code: {count} rows that name an emitter, its strategy, colours and phases, or "
+                    "what the scheduler books, are as ours."])],
+    ]  # fmt: skip
+    if differing:
+        paragraphs.append(["Rows that differ", Table(_COMPILED, differing)])
+    data = {
+        "named": len(compiled),
+        "equal": len(compiled) - len(differing),
+        "rows": [asdict(each) for each in compiled],
+    }
+    return Shown(paragraphs, {**told.data, "compiled": data})
+
+
+CollectivePair = tuple[ComparedCase, ComparedCase]
+"""A case, and the same with nothing fitted."""
+
+_COLLECTIVES: list[Column[CollectivePair]] = [
+    Column("case", lambda row: row[0].name, justify="left"),
+    Column("measured\nus", lambda row: f"{row[0].theirs:,.2f}"),
+    Column("ours\nus", lambda row: f"{row[0].ours:,.2f}"),
+    Column("error\n%", lambda row: f"{100 * row[0].error:+.1f}"),
+    Column("no launch\n%", lambda row: f"{100 * row[1].error:+.1f}", 1),
+    Column("closed form\n%", lambda row: f"{100 * row[0].roofline_error:+.1f}", 2),
+]
+_COMPILED: list[Column[CompiledCollective]] = [
+    Column("case", lambda each: each.name, justify="left"),
+    Column("theirs", lambda each: each.theirs, justify="fold", widest=40),
+    Column("ours", lambda each: each.ours, justify="fold", widest=40),
+    Column("differs in", lambda each: ", ".join(each.differs), justify="fold", widest=20),
+]
 
 SURVEYED = ("measured", "scheduled")
 """Words of the survey: what chips took, and what their code takes."""

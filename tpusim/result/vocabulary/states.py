@@ -114,6 +114,18 @@ ELSEWHERE: Mapping[str, State] = {state.key: state for state in (
 )}  # fmt: skip
 """States that have other words for machines without an array."""
 
+CHIP_STATES: Mapping[str, State] = {state.key: state for state in (
+    State("sends", "a link carries", _FULL, "A link out of the chip carries bytes.", "sends"),
+    State("adds", "adds", Look("#3a7d44", "#6fbf7b", "grid"),
+          "No link carries bytes, and what has come is added.", "adds"),
+    State("moves", "moves in memory", Look("#8a63b0", "#a98bc9", "bars"),
+          "Bytes are read from HBM or written to it, and nothing else is done.", "moves"),
+    State("neighbour_wait", "waits for a neighbour", Look("#d55e00", "#f08a35", "rising"),
+          "Nothing of the chip works: what it needs next is on its way from a neighbour, or not yet sent.", "waits"),
+    State("launch", "launch", Look("#f0e442", "#b5aa25", "crossed"), "The collective has not begun.", "launch"),
+)}  # fmt: skip
+"""What a chip does in a collective; the first that holds counts."""
+
 ARRAY_UNIT = "systolic_array"
 """The main unit of a TPU."""
 

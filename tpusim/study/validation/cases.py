@@ -133,8 +133,9 @@ Row = dict[str, str]
 _SHIPPED = files("tpusim.study.validation") / "truth"
 _elsewhere: ContextVar[Path | None] = ContextVar("elsewhere", default=None)
 
-_FIGURE = re.compile("cycles|hbm|passes|^(?:min|max|stddev|program)_us$|^samples$")
-"""Columns that a row may leave empty: what the compiler did not tell of a shape, and how often timed figures vary."""
+_FIGURE = re.compile("cycles|hbm|passes|^(?:min|max|stddev|program|time)_us$|^samples$|^bytes$|^gbytes_s$")
+"""Columns that a row may leave empty: what the compiler did not tell of a shape, how often timed figures vary, and
+what was measured of a collective, as other rows of its table are steps of training."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

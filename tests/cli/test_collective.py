@@ -1,0 +1,153 @@
+"""tpusim collective: a question in, time, bandwidth and links out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tpusim.cli import names
+from tpusim.cli.actions.collective import BYTES_OF
+from tpusim.cli.app import app
+from tpusim.machines.tpu.slices.collective import OPS
+
+KIB = "64KiB"
+
+
+def run(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, ["collective", *map(str, words)])
+
+
+def told(*words: str | Path) -> dict[str, Any]:
+    done = run(*words, "--json", "-")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_names_that_help_has() -> None:
+    assert [*BYTES_OF] == [*names.REALS]
+    assert [each.replace("-", "_") for each in names.COLLECTIVES] == [*OPS]
+
+
+@pytest.mark.parametrize("op", names.COLLECTIVES)
+def test_every_op_is_timed_and_checked(op: str) -> None:
+    found = told(op, "--bytes", "2KiB", "--slice", "v5e_2x2", "--engine", "both")
+    assert found["checked"]["wrong"] == 0
+    assert found["checked"]["engines"] == ["event", "simpy", "register"]
+    assert sum(found["account"].values()) == found["cycles"]
+    assert all(0 <= each["least"] <= each["most"] <= 1 for each in found["links"].values())
+    assert found["closed_form_s"] < found["time_s"]
+    moved = found["bandwidth_bytes_per_s"] * found["time_s"]
+    assert moved == pytest.approx({"all-reduce": 2 * 1536, "permute": 2048}.get(op, 1536))
+
+
+def test_the_words_say_all_of_it() -> None:
+    done = run("all-reduce", "--bytes", "64MiB", "--slice", "v6e_16x16")
+    assert done.exit_code == 0
+    for says in ("256 chips", "as a benchmark prints it", "Closed form", "Bound by links", "RotatedPincerEmitter",
+                 "StrategyND", "colours 2, phases 2", "waits for a neighbour", "x+"):  # fmt: skip
+        assert says in " ".join(done.output.split()), says
+
+
+def test_a_curve_doubles_from_size_to_size() -> None:
+    rows = told("all-gather", "--slice", "v5e_4x4", "--axes", "y", "--sizes", "64KiB..1MiB")["sizes"]
+    assert [each["bytes"] for each in rows] == [2**16 << turn for turn in range(5)]
+    times = [each["time_s"] for each in rows]
+    assert times == sorted(times)
+    # A line of four without wrap: its last hop runs back, so that every link carries both ways round.
+    assert [*rows[0]["links"]] == ["y+", "y-"]
+    assert rows[-1]["chips"] == 4
+
+
+def test_large_tori_cost_as_much_as_small_ones() -> None:
+    """One chip of each kind is simulated, however many there are: 6,144 have the steps of one."""
+    found = told("all-reduce", "--slice", "v5p_16x16x24", "--bytes", "256MiB")
+    assert found["chips"] == 6144
+    assert found["checked"] is None
+
+
+def test_what_helps_is_told_the_best_first() -> None:
+    found = told("all-reduce", "--slice", "v6e_16x16", "--explain")
+    times = [each["time_s"] for each in found["easier"]]
+    assert times == sorted(times)
+    assert times[0] < found["time_s"]
+    assert [each["what"] for each in found["other_axes"]] == ["x", "y"]
+    assert any("short_pincer" in each["what"] for each in found["other_algorithms"])
+
+
+def test_axes_of_a_mesh() -> None:
+    found = told("all-reduce", "--slice", "v5e_4x4", "--bytes", KIB, "--mesh", "data=2,tensor=8", "--axes", "tensor")
+    assert found["chips"] == 8
+    assert found["mesh"] == {"data": [[1, 2, 2]], "tensor": [[0, 1, 4], [1, 1, 2]]}
+    assert found["checked"]["wrong"] == 0
+
+
+def test_slices_that_are_joined() -> None:
+    one, two = (told("all-reduce", "--slice", "v5e_4x4", "--set", f"slices={many}") for many in (1, 2))
+    assert (one["chips"], two["chips"]) == (16, 32)
+    assert two["time_s"] > one["time_s"]
+    assert "dcn+" in two["links"]
+
+
+def test_a_faster_link_is_faster() -> None:
+    asked = ("all-reduce", "--slice", "v5e_4x4")
+    slow, fast = told(*asked), told(*asked, "--set", "interconnect.link.bandwidth=93.3 GB/s")
+    assert fast["time_s"] < slow["time_s"]
+
+
+def test_another_algorithm() -> None:
+    found = told("all-reduce", "--slice", "v5e_4x4", "--bytes", KIB, "--algorithm", "rotated_pincer")
+    assert (found["algorithm"], found["compiler"]["algorithm"]) == ("rotated_pincer", "short_pincer")
+
+
+def test_the_torus_is_drawn_and_links_have_lanes(tmp_path: Path) -> None:
+    trace = tmp_path / "t.json"
+    done = run("all-reduce", "--bytes", "1MiB", "--slice", "v5e_2x4", "--out", tmp_path / "d", "--trace", trace)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "d" / "torus.png").stat().st_size > 5000
+    events = json.loads(trace.read_text())["traceEvents"]
+    lanes = {each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    assert {"chip", "memory", "adder", "link x+"} <= lanes
+    # What the chip does covers all of the time.
+    doing = [each for each in events if each["ph"] == "X" and each["tid"] == 2]
+    assert "waits for a neighbour" in {each["name"] for each in doing}
+    ends = [each["ts"] + each["dur"] for each in doing]
+    assert [each["ts"] for each in doing] == [0, *ends[:-1]]
+    assert ends[-1] == told("all-reduce", "--bytes", "1MiB", "--slice", "v5e_2x4")["cycles"]
+
+
+def test_a_timeline_in_perfettos_form(tmp_path: Path) -> None:
+    file = tmp_path / "t.perfetto-trace"
+    assert run("permute", "--bytes", KIB, "--slice", "v5e_2x2", "--trace", file).exit_code == 0
+    assert file.stat().st_size > 500
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["all-redcue"], "did you mean all-reduce"), (["all-reduce", "--bytes", "64"], "unit"),
+    (["all-reduce", "--bytes", "2B"], "too few"), (["all-reduce", "--bytes", "2TiB"], "unknown unit"),
+    (["all-reduce", "--bytes", "2048GiB"], "too many"), (["all-reduce", "--slice", "v6e_3x3"], "such as"),
+    (["all-reduce", "--slice", "v7e_4x4"], "generations"), (["all-reduce", "--axes", "z"], "there is x, y"),
+    (["all-reduce", "--axes", "x,x"], "twice"), (["all-reduce", "--mesh", "data=3"], "product is 8"),
+    (["all-reduce", "--mesh", "data=16"], "product is 8"), (["all-reduce", "--dtype", "bf17"], "bf16"),
+    (["all-reduce", "--engine", "fast"], "register"), (["all-reduce", "--algorithm", "direct"], "rotated_pincer"),
+    (["all-reduce", "--algorithm", "fast"], "there is"), (["all-reduce", "--sizes", "1KiB"], "FIRST..LAST"),
+    (["all-reduce", "--sizes", "2KiB..1KiB"], "smaller first"),
+    (["all-reduce", "--sizes", "1KiB..2KiB", "--explain"], "one size"),
+    (["all-reduce", "--slice", "v6e_16x16", "--engine", "both"], "16 chips"),
+    (["all-reduce", "--bytes", "4KiB", "--engine", "both", "--set", "interconnect.link.bandwidth=1 B/s"], "too many"),
+    (["all-reduce", "--slice", "v5p_2x2x1", "--axes", "z"], "one chip"),
+    (["all-reduce", "--set", "hop=1 us"], "no field"),
+    (["all-reduce", "--trace", "t.png"], "timeline"), (["all-reduce", "--slice", "tpu_v6e"], "tpu_v6e is hardware"),
+    (["all-reduce", "--slice", "v3_4x4", "--set", "slices=2"], "no network"),
+])  # fmt: skip
+def test_bad_input_is_told(words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*words, "--out", "drawn")
+    assert done.exit_code == 2, done.output
+    assert says in " ".join(done.output.split()), done.output
+    assert "Traceback" not in done.output
+    assert not [*tmp_path.rglob("*.png")]

@@ -1,0 +1,192 @@
+"""Collectives: all engines agree to the cycle, and every element of every chip is what the definition says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+
+from tests.machines.tpu.slices.collectives import CollectiveCase, random_case, random_rates, with_passes
+from tests.strategies import cases
+from tpusim.machines.tpu.slices import event, processes, register
+from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, algorithms_for, exchange_of
+from tpusim.machines.tpu.slices.collective import OPS, Collective, cut
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeLog, Rates, messages_of
+from tpusim.machines.tpu.slices.slice import Emitters
+from tpusim.machines.tpu.slices.timing import timed
+from tpusim.machines.tpu.slices.torus import Group, Place, Span, Torus, TorusAxis
+from tpusim.machines.tpu.slices.values import Memories, executed
+from tpusim.reference.collectives import expected
+
+
+def operands_of(exchange: Exchange, collective: Collective, seed: int) -> dict[Place, np.ndarray]:
+    random = np.random.default_rng(seed)
+    places = exchange.group.sharing
+    return {place: random.integers(-8, 9, collective.elements).astype(float) for place in places}
+
+
+def checked(
+    exchange: Exchange, op: str, operands: dict[Place, np.ndarray], result: Callable[[Place], np.ndarray]
+) -> int:
+    """Compare every element of every chip; the number of chips."""
+    group, seen = exchange.group, 0
+    for first in (place for place in operands if group.rank(place) == 0):
+        members = sorted(group.members(first), key=exchange.rank)
+        wanted = expected(op, [operands[place] for place in members])
+        for place, want in zip(members, wanted, strict=True):
+            assert np.array_equal(result(place), want), place
+            seen += 1
+    return seen
+
+
+def agree(case: CollectiveCase, seed: int) -> None:
+    collective, algorithm, rates = case
+    exchange = exchange_of(collective, algorithm)
+    of_kinds = messages_of(exchange, rates, collective.element_bytes)
+    every = messages_of(exchange, rates, collective.element_bytes, every=True)
+    operands = operands_of(exchange, collective, seed)
+    memories = Memories(exchange, operands)
+    logs: list[ExchangeLog] = [event.run(every), processes.run(every), register.run(exchange, every, memories)]
+    # The slowest of all chips, and every visit of every message.
+    assert {event.run(of_kinds).cycles, *(log.cycles for log in logs)} == {logs[0].cycles}
+    assert all(log.starts == logs[0].starts and log.ends == logs[0].ends for log in logs)
+    results = executed(exchange, every, logs[0], operands)
+    assert checked(exchange, collective.op, operands, results.__getitem__) == len(every.places)
+    assert checked(exchange, collective.op, operands, memories.result) == len(every.places)
+
+
+def test_engines_and_values_agree() -> None:
+    """Of a few dozen; `scripts/prove slices` takes 2,000."""
+    for seed in range(cases(usual=40)):
+        agree(random_case(seed), seed)
+
+
+def test_the_cases_have_everything() -> None:
+    """Every op by every algorithm, lines and rings, parts of axes, crossing groups, one chip for many, and all."""
+    found = [random_case(seed) for seed in range(300)]
+    assert {each.algorithm for each in found} == {*ALGORITHMS}
+    assert {each.collective.op for each in found} == {*OPS}
+    groups = [each.collective.group for each in found]
+    assert {len(group.kinds) < len(group.sharing) for group in groups} == {True, False}
+    assert any(span.stride > 1 for group in groups for span in group.spans)
+    assert any(axis.direct for group in groups for axis in group.torus.axes)
+    assert any(not exchange_of(each.collective, each.algorithm).alike for each in found)
+    assert {group.size for group in groups} >= {2, 3, 4, 5, 6, 8, 9, 12, 15, 16}
+
+
+def test_passes_that_repeat_are_left_out_without_a_change() -> None:
+    left_out = 0
+    for seed in range(cases(usual=80)):
+        case = with_passes(random_case(seed), 8)
+        few, whole = (timed(*case, whole=whole) for whole in (False, True))
+        assert few.cycles == whole.cycles, seed
+        held = [dict(zip(each.messages.servers, each.held, strict=True)) for each in (few, whole)]
+        assert held[0] == held[1], seed
+        left_out += few.left_out > 0
+    assert left_out
+
+
+SMALL = Emitters(launch_ps=1, chunk_bytes=4, dma_bytes=4)
+
+
+def group_of(*sides: int, wraps: bool = True) -> Group:
+    torus = Torus(tuple(TorusAxis("xyz"[at], side, wraps) for at, side in enumerate(sides)))
+    return Group(torus, tuple(Span(at, 1, side) for at, side in enumerate(sides)))
+
+
+def test_a_wrong_step_is_seen() -> None:
+    """A message that goes astray leaves a chip with a wrong element."""
+    collective = Collective("all_reduce", 12, 4, group_of(4), SMALL)
+    exchange = exchange_of(collective, "rotated_pincer")
+    rates = random_rates(Random(0), 1)
+    every = messages_of(exchange, rates, 4, every=True)
+    operands = {place: np.arange(12.0) + place[0] for place in every.places}
+    log = event.run(every)
+    # One that adds begins before what it adds to has come.
+    late = next(number for number, before in enumerate(every.after) if before)
+    log.starts[late][0] = 0
+    with pytest.raises(AssertionError):
+        checked(exchange, "all_reduce", operands, executed(exchange, every, log, operands).__getitem__)
+
+
+@pytest.mark.parametrize(("sides", "op", "algorithm", "many"), [
+    ((4,), "all_reduce", "rotated_pincer", 2 * 2 * 3), ((4, 4), "all_reduce", "rotated_pincer", 4 * 2 * 2 * 3),
+    ((4, 4, 4), "all_reduce", "rotated_pincer", 6 * 2 * 3 * 3), ((4, 4), "all_gather", "gather_ring", 2 * 15),
+    ((4,), "reduce_scatter", "scatter_ring", 2 * 3), ((4, 4), "all_to_all", "direct", 16),
+])  # fmt: skip
+def test_steps_are_those_of_the_rings(sides: tuple[int, ...], op: str, algorithm: str, many: int) -> None:
+    """2k streams of k phases, each of n - 1 hops up and as many to join; of one pass."""
+    emitters = SMALL.model_copy(update={"chunk_bytes": 2**20, "dma_bytes": 2**20})
+    exchange = exchange_of(Collective(op, 256, 4, group_of(*sides), emitters), algorithm)
+    assert len(exchange.steps) == many
+
+
+def test_the_streams_of_a_pincer_begin_on_different_axes_and_use_every_link() -> None:
+    collective = Collective("all_reduce", 96, 4, group_of(4, 4, 4), SMALL)
+    exchange = exchange_of(collective, "rotated_pincer")
+    first = {port for step in exchange.steps[:6] for port in step.way.ports((0, 0, 0))}
+    assert len(first) == 6
+
+
+def test_the_last_hop_of_a_line_runs_back_over_it() -> None:
+    line, ring = group_of(4, wraps=False), group_of(4)
+    for way, last in ((1, 3), (-1, 0)):
+        assert [len(line.hop((at,), line.spans[0], way)) for at in range(4)] == [
+            3 if at == last else 1 for at in range(4)
+        ]
+        assert all(len(ring.hop((at,), ring.spans[0], way)) == 1 for at in range(4))
+
+
+def test_chips_that_stand_alike_take_alike() -> None:
+    """One of a torus, as many as the line has, however many there are."""
+    assert len(group_of(16, 16).kinds) == 1
+    assert len(group_of(8, 8, wraps=False).kinds) == 64
+    torus = Torus((TorusAxis("x", 8), TorusAxis("y", 16, wraps=True)))
+    assert len(Group(torus, (Span(0, 1, 8), Span(1, 1, 16))).kinds) == 8
+    # Pairs along a ring are lines of two, and every other chip of a ring is a ring.
+    assert len(Group(torus, (Span(1, 1, 2),)).kinds) == 2
+    assert len(Group(torus, (Span(1, 2, 8),)).kinds) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_parts_of_a_range_cover_it(parts: int) -> None:
+    ranges = [cut(3, 20, parts, part) for part in range(parts)]
+    assert ranges[0][0] == 3
+    assert ranges[-1][1] == 20
+    assert all(before[1] == behind[0] for before, behind in pairwise(ranges))
+
+
+RATES = Rates(launch=5, link=(Fraction(4),), hop=(3,), memory=Fraction(16), latency=2, adds=Fraction(8))
+"""Words of 4 bytes: a link carries one in a cycle, memory moves four."""
+
+
+@pytest.mark.parametrize(("sides", "wraps", "op", "elements", "cycles"), [
+    # Read from 5 on, on the link 2 later, which takes 4; there after a hop of 3, and stored in 1.
+    ((3,), True, "permute", 4, 5 + 2 + 4 + 3 + 1),
+    # The last chip's way back has two links, of which the second begins a hop behind the first.
+    ((3,), False, "permute", 4, 5 + 2 + 3 + 4 + 3 + 1),
+    # Two hops each way round, 2 + 1 + 3 to arrive, 3 to add: up begins at 5, and again at 15, where its read has waited
+    # a cycle for the sum of the other way; down is a cycle behind both times, as memory serves one at a time.
+    ((3,), True, "reduce_scatter", 6, 5 + 9 + 1 + 9 + 1),
+])  # fmt: skip
+def test_cycles_are_those_that_anybody_counts(
+    sides: tuple[int, ...], wraps: bool, op: str, elements: int, cycles: int
+) -> None:
+    emitters = Emitters(launch_ps=1, chunk_bytes=64, dma_bytes=64, streams="apart", passes=2)
+    collective = Collective(op, elements, 4, group_of(*sides, wraps=wraps), emitters)
+    assert timed(collective, algorithms_for(op)[-1], RATES).cycles == cycles
+
+
+def test_a_long_message_takes_its_bytes_over_the_slowest_link() -> None:
+    """Hops and launch aside: a gather brings all but its own part over two links, an all-reduce twice that."""
+    emitters = Emitters(launch_ps=1, chunk_bytes=4000, dma_bytes=64, streams="apart", passes=4)
+    rates = replace(RATES, memory=Fraction(10**6), adds=Fraction(10**6))
+    for op, algorithm, times in (("all_gather", "gather_ring", 1), ("all_reduce", "rotated_pincer", 2)):
+        collective = Collective(op, 80_000, 4, group_of(8), emitters)
+        ideal = times * 80_000 * 7 / 8 / 2
+        assert ideal < timed(collective, algorithm, rates).cycles < 1.05 * ideal

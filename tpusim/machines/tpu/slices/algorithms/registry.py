@@ -1,0 +1,158 @@
+"""Every algorithm by its name, and which of them Google's compiler takes for an op, its axes and its bytes.
+
+The rules are read off what the compiler emitted ahead of time (`xla_collectives.csv`); where its code names an emitter,
+a strategy, colours and phases, these stand beside the algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.machines.tpu.slices.algorithms import direct, permute, ring, rotated_pincer, short
+from tpusim.machines.tpu.slices.collective import OPS, Collective
+from tpusim.machines.tpu.slices.exchange import Exchange
+from tpusim.machines.tpu.slices.slice import Emitters
+
+
+class Algorithm(NamedTuple):
+    """An algorithm: what it does, the ops that it is for, and what makes its steps."""
+
+    about: str
+    ops: tuple[str, ...]
+    exchange: Callable[[Collective], Exchange]
+
+
+_SUMS = ("all_reduce", "reduce_scatter", "all_gather")
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "rotated_pincer": Algorithm(
+        "rings axis after axis add up and join again, with streams that begin on different axes",
+        _SUMS, rotated_pincer.reduces,
+    ),
+    "short_pincer": Algorithm(
+        "along each axis parts go straight to where they are added, for few bytes", _SUMS, short.reduces
+    ),
+    "gather_ring": Algorithm("parts go round one ring through all chips, half each way", ("all_gather",), ring.joins),
+    "scatter_ring": Algorithm(
+        "parts go round one ring through all chips and are added up, half each way", ("reduce_scatter",), ring.adds_up
+    ),
+    "direct": Algorithm("every chip copies to every other, axis by axis", ("all_to_all",), direct.exchanges),
+    "neighbour": Algorithm("every chip copies to the next on a ring through all", ("permute",), permute.shifts),
+}  # fmt: skip
+"""Algorithms by their names."""
+
+
+class CompilerChoice(NamedTuple):
+    """What the compiler takes: the algorithm, and the names in its code; no names where that has none.
+
+    `books` are the links and SparseCores that its scheduler keeps for the op alone.
+    """
+
+    algorithm: str
+    emitter: str = ""
+    strategy: str = ""
+    colours: int = 0
+    phases: int = 0
+    books: tuple[str, ...] = ()
+
+
+_SHORT_PART = 64 * 2**10
+"""Most bytes of a part for which the short variant is taken along one axis: 1 MiB among 16 chips, not among 8."""
+_SHORT = 4 * 2**20
+"""Most bytes over several axes: 2 MiB are short, 8 MiB are not."""
+_PADDED_PART = 32 * 2**10
+"""Most bytes of a part that a gather over two axes pads and adds up: 32 KiB of 256 chips are, 64 KiB of 16 are not."""
+_HOST = 8
+"""Chips among which a reduce-scatter over all axes is a ring; of more each keeps its part of an all-reduce."""
+_LONG_RING = 16
+_PAIR = 2
+
+
+def choice(
+    op: str, lengths: Sequence[int], closed: Sequence[bool], size: int, is_whole: bool, emitters: Emitters,
+    axes: Sequence[str] = (),
+) -> CompilerChoice:  # fmt: skip
+    """Return what the compiler takes for an op over axes of these `lengths`, of which some are `closed` to rings.
+
+    `size` is in bytes, in the sense of the op; `is_whole`: the axes are all that the slice has.
+    """
+    phases, chips = len(lengths), math.prod(lengths)
+    sparse = emitters.adds == "sparse_core"
+    books = _books(op, axes, sparse)
+    if op == "permute":
+        return CompilerChoice("neighbour", books=books)
+    if op == "all_to_all":
+        router = emitters.colours == "axis" and phases == 1 and closed[0]
+        return CompilerChoice("direct", "NetRouterEmitter" if router else "AllToAllEmitter", books=())
+    if op == "all_gather" and (sparse or phases == 1 or (phases == 2 and size > _PADDED_PART * chips)):
+        return CompilerChoice("gather_ring", "" if sparse else "1DAllGatherNonMajorDim", books=books)
+    one_ring = sparse or phases == 1 or (phases == 2 and (not is_whole or chips <= _HOST))
+    if op == "reduce_scatter" and one_ring:
+        if sparse:
+            return CompilerChoice("scatter_ring", books=books)
+        return CompilerChoice("scatter_ring", "SingleInputAllReduceScatterFusion", "StrategyRing", 1, 1, books)
+    if sparse:
+        return CompilerChoice("rotated_pincer", books=books)
+    return _reduced(lengths, closed, size, emitters, books)
+
+
+def _reduced(
+    lengths: Sequence[int], closed: Sequence[bool], size: int, emitters: Emitters, books: tuple[str, ...]
+) -> CompilerChoice:
+    """Return what becomes of an all-reduce, or of what is turned into one."""
+    phases = len(lengths)
+    few = size <= (_SHORT_PART * lengths[0] if phases == 1 else _SHORT)
+    if emitters.short and few:
+        colours = phases if len({*lengths}) == 1 else 1
+        strategy = "StrategyRing" if phases == 1 else "StrategyND"
+        return CompilerChoice("short_pincer", "RotatedPincerShortEmitter", strategy, colours, phases, books)
+    emitter = "RotatedPincerEmitter"
+    if phases == 1:
+        if emitters.colours == "axis" and closed[0] and lengths[0] >= _LONG_RING:
+            return CompilerChoice("rotated_pincer", emitter, "StrategyRing", 1, 1, books)
+        return CompilerChoice("rotated_pincer", emitter, "UniDirection1DRingStrategy", 2, 1, books)
+    # Long rings that close, and pairs, whose two ways are one link, have a colour an axis.
+    if emitters.colours == "axis" and any(
+        (wraps and length >= _LONG_RING) or length == _PAIR for length, wraps in zip(lengths, closed, strict=True)
+    ):
+        return CompilerChoice("rotated_pincer", emitter, "StrategyND", phases, phases, books)
+    return CompilerChoice("rotated_pincer", emitter, "UniDirectionNDRingStrategy", 2 * phases, phases, books)
+
+
+def _books(op: str, axes: Sequence[str], sparse: bool) -> tuple[str, ...]:
+    """Return what the scheduler keeps: the links of its axes, of a permute all; and SparseCores."""
+    taken = "xyz" if op == "permute" else axes
+    links = [f"Ici{axis.upper()}{way}" for axis in taken for way in ("Minus", "Plus")]
+    if sparse and op != "permute":
+        links += ["SparseCore0"] + ["SparseCore1"] * (op == "all_reduce" and len(axes) > 1)
+    return tuple(links)
+
+
+def chosen(collective: Collective) -> CompilerChoice:
+    """Return what the compiler takes for a collective."""
+    group = collective.group
+    closed = [group.closed(span) for span in group.spans]
+    names = [group.torus.axes[span.axis].name for span in group.spans]
+    return choice(
+        collective.op, group.lengths, closed, collective.bytes, group.is_whole, collective.emitters, names
+    )  # fmt: skip
+
+
+def exchange_of(collective: Collective, algorithm: str) -> Exchange:
+    """Return the steps of a collective by an algorithm. Raises InputError for one that is not for its op."""
+    if algorithm not in ALGORITHMS:
+        guess = did_you_mean(algorithm, ALGORITHMS) or ";"
+        raise InputError(Problem(f"no algorithm {algorithm!r}{guess} there is {', '.join(ALGORITHMS)}", "--algorithm"))
+    if collective.op not in ALGORITHMS[algorithm].ops:
+        able = ", ".join(algorithms_for(collective.op))
+        raise InputError(Problem(f"{algorithm} makes no {collective.op}; write {able}", "--algorithm"))
+    return ALGORITHMS[algorithm].exchange(collective)
+
+
+def algorithms_for(op: str) -> list[str]:
+    """Return the algorithms of an op."""
+    assert op in OPS, "checked by whoever asks"
+    return [name for name, each in ALGORITHMS.items() if op in each.ops]

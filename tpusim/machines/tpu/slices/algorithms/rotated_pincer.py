@@ -1,0 +1,98 @@
+"""The rotated pincer: an all-reduce over k axes in k phases, by 2k streams that begin on different axes.
+
+Each stream has a part of the elements and a direction. It adds up along its first axis, then along the next, until each
+chip has its part of the sum, and joins the parts again, axis by axis in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tpusim.machines.tpu.slices.algorithms.ring import WAYS, RingWalk, way_along
+from tpusim.machines.tpu.slices.collective import Collective, cut, most
+from tpusim.machines.tpu.slices.exchange import Exchange, Holds, Leaves, MovedPiece
+from tpusim.machines.tpu.slices.torus import Group, Place, Span
+
+Stream = tuple[tuple[Span, ...], int]
+"""Axes in the order of a stream, and its direction."""
+
+
+def rotations(group: Group) -> list[tuple[Span, ...]]:
+    """The orders of the axes: each begins on another. The network between slices comes last in all of them, as the
+    parts are smallest there.
+    """
+    spans = [span for span in group.spans if not group.torus.axes[span.axis].direct]
+    slow = tuple(span for span in group.spans if span not in spans)
+    return [(*spans[turn:], *spans[:turn], *slow) for turn in range(len(spans))] or [slow]
+
+
+def kept_and_left(collective: Collective) -> tuple[Holds, Leaves]:
+    """Where operands and results of an op stand in memory, when all of it is added up: a reduce-scatter keeps a chip's
+    part, an all-gather begins with padded parts.
+    """
+    whole, ranks = (0, collective.elements), collective.group.size
+
+    def own(rank: int) -> tuple[int, int]:
+        return cut(*whole, ranks, rank)
+
+    holds: Holds = (
+        (lambda rank: (*own(rank), own(rank)[0])) if collective.op == "all_gather" else (lambda _: (*whole, 0))
+    )
+    leaves: Leaves = (lambda rank: [own(rank)]) if collective.op == "reduce_scatter" else (lambda _: [whole])
+    return holds, leaves
+
+
+def reduces(collective: Collective) -> Exchange:
+    """An all-reduce; a reduce-scatter is one of which a chip keeps its part, an all-gather one of padded parts."""
+    streams = [(order, way) for way in WAYS for order in rotations(collective.group)]
+    walk = _walk(collective, streams)
+    return walk.exchange(collective.group, collective.elements, *kept_and_left(collective))
+
+
+def _walk(collective: Collective, streams: Sequence[Stream]) -> RingWalk:
+    group, elements = collective.group, collective.elements
+    share = most(elements, len(streams))
+    passes = max(collective.passes(share, order[0].many) for order, _ in streams)
+    walk = RingWalk(collective, len(streams), passes)
+    ways = {(span, way): way_along(group, span, way) for order, way in streams for span in order}
+
+    def part(place: Place, stream: int, turn: int, phase: int) -> tuple[int, int]:
+        """Return the elements that a chip's ring of a phase has to do with."""
+        order, way = streams[stream]
+        found = cut(*cut(0, elements, len(streams), stream), passes, turn)
+        for span in order[:phase]:
+            found = cut(*found, span.many, (group.index(place, span) + way) % span.many)
+        return found
+
+    def piece(place: Place, stream: int, turn: int, phase: int, hop: int, joins: bool) -> MovedPiece:
+        order, way = streams[stream]
+        span = order[phase]
+        number = (group.index(place, span) + way * (joins - hop)) % span.many
+        start, stop = cut(*part(place, stream, turn, phase), span.many, number)
+        return MovedPiece(start, stop, start, None) if joins else MovedPiece(start, stop, None, start)
+
+    for turn in walk.turns:
+        for phase, hop, joins in _hops(streams[0][0]):
+            for stream, (order, way) in enumerate(streams):
+                span = order[phase]
+                # Rings of other axes may be longer.
+                if hop >= span.many - 1:
+                    continue
+                size = most(share, passes)
+                for each in order[: phase + 1]:
+                    size = most(size, each.many)
+                made = partial(piece, stream=stream, turn=turn, phase=phase, hop=hop, joins=joins)
+                name = group.torus.axes[span.axis].name
+                label = f"pass {turn + 1}, {'join' if joins else 'add'} along {name}, hop {hop + 1}"
+                walk.hop(stream, ways[span, way], size, not joins, made, label)
+            walk.all_hopped()
+        walk.pass_over()
+    return walk
+
+
+def _hops(spans: Sequence[Span]) -> list[tuple[int, int, bool]]:
+    """Phases and hops in order, for the longest ring of any stream: adding up, then joining in reverse."""
+    longest, phases = max(span.many for span in spans) - 1, range(len(spans))
+    up = [(phase, hop, False) for phase in phases for hop in range(longest)]
+    return up + [(phase, hop, True) for phase in reversed(phases) for hop in range(longest)]

@@ -1,0 +1,358 @@
+"""A slice: chips on a torus of links, as files describe it; and the links of its generation."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import PlainSerializer, ValidationInfo, field_validator
+
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.units import BANDWIDTH, SIZE, TIME
+from tpusim.input.document import Document
+from tpusim.input.form import (
+    FROM_YAML,
+    Choice,
+    FileModel,
+    FileSection,
+    Form,
+    Name,
+    Overrides,
+    Quantity,
+    Rational,
+    Reader,
+    Truth,
+    read_overrides,
+    texts_of,
+    whole,
+    written,
+)
+from tpusim.input.scalars import show, whole_number
+from tpusim.input.source import open_document, shipped, with_neighbours
+from tpusim.machines.tpu.description import Hardware, load_hardware
+
+FOLDER = "configs/slices"
+"""Folder of the shipped slices."""
+
+INTERCONNECTS = "configs/interconnects"
+"""Folder of the links of the generations."""
+
+AXES = "xyz"
+"""Names of the axes of a torus, in the order of its sides."""
+
+_PS_PER_S = 10**12
+_MOST_SIDE = 1024
+_CUBE = 4
+
+
+class Sides(FileSection):
+    """The slices that a generation can have.
+
+    Attributes:
+        dimensions: axes of its torus.
+        longest: chips of its longest axis.
+        chips: chips of its largest slice.
+    """
+
+    dimensions: Annotated[int, whole(3), written(2)]
+    longest: Annotated[int, whole(_MOST_SIDE), written(16)]
+    chips: Annotated[int, whole(2**20), written(256)]
+
+
+class Wrap(FileSection):
+    """The axes whose last chip has a link to the first.
+
+    Attributes:
+        multiple: chips of which an axis that wraps is a multiple.
+        of: whether `each` axis is judged by itself, or none wraps unless `all` are such multiples.
+    """
+
+    multiple: Annotated[int, whole(_MOST_SIDE), written(16)]
+    of: Annotated[Literal["each", "all"], Choice()] = "each"
+
+
+class Link(FileSection):
+    """A link between two neighbours, one in each direction.
+
+    Attributes:
+        bandwidth_bytes_per_s: bytes that a link carries one way in a second, all that goes with data included.
+        payload: the part of them that is data.
+        hop_ps: time from the first byte that a chip sends to the first that its neighbour may send on.
+    """
+
+    bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("93.35 GB/s", "bandwidth")]
+    payload: Annotated[Fraction, Rational(1, Fraction(1, 1000))] = Fraction(1)
+    hop_ps: Annotated[int, Quantity(TIME, "1 ms"), written("1 us", "hop")]
+
+
+class Emitters(FileSection):
+    """The collectives of a generation: what code of the compiler does with the links.
+
+    Attributes:
+        launch_ps: time of a collective before its first byte.
+        chunk_bytes: bytes that a hop of a ring carries, at most.
+        passes: passes of a ring that are under way at once; with 1 the next begins when the last hop of one is there.
+        streams: whether the streams of a ring go hop by hop `together`, each hop when those before it of all streams
+            have arrived, as code of one core has it, or `apart`, each by itself.
+        dma_bytes: bytes of the largest copy to a chip that is no neighbour.
+        short: whether there is a variant with fewer hops, for few bytes.
+        colours: how its code names the streams of long rings that close, and of pairs: a colour for each `axis`, both
+            ways round, or as all others for each `direction`.
+        adds: what adds what arrives, the `vector_unit` or a `sparse_core`.
+        adds_per_cycle: elements that a SparseCore adds in a cycle.
+    """
+
+    launch_ps: Annotated[int, Quantity(TIME, "1 s"), written("3 us", "launch")]
+    chunk_bytes: Annotated[int, Quantity(SIZE, "1 GiB"), written("256 KiB", "chunk")]
+    passes: Annotated[int, whole(64)] = 1
+    streams: Annotated[Literal["together", "apart"], Choice()] = "together"
+    dma_bytes: Annotated[int, Quantity(SIZE, "1 GiB"), written("32 KiB", "dma")]
+    short: Annotated[bool, Truth()] = False
+    colours: Annotated[Literal["axis", "direction"], Choice()] = "direction"
+    adds: Annotated[Literal["vector_unit", "sparse_core"], Choice()] = "vector_unit"
+    adds_per_cycle: Annotated[int, whole(2**20)] = 256
+
+
+class Dcn(FileSection):
+    """The network between slices, by which every chip reaches its like in any other.
+
+    Attributes:
+        bandwidth_bytes_per_s: bytes that a chip sends in a second.
+        latency_ps: time until the first of them arrives.
+    """
+
+    bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("6.25 GB/s", "bandwidth")]
+    latency_ps: Annotated[int, Quantity(TIME, "1 s"), written("10 us", "latency")]
+
+
+class Interconnect(FileModel):
+    """The links between the chips of a generation, and its collectives.
+
+    Attributes:
+        name: name of the generation in names of slices.
+        generation: name of the generation for people.
+        machine: machine of a whole chip: a shipped name, or a path.
+        sides: the slices that there can be; a section.
+        wrap: which axes close to rings; a section.
+        link: a link; a section.
+        collectives: what collectives cost beside bytes; a section.
+        dcn: the network between slices; a section, which a generation without one leaves out.
+    """
+
+    name: Annotated[str, Name(), written("v6e")]
+    generation: Annotated[str, Name(), written("TPU v6e")]
+    machine: Annotated[str, Name(), written("tpu_v6e")]
+    sides: Sides
+    wrap: Wrap
+    link: Link
+    collectives: Emitters
+    dcn: Dcn | None = None
+
+    @cached_property
+    def chip(self) -> Hardware:
+        """The machine of a chip. Raises InputError."""
+        return load_hardware(self.machine)
+
+    def wraps(self, torus: tuple[int, ...]) -> tuple[bool, ...]:
+        """Whether each axis of a torus of these sides closes to a ring."""
+        whole_axes = [side % self.wrap.multiple == 0 for side in torus]
+        return tuple(whole_axes if self.wrap.of == "each" else [all(whole_axes)] * len(torus))
+
+    def refusal(self, torus: tuple[int, ...]) -> str:
+        """Why the generation can have no slice of these sides, and which fits; empty if it can."""
+        sides = self.sides
+        shape = "x".join(map(str, torus))
+        axes = "1 axis" if sides.dimensions == 1 else f"{sides.dimensions} axes"
+        allowed = (
+            f"a slice of {self.generation} has {axes} of 1, 2 or a multiple of {_CUBE} chips, up to {sides.longest}, "
+            f"and at most {sides.chips:,} chips"
+        )
+        odd = [side for side in torus if side > 2 and side % _CUBE]
+        if len(torus) != sides.dimensions or odd or max(torus) > sides.longest or math.prod(torus) > sides.chips:
+            near = self.fitting(math.prod(torus))
+            return f"{shape} is none: {allowed}" + f"; such as {', '.join(near)}" * bool(near)
+        return ""
+
+    def fitting(self, chips: int) -> list[str]:
+        """Shipped slices of the generation by name, the nearest in chips first; at most three."""
+        known = [name for name in shipped(FOLDER) if name.startswith(f"{self.name}_")]
+        found = [(abs(math.log(max(chips, 1) / math.prod(sides))), name) for name in known if (sides := _sides(name))]
+        return [name for _, name in sorted(found)[:3]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The YAML form, units in the values."""
+        held = self.model_dump(by_alias=True)
+        return held if self.dcn else {key: value for key, value in held.items() if key != "dcn"}
+
+
+def load_interconnect(name_or_path: str | Path, overrides: Overrides = ()) -> Interconnect:
+    """The links of a generation, by its name or from a YAML file. Raises InputError with every problem of the file."""
+    document = with_neighbours(open_document(name_or_path, INTERCONNECTS), {"machine": "configs"})
+    return _read(_INTERCONNECT, document, overrides)
+
+
+def interconnect_of(value: object) -> Interconnect:
+    """The links that a slice's file names or writes out. Raises InputError with every problem."""
+    if isinstance(value, Interconnect):
+        return value
+    if isinstance(value, Mapping):
+        return _INTERCONNECT.build(value, FROM_YAML)
+    if not isinstance(value, str):
+        raise InputError(f"{show(value)} names no links; write one of {', '.join(shipped(INTERCONNECTS))}, or a path")
+    try:
+        return load_interconnect(value)
+    except InputError as error:
+        # The problem is in another file, so its place is told in the message.
+        raise InputError([Problem(str(each)) for each in error.problems]) from None
+
+
+def _as_written(links: Interconnect) -> str | dict[str, Any]:
+    known = links.name in shipped(INTERCONNECTS) and load_interconnect(links.name) == links
+    return links.name if known else links.to_dict()
+
+
+def _torus(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not 1 <= len(value) <= len(AXES):
+        raise InputError(f"{show(value)} is no list of 1 to {len(AXES)} sides; write e.g. [4, 4]")
+    return tuple(whole_number(side, 1, _MOST_SIDE) for side in value)
+
+
+class ChipSlice(FileModel):
+    """A slice: the chips of a torus, and how many such slices a network joins.
+
+    Attributes:
+        name: name of the slice in results; that of its file unless given.
+        interconnect: links between its chips: the name of a generation, a path, or a section.
+        torus: chips along each axis.
+        slices: slices that are joined by the network between slices.
+
+    Examples:
+        >>> from tpusim.machines.tpu.slices.slice import load_slice
+        >>> load_slice("v5e_8x16").wraps
+        (False, True)
+    """
+
+    name: Annotated[str, Name(), written("v6e_2x4")]
+    interconnect: Annotated[
+        Interconnect, Reader(interconnect_of, "a generation, a path, or a section"), PlainSerializer(_as_written),
+        written("v6e"),
+    ]  # fmt: skip
+    torus: Annotated[tuple[int, ...], Reader(_torus, "a list of sides"), written("[2, 4]")]
+    slices: Annotated[int, whole(4096)] = 1
+
+    @field_validator("torus")
+    @classmethod
+    def _can_be(cls, torus: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        links = info.data.get("interconnect")
+        if isinstance(links, Interconnect) and (says := links.refusal(torus)):
+            raise InputError(says)
+        return torus
+
+    @field_validator("slices")
+    @classmethod
+    def _are_joined(cls, slices: int, info: ValidationInfo) -> int:
+        links = info.data.get("interconnect")
+        if slices > 1 and isinstance(links, Interconnect) and links.dcn is None:
+            raise InputError(f"no network between slices of {links.generation} is known; write 1")
+        return slices
+
+    @property
+    def chips(self) -> int:
+        """All chips, of all slices."""
+        return math.prod(self.torus) * self.slices
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Whether each axis closes to a ring."""
+        return self.interconnect.wraps(self.torus)
+
+    @property
+    def chip(self) -> Hardware:
+        """The machine of a chip."""
+        return self.interconnect.chip
+
+    @property
+    def words(self) -> str:
+        """The slice for people: "256 chips of TPU v6e, 16 x 16, both axes wrap"."""
+        closed = [AXES[index] for index, wraps in enumerate(self.wraps) if wraps]
+        shape = " x ".join(map(str, self.torus))
+        told = f"{', '.join(closed)} wrap{'s' * (len(closed) == 1)}" if closed else "no axis wraps"
+        joined = f"; {self.slices} such slices" * (self.slices > 1)
+        return f"{math.prod(self.torus):,} chips of {self.interconnect.generation}, {shape}, {told}{joined}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The YAML form."""
+        return self.model_dump(by_alias=True)
+
+
+_INTERCONNECT: Form[Interconnect] = Form(Interconnect, files={"machine": "configs"})
+_SLICE: Form[ChipSlice] = Form(ChipSlice)
+_NAME = re.compile(r"(?P<generation>[a-z0-9]+?)_(?P<sides>\d+(x\d+)*)")
+_LINKS = "interconnect."
+
+Read = TypeVar("Read", bound=FileModel)
+
+
+def _sides(name: str) -> tuple[int, ...]:
+    """The sides in "v5e_4x8"; none in any other name, such as v6e_8."""
+    found = _NAME.fullmatch(name)
+    return tuple(map(int, found["sides"].split("x"))) if found and "x" in name.partition("_")[2] else ()
+
+
+def load_slice(name_or_path: str | Path, overrides: Overrides = ()) -> ChipSlice:
+    """The slice of a name or a YAML file.
+
+    A name is a shipped one, or a generation with the sides of a slice that it can have, such as "v5e_4x8". Overrides
+    are texts such as "slices=2" or "interconnect.link.hop=2 us".
+
+    Raises:
+        InputError: with every problem of the file and the overrides.
+    """
+    name = str(name_or_path)
+    if isinstance(overrides, Mapping):
+        overrides = [f"{path}={value}" for path, value in overrides.items()]
+    given = [overrides] if isinstance(overrides, str) else [*overrides]
+    of_links = [text.strip().removeprefix(_LINKS) for text in given if text.strip().startswith(_LINKS)]
+    found = _NAME.fullmatch(name)
+    if found and name not in shipped(FOLDER) and _sides(name) and found["generation"] in shipped(INTERCONNECTS):
+        held = {"name": name, "interconnect": found["generation"], "torus": [*_sides(name)]}
+        document = Document(name, held, {"": 1})
+    else:
+        if found and name not in shipped(FOLDER) and not Path(name).exists():
+            known = shipped(INTERCONNECTS)
+            guess = did_you_mean(found["generation"], known) or ";"
+            raise InputError(Problem(f"no such slice{guess} generations: {', '.join(known)}, each with its sides, such "
+                                     f"as v5e_4x8; shipped: {', '.join(shipped(FOLDER))}", name))  # fmt: skip
+        document = with_neighbours(open_document(name_or_path, FOLDER), {"interconnect": INTERCONNECTS})
+    made = _read(_SLICE, document, [text for text in given if not text.strip().startswith(_LINKS)])
+    if not of_links:
+        return made
+    links = _read(_INTERCONNECT, Document(made.interconnect.name, made.interconnect.to_dict()), of_links)
+    told = {f"{_LINKS}{path}": text for path, text in links.changes.items()}
+    return made.model_copy(update={"interconnect": links}).telling(told)
+
+
+@lru_cache(maxsize=1)
+def slice_fields() -> tuple[str, ...]:
+    """Every field that an override may set."""
+    return (*_SLICE.paths, *(f"{_LINKS}{path}" for path in _INTERCONNECT.paths))
+
+
+def _read(form: Form[Read], document: Document, overrides: Overrides) -> Read:
+    data = {"name": Path(document.label.strip("<>")).stem, **document.data}
+    final = replace(document, data=data)
+    given, refused = read_overrides(overrides, form)
+    for path, (value, where) in given.items():
+        final = final.override(path, value, where)
+    return form.read(final, FROM_YAML, refused).telling(texts_of(given))
+
+
+def cycles_of(time_ps: int, clock_hz: int) -> int:
+    """Whole cycles of a time, rounded up."""
+    return -(-time_ps * clock_hz // _PS_PER_S)
