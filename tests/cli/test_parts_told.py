@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 
 from tests.network.test_composites import SMALL
 from tpusim import Conv2d, Gemm, Hardware, Workload, load_hardware, load_workload, simulate
+from tpusim.api.asked import _NOT_OF_THE_PAPER
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.cli.actions import inputs
-from tpusim.cli.actions.inputs import _NOT_OF_THE_PAPER, tell_unasked
+from tpusim.cli.actions.inputs import tell_unasked
 from tpusim.input.document import Document
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity

@@ -26,7 +26,7 @@ class Meter:
     With a `unit` of the total, which are stored as they are done, also the rate a minute, and the time left.
     """
 
-    def __init__(self, total: int, unit: str = "") -> None:
+    def __init__(self, total: int = 1, unit: str = "") -> None:
         self.done = 0
         self._total, self._unit = total, unit
         self._began = self._news = time.monotonic()
@@ -51,6 +51,11 @@ class Meter:
         self.done, self._name, self._news = done, name, time.monotonic()
         self._share = done / self._total if share is None else share
         self._tell()
+
+    def step(self, done: int, total: int, name: str) -> None:
+        """Show that `done` of `total` are done, where the total is known while the work goes on."""
+        self._total = total
+        self.show(done, name)
 
     def _remind(self) -> None:
         """Show the bar once it has taken a while; show what is under way even without news."""
@@ -86,7 +91,7 @@ class Meter:
             if compiling():
                 name = f"{name}; loops are compiled"
             if self._bar:
-                self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
+                self._bar.update(self._bar.task_ids[0], completed=self.done, total=self._total, name=name)
                 return
             if self._terminal or now - self._told <= QUIET_SECONDS or self._over.is_set():
                 return
