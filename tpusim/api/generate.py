@@ -26,7 +26,7 @@ from tpusim.machines.lowered import unheard
 from tpusim.network.blocks import repeated
 from tpusim.network.template import Template
 from tpusim.network.workload import Workload, with_sizes
-from tpusim.network.workload_file import described, images_of, in_phase, open_workload, workload_of
+from tpusim.network.workload_file import DECODE, PREFILL, described, images_of, in_phase, open_workload, workload_of
 from tpusim.report.tables.generation import at_a_glance, generated
 from tpusim.result.chips import shared_by
 from tpusim.study.generation import CHECKED, Generation
@@ -35,8 +35,6 @@ from tpusim.study.generation import generate as timed
 if TYPE_CHECKING:
     from tpusim.input.form import Overrides
 
-PREFILL, DECODE = "prefill", "decode"
-"""The phases of a file in which a prompt is read, and in which tokens are made."""
 MOST_TOKENS = 2**20
 """Most tokens of a generation, and of a prompt."""
 _WITH_PROMPT = 2

@@ -35,6 +35,7 @@ _SHOWN = {
     "cycles": 2,
     "time_us": 0,
     "tokens_per_s": 0,
+    "first_token_us": 0,
     "tflops": 3,
     "pe_utilization": 1,
     "mapping_efficiency": 4,
