@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tpusim.api.answer import Answer, Row
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Explanation(Answer):
     """Why a layer, or a network, takes as long as it does.
 
     `found` is an `ExplainedNetwork`, or of one layer an `Explained`, whose `lowerings` are what others cost.
     """
 
-    workload: str = ""
-    lowerings: tuple[Alternative, ...] = field(default=())
+    workload: str
+    lowerings: tuple[Alternative, ...] = ()
 
     @property
     def of_a_network(self) -> bool:
@@ -101,11 +101,11 @@ def explain(
         >>> import tpusim
         >>> answer = tpusim.explain("tiny", "tiny_4x4", batch=2)
         >>> [each.found.layer.name for each in answer.found.costly]
-        ['fig10', 'two_passes', 'fig11']
-        >>> answer.found.most.name
-        'twice the arrays'
+        ['two_passes', 'fig11', 'fig10']
+        >>> answer.found.most.name, round(answer.found.most.gain, 2)
+        ('twice the batch', 1.5)
         >>> tpusim.explain("tiny", "tiny_4x4", layer="fig11", batch=2).found.limit
-        'array'
+        'mapping'
     """
     asked = asked_for(workload, hardware, batch, set, model_options(**options), note)
     jobs = resolved(asked, lowering, progress=progress)
@@ -120,7 +120,7 @@ def explain(
         raise InputError(Problem("a picture is of one layer; name it with --layer, or write FILE.html", "--out"))
     if of_network:
         found = explain_network(asked.work, jobs, lowering, asked.again, progress)
-        return Explanation(network_explained(found), [*_rows_of_network(found)], found, notes, jobs.work.name)
+        return Explanation(network_explained(found), [*_rows_of_network(found)], found, notes, workload=jobs.work.name)
     return _of_a_layer(jobs, _one_job(jobs, layer), progress, notes)
 
 
@@ -133,7 +133,7 @@ def _of_a_layer(jobs: Jobs, chosen: Job, progress: Progress, notes: tuple[str, .
     between = overlapping(jobs, chosen.layer) if setup.is_of_lanes else None
     rows = [*_rows(found)]
     shown = explained(found, jobs.work, between, fit, unfit)
-    return Explanation(shown, rows, found, notes, jobs.work.name, fit)
+    return Explanation(shown, rows, found, notes, workload=jobs.work.name, lowerings=fit)
 
 
 def _one_job(jobs: Jobs, name: str | None) -> Job:

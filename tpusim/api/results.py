@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpusim.api.answer import Answer, Row
 from tpusim.api.explain import Explanation
@@ -21,7 +21,10 @@ from tpusim.result.load import RESULT_FILE, read_result
 from tpusim.result.records import Result
 from tpusim.study.sweep.store import FILE as STORE_FILE
 
-PAGE_FILE = "report.html"
+if TYPE_CHECKING:
+    from tpusim.report.plots.figure import Picture
+
+PAGE_FILE, CAPTIONS = "report.html", "captions.txt"
 Source = str | Path | Result | Answer
 """A result or an answer, or the file or folder that a command has written."""
 
@@ -40,11 +43,11 @@ def compare(before: Source, after: Source, *, sort: str = "change") -> Answer:
     Examples:
         >>> import tpusim
         >>> tiny = tpusim.load_workload("tiny", batch=2)
-        >>> small, large = tpusim.load_hardware("tiny_4x4"), tpusim.load_hardware("tiny_4x4", "array.count=2")
-        >>> runs = [tpusim.simulate(tiny, machine, check=False) for machine in (small, large)]
-        >>> answer = tpusim.compare(*runs)
-        >>> answer.to_frame()[["name", "cycles_a", "cycles_b"]].iloc[0].tolist()
-        ['two_passes', 80, 51]
+        >>> changes = "vector_memory.ports=shared", "vector_memory.ports=separate"
+        >>> machines = [tpusim.load_hardware("tiny_4x4", change) for change in changes]
+        >>> answer = tpusim.compare(*(tpusim.simulate(tiny, machine, check=False) for machine in machines))
+        >>> answer.to_frame()[["name", "cycles_a", "cycles_b"]].values.tolist()
+        [['two_passes', 97, 73], ['fig11', 65, 59], ['fig10', 62, 57]]
     """
     if sort not in ORDERS:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
@@ -156,3 +159,21 @@ def _rows(compared: Comparable, order: str) -> Iterator[Row]:
         for letter, side in (("a", row.before), ("b", row.after)):
             made |= {f"{key}_{letter}": getattr(side, key, None) for key in ("cycles", "time_us", "pe_utilization")}
         yield {**made, "ratio": row.ratio}
+
+
+def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
+    """Write pictures in every format, with CAPTIONS, and yield the paths as they are written."""
+    drawn = []
+    for picture in pictures:
+        drawn.append(picture)
+        for name, contents in picture.files(kinds):
+            write(folder / name, contents)
+            yield folder / name
+    yield write_captions(folder, drawn)
+
+
+def write_captions(folder: Path, pictures: Iterable[Picture]) -> Path:
+    """Write CAPTIONS, and return its path."""
+    captions = (f"{picture.name}: {picture.caption}\n" for picture in pictures)
+    write(folder / CAPTIONS, "\n".join(captions).encode())
+    return folder / CAPTIONS

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.api.results import compare, refuse_generation, report
+from tpusim.api.results import compare, refuse_generation, report, write_pictures
 from tpusim.base.errors import InputError
-from tpusim.base.files import probe, write
+from tpusim.base.files import probe
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
 from tpusim.report.tables.sweep import POINTS_FILE, is_sweep
 from tpusim.result.load import RESULT_FILE, read_result
 
 if TYPE_CHECKING:
-    from tpusim.report.plots.figure import Picture
+    pass
 
-CAPTIONS = "captions.txt"
 _SWEPT = (
     "is of a sweep, and plot draws a run; the sweep has left its pictures there, its command draws them again, "
     "--format pdf for instance, without computing a point twice, and `tpusim report` makes a page of them"
@@ -51,24 +50,6 @@ def plot_result(source: Path, out: Path | None, kinds: Sequence[str]) -> None:
         raise InputError(f"{source}: {error}") from None
     for path in write_pictures(folder, pictures, kinds):
         say(sys.stdout, str(path))
-
-
-def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
-    """Write pictures in every format, with CAPTIONS, and yield the paths as they are written."""
-    drawn = []
-    for picture in pictures:
-        drawn.append(picture)
-        for name, contents in picture.files(kinds):
-            write(folder / name, contents)
-            yield folder / name
-    yield write_captions(folder, drawn)
-
-
-def write_captions(folder: Path, pictures: Iterable[Picture]) -> Path:
-    """Write CAPTIONS, and return its path."""
-    captions = (f"{picture.name}: {picture.caption}\n" for picture in pictures)
-    write(folder / CAPTIONS, "\n".join(captions).encode())
-    return folder / CAPTIONS
 
 
 def write_page(source: Path, file: Path) -> None:

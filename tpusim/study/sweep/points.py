@@ -322,6 +322,8 @@ def _impossible(
 # ---- the sweep: axes over fields of the machine, the batch and the layers, for one or more workloads
 
 FOLDER = "configs/sweeps"
+_MAPPING = "<sweep>"
+"""The label of a sweep that no file holds, which is also its name unless it has one."""
 
 _MOST_TOLD = 10
 _MOST_FAILED = 1000
@@ -359,14 +361,17 @@ class Sweep:
         return f"{self.name}: {len(self.points):,} point{'s' * (len(self.points) != 1)}{left_out}"
 
 
-def load_sweep(name_or_path: str | Path) -> Sweep:
-    """Read a shipped name, a path, or "-" for standard input.
+def load_sweep(spec: str | Path | Mapping[str, Any]) -> Sweep:
+    """Read a shipped name, a path, "-" for standard input, or what such a file holds.
 
     Raises:
         InputError: with every problem of the file, before anything runs.
     """
-    document = open_document(name_or_path, FOLDER)
-    spec = read(document)
+    document = Document(_MAPPING, spec) if isinstance(spec, Mapping) else open_document(spec, FOLDER)
+    return _checked(document, read(document))
+
+
+def _checked(document: Document, spec: Spec) -> Sweep:
     space = Space(spec)
     # Axes that move together have equally many values.
     combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
