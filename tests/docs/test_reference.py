@@ -163,7 +163,7 @@ def test_examples_of_sweeps_are_sound() -> None:
     base = {"workloads": ["tiny"], "axes": {"array.size": [4, 8], "vector_memory.word_elements": [4, 8]}}
     goals = yaml.safe_load(search.entries[0].example)
     looked_for = {"mode": "search", "search": {"budget": 2, **goals}}
-    tokens = dict.fromkeys(("phase", "prompt"), {"workloads": ["gpt2_small"]})
+    tokens = {key: {"workloads": ["gpt2_small"]} for key in ("phase", "prompt")}
     # Shapes are those of a function of JAX, which not every environment has.
     for entry in (each for each in file.entries if each.path != "shapes"):
         beside = {"mode": looked_for, **tokens}.get(entry.path, {})

@@ -561,11 +561,11 @@ def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resnet50"], "resnet50 has 54, name one with --layer: conv1, layer1.0.conv1"),
+        (["resnet50", "--out", "a.png"], "--out: a picture is of one layer; name it with --layer, or write FILE.html"),
         (["resnet50", "--layer", "conf1"], "did you mean conv1"),
         (["resnet50", "--layer", "layer1.0.*"], "--layer layer1.0.* matches 4 of them: layer1.0.conv1, layer1.0.conv2"),
         (["resnet50", "--layer", "conv1", "--lowering", "channel_frist"], "did you mean channel_first"),
-        (["resnet50", "--layer", "conv1", "--out", "a.pdfx"], "a picture is written as .png, .svg"),
+        (["resnet50", "--layer", "conv1", "--out", "a.pdfx"], "it is written as .png, .svg, .pdf, .html, not as .pdfx"),
         (["resnet50", "--layer", "conv1", "--out", "missing/a.png"], "missing/a.png: cannot be written"),
         (["resnet50", "--layer", "conv1", "--json", "."], "cannot be written"),
         (["resnet50", "--layer", "conv1", "--set", "array.size=0"], "array.size"),

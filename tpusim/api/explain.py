@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Explanation(Answer):
+class Diagnosis(Answer):
     """Why a layer, or a network, takes as long as it does.
 
     `found` is an `ExplainedNetwork`, or of one layer an `Explained`, whose `lowerings` are what others cost.
@@ -52,14 +52,14 @@ class Explanation(Answer):
 
     @property
     def title(self) -> str:
-        """The title of its page."""
+        """Title of its page."""
         if isinstance(self.found, ExplainedNetwork):
             return f"Why {self.workload} takes as long as it does on {self.found.jobs.hardware.label}"
         return f"Why {self.workload} {self.found.layer.name} takes as long as it does"
 
     @property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """Its figures at a glance."""
+        """Figures at a glance."""
         return network_at_a_glance(self.found) if isinstance(self.found, ExplainedNetwork) else []
 
 
@@ -75,7 +75,7 @@ def explain(
     progress: Progress = unheard,
     note: Note = unheard,
     **options: Unpack[WorkloadOptions],
-) -> Explanation:
+) -> Diagnosis:
     """Say why a network, or one of its layers, takes as long as it does and what would help, as `tpusim explain` does.
 
     Of a network the layers that cost most are explained, and the whole is simulated anew with each change that may
@@ -120,11 +120,11 @@ def explain(
         raise InputError(Problem("a picture is of one layer; name it with --layer, or write FILE.html", "--out"))
     if of_network:
         found = explain_network(asked.work, jobs, lowering, asked.again, progress)
-        return Explanation(network_explained(found), [*_rows_of_network(found)], found, notes, workload=jobs.work.name)
+        return Diagnosis(network_explained(found), [*_rows_of_network(found)], found, notes, workload=jobs.work.name)
     return _of_a_layer(jobs, _one_job(jobs, layer), progress, notes)
 
 
-def _of_a_layer(jobs: Jobs, chosen: Job, progress: Progress, notes: tuple[str, ...]) -> Explanation:
+def _of_a_layer(jobs: Jobs, chosen: Job, progress: Progress, notes: tuple[str, ...]) -> Diagnosis:
     setup = Setup(chosen.layer, chosen.batch, jobs.machine, chosen.lowering)
     steps = len(relaxations(setup))
     total = steps + len(candidates(AUTO, jobs.family))
@@ -133,7 +133,7 @@ def _of_a_layer(jobs: Jobs, chosen: Job, progress: Progress, notes: tuple[str, .
     between = overlapping(jobs, chosen.layer) if setup.is_of_lanes else None
     rows = [*_rows(found)]
     shown = explained(found, jobs.work, between, fit, unfit)
-    return Explanation(shown, rows, found, notes, workload=jobs.work.name, lowerings=fit)
+    return Diagnosis(shown, rows, found, notes, workload=jobs.work.name, lowerings=fit)
 
 
 def _one_job(jobs: Jobs, name: str | None) -> Job:
@@ -171,7 +171,7 @@ def _row(
     return {**made, "cycles": cycles, "time_us": cycles * us_a_cycle, "gain": gain}
 
 
-def picture_of(answer: Explanation) -> Picture:
+def picture_of(answer: Diagnosis) -> Picture:
     """Return the picture of an explained layer of a TPU, with what other lowerings cost."""
     # Imported here, because matplotlib takes longer to import than the simulations take.
     from tpusim.report.plots.layer import explained as drawn

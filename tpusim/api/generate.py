@@ -50,12 +50,12 @@ class Generated(Answer):
 
     @property
     def title(self) -> str:
-        """The title of its page."""
+        """Title of its page."""
         return f"{self.found.workload} on {self.found.machine}"
 
     @property
     def tiles(self) -> list[tuple[str, str, str]]:
-        """Its figures at a glance."""
+        """Figures at a glance."""
         return at_a_glance(self.found)
 
 

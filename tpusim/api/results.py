@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpusim.api.answer import Answer, Row
-from tpusim.api.explain import Explanation
+from tpusim.api.explain import Diagnosis
 from tpusim.api.generate import Generated
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import write
@@ -96,7 +96,7 @@ def report(source: Source, out: str | Path | None = None) -> Path:
 
 
 def _page(source: Source) -> bytes:
-    if isinstance(source, Explanation | Generated):
+    if isinstance(source, Diagnosis | Generated):
         return told_page(source.title, source.shown, source.tiles)
     held = _read(source, "report")
     if isinstance(held, SweepPoints):
@@ -122,7 +122,7 @@ def _read(source: Source, wanted: str) -> Result | SweepPoints:
         points = getattr(source, "points", None)
         if isinstance(points, SweepPoints):
             return points
-        raise InputError(f"{wanted} is of runs and sweeps, and this is the answer of another command: {source!r}")
+        raise InputError(f"{wanted} is of runs and sweeps that have points, and this is none: {source!r}")
     if not isinstance(source, str | Path):
         raise InputError(f"{source!r} is no result; give a Result, an answer, or the path of what a command wrote")
     place = Path(source)

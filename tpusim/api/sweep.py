@@ -39,13 +39,13 @@ class Swept(Answer):
     """The points of a sweep; `found` is the `Sweep` as it was read.
 
     Attributes:
-        points: the points as their file has them, for `compare` and `report`.
+        points: the points as their file has them, for `compare` and `report`; None where every point failed.
         outcome: how many were computed, and how many were there already.
         files: names of the files in its folder; none where no folder was asked for.
         seconds: seconds that it took on this computer.
     """
 
-    points: SweepPoints
+    points: SweepPoints | None
     outcome: SweepOutcome
     files: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -124,7 +124,8 @@ def _swept(
         parts = part_notice(dict.fromkeys(point.jobs.hardware for point, _ in outcome.points))
         more: Paragraphs = [[Sentences([*filter(None, [parts, notice])], wide=True)]]
         files = _write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
-    points = tables.read_points(folder / tables.POINTS_FILE, named=sweep.name)
+    failed = all(row["error"] for row in rows)
+    points = None if failed else tables.read_points(folder / tables.POINTS_FILE, named=sweep.name)
     columns = [*tables.point_columns(sweep.axes, bool(sweep.goals))]
     framed = [{in_frame(key) if key in COLUMNS else key: row[key] for key in columns if key in row} for row in rows]
     shown = Shown([*told, *more], {"sweep": sweep.name, "setup": sweep.setup, "points": rows})

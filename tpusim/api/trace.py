@@ -116,7 +116,7 @@ def trace(
     progress: Progress = unheard,
     note: Note = unheard,
     **options: Unpack[WorkloadOptions],
-) -> Trace:
+) -> TraceLines:
     """Show what a machine does cycle by cycle, as `tpusim trace` does.
 
     As text: what every lane does in every cycle of one layer, which comes line by line, as long as it is read. With
@@ -163,13 +163,13 @@ def trace(
     file = None if out is None else Path(out)
     wanted.check(file)
     if file is None:
-        return Trace(_text(wanted, progress))
+        return TraceLines(_text(wanted, progress))
     write(file, (_timeline if file.suffix in TIMELINE_FORMATS else _registers)(wanted, file, progress))
-    return Trace((), file)
+    return TraceLines((), file)
 
 
 @dataclass(frozen=True, repr=False)
-class Trace:
+class TraceLines:
     """The lines of a trace, to be read once; or the `file` that it was written to."""
 
     text: Iterable[str]
@@ -179,7 +179,11 @@ class Trace:
         return iter(self.text)
 
     def __repr__(self) -> str:
-        return f"<Trace in {self.file}>" if self.file else "<Trace: go through its lines, or write it with out=FILE>"
+        return (
+            f"<TraceLines in {self.file}>"
+            if self.file
+            else "<TraceLines: go through its lines, or write it with out=FILE>"
+        )
 
 
 def _text(wanted: Wanted, progress: Progress) -> Iterator[str]:

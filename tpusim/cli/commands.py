@@ -234,7 +234,7 @@ def explain(
         ),
     ] = None,
 ) -> None:
-    """Say why a network, or one of its layers, takes as long as it does and what would help.
+    """Say why a network or a layer is slow, and what would help.
 
     A layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
     bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.

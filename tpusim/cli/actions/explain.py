@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from tpusim.api.explain import Explanation, explain, picture_of
+from tpusim.api.explain import Diagnosis, explain, picture_of
 from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import tell
@@ -35,7 +35,7 @@ def explain_and_report(workload: str, hardware: str | None, json: str | None, ou
     output.deliver(found.shown, *draw)
 
 
-def _write(found: Explanation, out: Path, stream: TextIO) -> None:
+def _write(found: Diagnosis, out: Path, stream: TextIO) -> None:
     page = out.suffix == _PAGE
     write(out, told_page(found.title, found.shown, found.tiles) if page else picture_of(found).contents(out.suffix[1:]))
     say(stream, "", str(out))

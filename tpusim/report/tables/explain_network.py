@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table
+from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table, telling
 from tpusim.report.tables.explain import LIMITS, bound_sentence, gain_data, gain_text, largest_loss
 from tpusim.report.text import percent, quantity
 from tpusim.result.chips import shared_by
@@ -52,7 +52,7 @@ def network_explained(found: ExplainedNetwork) -> Shown:
             Sentences(alone if jobs.family.overlaps(jobs.machine) else []),
         ],
         [Sentences(_verdict(found))],
-        [f"Where the time goes: {five} that cost most", Table(layers, found.costly)],
+        [f"Where the time goes: {five} that cost most", Table(telling(layers, found.costly), found.costly)],
         *([Sentences([_why(each)])] for each in found.costly),
         *whole,
         [Sentences(_rest(found))],

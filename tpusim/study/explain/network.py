@@ -142,6 +142,8 @@ def explain_network(
     steps.total = steps.done + len(tried)
     gains: list[NetworkGain] = []
     untried = [*dict.fromkeys(each for one in costly for each in one.found.untried)]
+    if again is None:
+        untried.append(Untried("twice the batch", "the workload is for one batch; give it by name, of any batch"))
     for change in tried:
         steps.show(f"the whole with {change.name}")
         try:

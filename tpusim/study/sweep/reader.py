@@ -237,6 +237,8 @@ def _machine(given: object, info: ValidationInfo) -> Machine | None:
         if given is not None:
             raise InputError("the axis hardware names the machine of each point; leave this line or that axis out")
         return None
+    if isinstance(given, Machine):
+        return given
     if not isinstance(given, str):
         raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
     (hardware,) = _each(load_hardware, [(None, given)])
