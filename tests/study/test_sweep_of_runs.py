@@ -45,17 +45,18 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @cache
-def machine(*changes: str) -> Machine:
-    return load_hardware(MACHINE, [ESTIMATE, *changes])
+def machine(*changes: str, name: str = "tiny_4x4") -> Machine:
+    return load_hardware(name, [ESTIMATE, *changes])
 
 
 def rows(workload: Any, axes: Mapping[str, object], **more: object) -> list[dict[str, Any]]:
-    return [dict(row) for row in sweep({"workloads": workload, "hardware": machine(), "axes": axes, **more}).rows]
+    asked = {"workloads": workload, "hardware": machine(), "axes": axes, **more}
+    return [dict(row) for row in sweep(asked).rows]
 
 
-def cycles(workload: str, batch: int = 8, dtype: str = "integers", **options: Any) -> int:
-    work = load_workload(workload, batch=batch, **options)
-    return simulate(work, machine(), dtype=dtype, check=False).total.cycles
+def cycles(workload: str, hardware: Machine, dtype: str = "integers", **options: Any) -> int:
+    work = load_workload(workload, batch=8, **options)
+    return simulate(work, hardware, dtype=dtype, check=False).total.cycles
 
 
 def test_every_point_is_the_run_that_is_asked_so(words: str) -> None:
@@ -63,7 +64,7 @@ def test_every_point_is_the_run_that_is_asked_so(words: str) -> None:
     found = rows(words, axes)
     asked = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     assert [{axis: row[axis] for axis in axes} for row in found] == asked
-    assert [row["cycles"] for row in found] == [cycles(words, **each) for each in asked]
+    assert [row["cycles"] for row in found] == [cycles(words, machine(), **each) for each in asked]
     # A prompt's time is that until a first token; a token's is no such time.
     assert [row["first_token_us"] for row in found[:4]] == [row["time_us"] for row in found[:4]]
     assert [row["first_token_us"] for row in found[4:]] == [None] * 4
@@ -71,18 +72,19 @@ def test_every_point_is_the_run_that_is_asked_so(words: str) -> None:
 
 @pytest.mark.parametrize("workload", ["tiny", "words"])
 def test_types_of_numbers_take_the_time_that_they_take_in_a_run(workload: str, words: str) -> None:
-    types = ["integers", "f32", "bf16", "int8", "f8"]
+    types = ["integers", "bf16", "int8"]
     name = words if workload == "words" else workload
-    found = rows(name, {"dtype": types})
-    assert [row["cycles"] for row in found] == [cycles(name, dtype=each) for each in types]
+    hardware = machine(name=MACHINE)
+    found = rows(name, {"dtype": types}, hardware=hardware)
+    assert [row["cycles"] for row in found] == [cycles(name, hardware, dtype=each) for each in types]
     assert len({row["cycles"] for row in found}) > 1
-    assert rows(name, {"batch": [8]}, dtype="bf16")[0]["cycles"] == found[2]["cycles"]
+    assert rows(name, {"batch": [8]}, dtype="bf16", hardware=hardware)[0]["cycles"] == found[1]["cycles"]
     # What a machine is made of does not follow its numbers.
     assert len({row["area_mm2"] for row in found}) == 1
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(prompt=st.integers(1, 40), batch=st.integers(1, 3), weights=st.sampled_from(["computed", "int8", "int4"]))
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(prompt=st.integers(1, 12), batch=st.integers(1, 2), weights=st.sampled_from(["computed", "int8", "int4"]))
 def test_a_prompt_takes_the_time_that_it_takes_in_a_generation(
     prompt: int, batch: int, weights: str, words: str
 ) -> None:
@@ -110,7 +112,9 @@ def test_what_is_there_is_not_computed_again(words: str, tmp_path: Path) -> None
 
 
 def test_a_point_whose_prompt_fails_has_failed(words: str) -> None:
-    answer = sweep({"workloads": words, "hardware": machine(), "batch": 1, "axes": {"prompt": [4, 2**20]}})
+    # The scores of a long prompt do not fit, and those of a token behind it do.
+    axes = {"prompt": [4, 100]}
+    answer = sweep({"workloads": words, "hardware": machine("hbm.capacity=14 KiB"), "batch": 1, "axes": axes})
     good, bad = answer.rows
     assert good["error"] is None
     assert bad["error"].startswith("prompt: ")
@@ -156,13 +160,13 @@ def test_a_sweep_takes_a_function_of_jax(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("import jax.numpy as jnp\n\n\ndef model(x, w):\n    return jnp.maximum(x @ w, 0)\n")
     axes = {"array.count": [1, 2], "dtype": ["bf16", "int8"]}
-    of_file = rows(f"{file}:model", axes, shapes="64x256,256x512")
+    of_file = rows(f"{file}:model", axes, shapes="64x256,256x512", hardware=machine(name=MACHINE))
     shapes = [jax.ShapeDtypeStruct(each, "float32") for each in ((64, 256), (256, 512))]
     work = tpusim.from_jax(lambda x, w: jax.numpy.maximum(x @ w, 0), *shapes)
-    of_function = rows(work, axes)
+    of_function = rows(work, axes, hardware=machine(name=MACHINE))
     assert [row["cycles"] for row in of_file] == [row["cycles"] for row in of_function]
     expected = [
-        simulate(work, machine(f"array.count={count}"), dtype=dtype, check=False).total.cycles
+        simulate(work, machine(f"array.count={count}", name=MACHINE), dtype=dtype, check=False).total.cycles
         for count, dtype in product(*axes.values())
     ]
     assert [row["cycles"] for row in of_function] == expected

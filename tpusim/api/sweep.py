@@ -201,10 +201,10 @@ def _write_files(
 
     def layer_rows() -> Iterator[Row]:
         """A row for each layer of every point."""
-        done = (point.jobs.work for (point, _), row in zip(points, rows, strict=True) if not row["error"])
-        count = sum(len(work.layers) for work in done)
-        for row in store.layers([key for _, key in points], count):
-            point, _ = points[row["place"]]
+        done = [keyed for keyed, row in zip(points, rows, strict=True) if not row["error"]]
+        count = sum(len(point.jobs.work.layers) for point, _ in done)
+        for row in store.layers([key for _, key in done], count):
+            point, _ = done[row["place"]]
             yield {**row, "workload": point.jobs.work.name, "batch": point.jobs.work.batch, **dict(point.settings)}
 
     def written() -> Iterator[str]:
@@ -218,6 +218,8 @@ def _write_files(
                 with replacing(folder / f"{stem}.{kind}") as file:
                     writer(file, content(), columns)
                 yield f"{stem}.{kind}"
+        if not kinds:
+            return
         # Imported here, because matplotlib takes longer to import than a finished sweep takes to be looked up.
         from tpusim.report.plots.sweep import plots
 
