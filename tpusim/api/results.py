@@ -52,7 +52,7 @@ def compare(before: Source, after: Source, *, sort: str = "change") -> Answer:
     if sort not in ORDERS:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
     both = [_read(each, "compare") for each in (before, after)]
-    names = [_name(each, letter) for each, letter in zip((before, after), "AB", strict=True)]
+    names = [_name(each, "") for each in (before, after)]
     one, other = both
     if isinstance(one, Result) and isinstance(other, Result):
         runs = compared_results(one, other)
