@@ -60,9 +60,8 @@ def compare(before: Source, after: Source, *, sort: str = "change") -> Answer:
     if isinstance(one, SweepPoints) and isinstance(other, SweepPoints):
         swept = compared_sweeps(one, other)
         return Answer(sweeps_compared(swept, names, sort), [*_rows(swept, sort)], swept)
-    said = (
-        f"{name} is a {'run' if isinstance(each, Result) else 'sweep'}" for name, each in zip(names, both, strict=True)
-    )
+    kinds = ["run" if isinstance(each, Result) else "sweep" for each in both]
+    said = (f"{name or letter} is a {kind}" for name, letter, kind in zip(names, "AB", kinds, strict=True))
     raise InputError(f"{', '.join(said)}; compare two of a kind")
 
 
@@ -154,7 +153,7 @@ def sweep_meant(source: Path) -> bool:
 
 def _rows(compared: Comparable, order: str) -> Iterator[Row]:
     """Yield a row for each layer, or point, with what it takes in A and in B."""
-    for row in compared.ordered(order):
+    for row in sorted(compared.rows, key=ORDERS[order]):
         made: dict[str, Any] = {"name": row.name}
         for letter, side in (("a", row.before), ("b", row.after)):
             made |= {f"{key}_{letter}": getattr(side, key, None) for key in ("cycles", "time_us", "pe_utilization")}

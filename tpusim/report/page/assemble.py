@@ -146,7 +146,7 @@ def told_page(title: str, shown: Shown, tiles: Sequence[Tile], pictures: Sequenc
         *(f"<section>{_section(each)}</section>" for each in tables),
         f'<p class="soft">tpusim {escape(__version__)}</p>',
     ]
-    return document_page(title, "\n".join(told), " ".join(chain.from_iterable(map(_lines, heading))))
+    return document_page(title, "\n".join(told), "; ".join(filter(None, chain.from_iterable(map(_lines, heading)))))
 
 
 def told_fragment(shown: Shown) -> str:
