@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpusim.api.answer import Answer, Row
 from tpusim.api.explain import Diagnosis
 from tpusim.api.generate import Generated
+from tpusim.api.sweep import Swept
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import write
 from tpusim.report.page.assemble import page, sweep_data, told_page
@@ -21,10 +22,7 @@ from tpusim.result.load import RESULT_FILE, read_result
 from tpusim.result.records import Result
 from tpusim.study.sweep.store import FILE as STORE_FILE
 
-if TYPE_CHECKING:
-    from tpusim.report.plots.figure import Picture
-
-PAGE_FILE, CAPTIONS = "report.html", "captions.txt"
+PAGE_FILE = "report.html"
 Source = str | Path | Result | Answer
 """A result or an answer, or the file or folder that a command has written."""
 
@@ -51,18 +49,19 @@ def compare(before: Source, after: Source, *, sort: str = "change") -> Answer:
     """
     if sort not in ORDERS:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
-    both = [_read(each, "compare") for each in (before, after)]
-    names = [_name(each, "") for each in (before, after)]
-    one, other = both
+    names = [_name(each, letter) for each, letter in zip((before, after), "AB", strict=True)]
+    kinds = ["sweep" if _is_of_sweep(each, "compare") else "run" for each in (before, after)]
+    if len({*kinds}) > 1:
+        raise InputError(f"{', '.join(map('{} is a {}'.format, names, kinds))}; compare two of a kind")
+    one, other = (_read(each, "compare") for each in (before, after))
+    files = [_name(each, "") for each in (before, after)]
     if isinstance(one, Result) and isinstance(other, Result):
         runs = compared_results(one, other)
-        return Answer(runs_compared(runs, names, sort), [*_rows(runs, sort)], runs)
-    if isinstance(one, SweepPoints) and isinstance(other, SweepPoints):
-        swept = compared_sweeps(one, other)
-        return Answer(sweeps_compared(swept, names, sort), [*_rows(swept, sort)], swept)
-    kinds = ["run" if isinstance(each, Result) else "sweep" for each in both]
-    said = (f"{name or letter} is a {kind}" for name, letter, kind in zip(names, "AB", kinds, strict=True))
-    raise InputError(f"{', '.join(said)}; compare two of a kind")
+        return Answer(runs_compared(runs, files, sort), [*_rows(runs, sort)], runs)
+    assert isinstance(one, SweepPoints)
+    assert isinstance(other, SweepPoints)
+    swept = compared_sweeps(one, other)
+    return Answer(sweeps_compared(swept, files, sort), [*_rows(swept, sort)], swept)
 
 
 def report(source: Source, out: str | Path | None = None) -> Path:
@@ -113,24 +112,36 @@ def _name(source: Source, unnamed: str) -> str:
     return str(source) if isinstance(source, str | Path) else unnamed
 
 
-def _read(source: Source, wanted: str) -> Result | SweepPoints:
-    """Return what a source holds: a run or a sweep. Raises InputError for anything else."""
+def _is_of_sweep(source: Source, wanted: str) -> bool:
+    """Whether a source is of a sweep; else it is of a run. Raises InputError for the answer of another command."""
     if isinstance(source, Result):
-        return source
+        return False
     if isinstance(source, Answer):
-        points = getattr(source, "points", None)
-        if isinstance(points, SweepPoints):
-            return points
-        raise InputError(f"{wanted} is of runs and sweeps that have points, and this is none: {source!r}")
+        if not isinstance(source, Swept) or source.points is None:
+            raise InputError(f"{wanted} is of runs and sweeps that have points, and this is none: {source!r}")
+        return True
     if not isinstance(source, str | Path):
         raise InputError(f"{source!r} is no result; give a Result, an answer, or the path of what a command wrote")
     place = Path(source)
     refuse_generation(place, wanted)
     if place.name == STORE_FILE:
         raise InputError(f"{place}: is what a sweep works with; give its directory, or its {POINTS_FILE}")
-    if sweep_meant(place):
-        return read_points(place / POINTS_FILE if os.path.isdir(place) else place)
-    return read_result(place)
+    return sweep_meant(place)
+
+
+def _read(source: Source, wanted: str) -> Result | SweepPoints:
+    """Return what a source holds: a run or a sweep. Raises InputError for anything else."""
+    swept = _is_of_sweep(source, wanted)
+    if isinstance(source, Result):
+        return source
+    if isinstance(source, Swept):
+        assert source.points is not None
+        return source.points
+    assert isinstance(source, str | Path)
+    place = Path(source)
+    if not swept:
+        return read_result(place)
+    return read_points(place / POINTS_FILE if os.path.isdir(place) else place)
 
 
 def refuse_generation(source: Path, wanted: str) -> None:
@@ -158,21 +169,3 @@ def _rows(compared: Comparable, order: str) -> Iterator[Row]:
         for letter, side in (("a", row.before), ("b", row.after)):
             made |= {f"{key}_{letter}": getattr(side, key, None) for key in ("cycles", "time_us", "pe_utilization")}
         yield {**made, "ratio": row.ratio}
-
-
-def write_pictures(folder: Path, pictures: Iterable[Picture], kinds: Sequence[str]) -> Iterator[Path]:
-    """Write pictures in every format, with CAPTIONS, and yield the paths as they are written."""
-    drawn = []
-    for picture in pictures:
-        drawn.append(picture)
-        for name, contents in picture.files(kinds):
-            write(folder / name, contents)
-            yield folder / name
-    yield write_captions(folder, drawn)
-
-
-def write_captions(folder: Path, pictures: Iterable[Picture]) -> Path:
-    """Write CAPTIONS, and return its path."""
-    captions = (f"{picture.name}: {picture.caption}\n" for picture in pictures)
-    write(folder / CAPTIONS, "\n".join(captions).encode())
-    return folder / CAPTIONS

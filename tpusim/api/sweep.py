@@ -12,7 +12,7 @@ from typing import Any
 
 from tpusim.api.answer import Answer, Row
 from tpusim.api.asked import Note
-from tpusim.api.results import write_pictures
+from tpusim.api.pictures import write_pictures
 from tpusim.base.errors import InputError, TpusimError
 from tpusim.base.files import make_folder, replacing
 from tpusim.base.imports import need

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.api.generate import Generated, generate
-from tpusim.api.results import write_pictures
+from tpusim.api.pictures import write_pictures
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import tell
 from tpusim.cli.json_output import JsonOutput

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.api.results import write_captions
+from tpusim.api.pictures import write_captions
 from tpusim.base.files import make_folder, write
 from tpusim.cli.actions.sweep import metered
 from tpusim.cli.json_output import JsonOutput

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.api.results import compare, refuse_generation, report, write_pictures
+from tpusim.api.pictures import write_pictures
+from tpusim.api.results import compare, refuse_generation, report
 from tpusim.base.errors import InputError
 from tpusim.base.files import probe
 from tpusim.cli.json_output import JsonOutput

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from tpusim.api.results import write_pictures
+from tpusim.api.pictures import write_pictures
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe
 from tpusim.cli.json_output import JsonOutput
