@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import tpusim
@@ -118,6 +122,29 @@ def test_steps_are_told_and_end() -> None:
     at = [done for done, total, _ in told if total > 3]
     assert at == [*range(len(at))]
     assert all(done < total for done, total, _ in told)
+
+
+GEMMS = st.builds(Gemm, st.just("one"), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.lists(GEMMS, min_size=2, max_size=6), st.sampled_from([1, 2]))
+def test_whatever_the_network_the_figures_add_up(gemms: list[Gemm], arrays: int) -> None:
+    work = Workload("net", 1, [replace(each, name=f"g{i}") for i, each in enumerate(gemms)])
+    machine = load_hardware("tiny_4x4", [ESTIMATE, f"array.count={arrays}"])
+    found = tpusim.explain(work, machine).found
+    run = simulate(work, machine, check=False)
+    assert found.cycles == run.total.cycles
+    assert [layer.cycles for layer in found.layers] == [layer.cycles for layer in run.layers]
+    assert found.kinds == len({(each.m, each.n, each.k) for each in gemms})
+    names = [name for each in found.costly for name in each.names]
+    assert len({*names}) == len(names)
+    assert all(one.cycles >= other.cycles for one, other in pairwise(found.costly))
+    cycles = {layer.name: layer.cycles for layer in run.layers}
+    for each in found.costly:
+        assert each.cycles == sum(cycles[name] for name in each.names)
+    for each in found.gains:
+        assert each.gain == pytest.approx(found.cycles / each.cycles)
 
 
 # ---- the command

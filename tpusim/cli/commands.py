@@ -205,7 +205,7 @@ def report(
     write_page(source, out or (source if os.path.isdir(source) else source.parent) / names.PAGE_FILE)
 
 
-@command("explain llama3_8b --phase decode --hardware tpu_v6e")
+@command("explain alexnet --out why.html")
 def explain(
     context: Context,
     workload: options.Workload,

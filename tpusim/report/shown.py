@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from textwrap import fill
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.box import Box
 from rich.cells import cell_len
-from rich.console import RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
@@ -21,6 +20,9 @@ from tpusim.base.version import __version__
 from tpusim.base.words import visible
 from tpusim.report.text import WIDEST, folded, percent, shortened, written
 from tpusim.result.vocabulary.figures import Figure
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
 _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
