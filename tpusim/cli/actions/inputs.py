@@ -192,7 +192,9 @@ class EndToEnd:
 
         if work.narrow:
             says = "the model's weights are no whole numbers of that type, and none are rounded here"
-            raise InputError(Problem(f"{says}; leave --weights out, with --input and --save-outputs", work.narrow[0]))
+            raise InputError(
+                Problem(f"{says}; leave --weights out, with --input and --save-outputs", next(iter(work.narrow)))
+            )
         graph = read_graph(Path(workload), asked, work.batch)
         return Journey(graph, work, self._inputs(graph, work.batch, seed), numbers_of(dtype, sums))
 
