@@ -187,6 +187,7 @@ def test_a_row_is_the_network_a_layer_or_a_change() -> None:
         (["tiny", "--out", "why.htm"], "it is written as .png, .svg, .pdf, .html, not as .htm"),
         (["tiny", "--layer", "fig*"], "--layer fig* matches 2 of them: fig10, fig11"),
         (["tiny", "--set", "vector_memory.capacity=32 B"], "the smallest tiling"),
+        (["llama3_8b", "--phase", "decode", "--hardware", "tpu_v6e", "--set", "hbm.capacity=8 GiB"], "needs"),
     ],
 )
 def test_bad_input(arguments: list[str], message: str) -> None:

@@ -135,7 +135,7 @@ def asked_for(
     Raises:
         InputError: with every problem of the first of them that cannot be used.
     """
-    machine, notes = machine_for(_PAPER if hardware is None else hardware, changes)
+    machine, notes = machine_for(hardware, changes)
     for each in notes:
         note(each)
     if isinstance(workload, Workload):
@@ -167,14 +167,14 @@ def _workload(document: Document, asked: ModelOptions, batch: int) -> Workload:
     return training_step(work, replace(work.training or USUAL, **asked.training))
 
 
-def machine_for(hardware: MachineName | Machine, changes: Overrides | None) -> tuple[Machine, Sequence[str]]:
-    """Return a machine, and what there is to know of its file.
+def machine_for(hardware: MachineName | Machine | None, changes: Overrides | None) -> tuple[Machine, Sequence[str]]:
+    """Return a machine, the paper's unless one is named, and what there is to know of its file.
 
     Raises InputError with every problem of the file.
     """
     if isinstance(hardware, Machine):
         return hardware.with_overrides(changes) if changes else hardware, ()
-    document = open_document(hardware, "configs")
+    document = open_document(_PAPER if hardware is None else hardware, "configs")
     return machine_of(document, changes or []), document.notes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from tpusim.api.answer import Answer, Row
 from tpusim.api.asked import (
@@ -44,11 +44,6 @@ class Diagnosis(Answer):
 
     workload: str
     lowerings: tuple[Alternative, ...] = ()
-
-    @property
-    def of_a_network(self) -> bool:
-        """Whether it is of a network, not of one layer."""
-        return isinstance(self.found, ExplainedNetwork)
 
     @property
     def title(self) -> str:
@@ -164,9 +159,7 @@ def _rows_of_network(found: ExplainedNetwork) -> Iterator[Row]:
         yield from _rows(costly.found)
 
 
-def _row(
-    of: str, change: str, that_is: str, per: str, cycles: int, us_a_cycle: float, gain: float
-) -> dict[str, Any]:  # fmt: skip
+def _row(of: str, change: str, that_is: str, per: str, cycles: int, us_a_cycle: float, gain: float) -> Row:
     made = {"of": of, "change": change, "that_is": that_is, "per": per}
     return {**made, "cycles": cycles, "time_us": cycles * us_a_cycle, "gain": gain}
 

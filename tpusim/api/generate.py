@@ -39,7 +39,6 @@ MOST_TOKENS = 2**20
 """Most tokens of a generation, and of a prompt."""
 _WITH_PROMPT = 2
 """Fewest tokens beside a prompt: the first is the prompt's."""
-_PAPER = "tpu_v2"
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -110,7 +109,7 @@ def generate(
                 whole_number(value, 1, MOST_TOKENS)
             except InputError as error:
                 raise InputError(Problem(str(error), f"--{key}")) from None
-    machine, said = machine_for(_PAPER if hardware is None else hardware, set)
+    machine, said = machine_for(hardware, set)
     if prompt is not None:
         if tokens < _WITH_PROMPT:
             says = "the prompt makes the first token; ask for 2 at least, or time the prompt alone with --phase prefill"

@@ -8,7 +8,7 @@ from tpusim.base.words import counted
 from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table, telling
 from tpusim.report.tables.explain import LIMITS, bound_sentence, gain_data, gain_text, largest_loss
 from tpusim.report.text import percent, quantity
-from tpusim.result.chips import shared_by
+from tpusim.result.chips import share_notice, shared_by
 from tpusim.result.vocabulary.figures import TIMES
 from tpusim.study.explain.bottleneck import Explained, Gain
 from tpusim.study.explain.network import CostlyLayers, ExplainedNetwork, NetworkGain
@@ -132,8 +132,9 @@ def _rest(found: ExplainedNetwork) -> list[str]:
     """Say what was not tried on the whole, and how many simulations there were."""
     same = f"No difference to these layers, hence not tried on the whole: {', '.join(found.unmoved)}."
     each = "of one layer, or of all together" if found.jobs.family.overlaps(found.jobs.machine) else "of one layer"
-    name = found.costly[0].found.layer.name
+    name, shared = found.costly[0].found.layer.name, share_notice(found.jobs.work.chips)
     return [
+        *([shared] if shared else []),
         *([same] if found.unmoved else []),
         *(f"Not tried: {untried.name} ({untried.reason})." for untried in found.untried),
         f"{found.simulations:,} simulations, each {each}, timing alone; equal layers were simulated once. "

@@ -122,8 +122,9 @@ def explain_network(
         watch: called before each step.
 
     Raises:
-        InputError: the network as it is cannot be simulated.
+        InputError: the network as it is cannot be simulated, or does not fit the machine's HBM (CapacityError).
     """
+    held_in_hbm(jobs.work, jobs.machine)
     timings, machine = Timings(), jobs.machine
     steps = _Steps(watch, len({*jobs.kinds}) + MOST_EXPLAINED)
     layers = _simulated(jobs, timings, steps)
