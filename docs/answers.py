@@ -108,19 +108,26 @@ def _explain() -> Schema:
             },
         ),
         "Gain": _held(
-            "A change, and what the layer gains by it. Machines of other families than the TPU tell the first four.",
+            "A change, and what the layer gains by it, or the whole network, which tells the first five.",
             {
                 "with": (TEXT, "what is made easier"),
                 "that_is": (TEXT, "the change, as options set it"),
                 "cycles": (NUMBER, "cycles with the change, by the faster of the present plan and another"),
                 "gain": (NUMBER, "how many times as fast the layer is, by `per`"),
-                "relieves": (TEXT, "name of the limit that the change relieves, as in `bound_by`"),
-                "per": (TEXT, "what cycles are counted by where the work changes too: image, row, MAC, or layer"),
+                "per": (
+                    TEXT,
+                    "what cycles are counted by where the work changes too: image, row, MAC; else layer, or network",
+                ),
+                "relieves": (
+                    TEXT,
+                    "name of the limit that the change relieves, as in `bound_by`; empty of a machine "
+                    "of another family than the TPU",
+                ),
                 "macs": (WHOLE, "multiply-accumulates with the change"),
                 "same_plan": (_or_null(NUMBER), "gain with the present plan; null where it does not suit the change"),
                 "run_cycles": (WHOLE, "cycles of a run with the change, which chooses its plan anew"),
             },
-            "relieves per macs same_plan run_cycles",
+            "relieves macs same_plan run_cycles",
         ),
         "Untried": _held(
             "A change that could not be tried.", {"with": (TEXT, "what was to be made easier"), "reason": (TEXT, "why")}
@@ -133,9 +140,25 @@ def _explain() -> Schema:
                 **_figures("cycles", "time_us", "hbm_read_bytes", "hbm_write_bytes"),
                 "workspace_bytes": (WHOLE, "bytes in HBM of tensors beside ifmap, filter and ofmap"),
                 **_figures("peak_bytes", "reads", "writes"),
-                "units": (_by_name(_by_name(WHOLE)), "cycles of the array in each state"),
+                "units": (_by_name(_by_name(WHOLE)), "cycles of the array, or of another main unit, in each state"),
             },
             "unfit cycles time_us hbm_read_bytes hbm_write_bytes workspace_bytes peak_bytes reads writes units",
+        ),
+        "CostlyLayers": _held(
+            "Equal layers of a network, the first of which was explained.",
+            {
+                "name": (TEXT, "name of the first"),
+                "equal": (TEXTS, "names of all of them, in network order"),
+                "op": (TEXT, "kind of operation"),
+                "shape": (TEXT, "sizes, as the table of a run has them"),
+                "lowering": (TEXT, "lowering by which it ran"),
+                "cycles": (WHOLE, "cycles that all of them take in the network"),
+                "cycles_of_each": (WHOLE, "cycles of the first by itself"),
+                "share": (NUMBER, "share of the network's cycles"),
+                "bound_by": (_or_null(TEXT), "what bounds it, as of a layer"),
+                "verdict": (TEXT, "what bounds it and what would help, in a sentence"),
+                "gains": (_listed(_of("Gain")), "every change that was tried on it, the largest gain first"),
+            },
         ),
     }
     keys: Keys = {
@@ -144,6 +167,13 @@ def _explain() -> Schema:
         "workload": (TEXT, "name of the network"),
         "batch": (WHOLE, "images at a time"),
         "lowering": (TEXT, "lowering that was asked for"),
+        "cycles": (WHOLE, "of a network: cycles of all layers"),
+        "time_us": (NUMBER, "of a network: microseconds of all layers"),
+        "layers": (WHOLE, "of a network: number of its layers"),
+        "kinds": (WHOLE, "of a network: number of kinds of layers; those of a kind are equal"),
+        "simulations": (WHOLE, "of a network: simulations that it took"),
+        "costly": (_listed(_of("CostlyLayers")), "of a network: the kinds of layers that cost most"),
+        "unmoved": (TEXTS, "of a network: changes with which it was not simulated, as they make none of these faster"),
         "layer": (_of("LayerResult"), "the layer as in the JSON of a run"),
         "read_by": (TEXTS, "names of the layers that read the layer's results"),
         "phases": (_of("Phases"), "where the cycles of the array go"),
@@ -160,15 +190,19 @@ def _explain() -> Schema:
         ),
         "main_state": (TEXT, "busy, where the array mostly is; else the state that takes most of its other cycles"),
         "agrees": (YES, "whether that state points to the same limit as the gains"),
-        "gains": (_listed(_of("Gain")), "every change that was tried, the largest gain first"),
+        "gains": (
+            _listed(_of("Gain")),
+            "every change that was tried, the largest gain first; of a network on the whole",
+        ),
         "untried": (_listed(_of("Untried")), "changes that could not be tried"),
         "lowerings": (_listed(_of("LoweringCost")), "what the layer costs by each lowering, the fastest first"),
     }
     schema = _held(
-        "Why a layer takes as long as it does. Of a machine of another family than the TPU, `read_by`, `phases`, "
-        "`tiling`, `rank`, `overlapping`, `bound_by`, `main_state` and `agrees` are missing.",
+        "Why a layer, or a network, takes as long as it does. Keys of the other are missing; and of a machine of "
+        "another family than the TPU `phases`, `tiling`, `rank`, `main_state` and `agrees`.",
         keys,
-        "read_by phases tiling rank overlapping bound_by main_state agrees",
+        "cycles time_us layers kinds simulations costly unmoved layer read_by phases tiling rank overlapping bound_by "
+        "main_state agrees lowerings",
     )
     # `explain` tells all that a run leaves out where it says nothing.
     for held in layer.values():

@@ -27,7 +27,7 @@ from tpusim.result import records
 from tpusim.result.records import OpUse, Result, by_op
 from tpusim.result.vocabulary.figures import COLUMNS, LAYER, LESS, MORE, Figure
 from tpusim.result.vocabulary.runs import COLUMN, LOWERING
-from tpusim.study.explain.bottleneck import alternatives, find_bottleneck
+from tpusim.study.explain.bottleneck import alternatives, explain_layer
 from tpusim.study.explain.relaxation import Setup
 
 WORDS = {
@@ -103,7 +103,7 @@ def command_tables() -> dict[str, dict[str, str]]:
     assert ops is not None
     assert area is not None
     setup = Setup(work.layers[-1], work.batch, machine, "channel_first")
-    explained = explain.explained(find_bottleneck(setup, unheard), work, None, *alternatives(setup, unheard))
+    explained = explain.explained(explain_layer(setup, unheard), work, None, *alternatives(setup, unheard))
     columns: dict[str, Iterable[Column[Any]]] = {
         "tpusim run": ops.columns,
         "tpusim explain": _columns(explained),

@@ -285,7 +285,7 @@ def python_page() -> str:
         "# Python\n\n`import tpusim` gives these names; all others are the package's own and may change. Errors that a "
         "user makes are `tpusim.base.errors.InputError`, whose text says what is wrong, where, and what to write.\n"
     )
-    members = {"Hardware", "Result", "Workload"}
+    members = {"Answer", "Hardware", "Result", "Workload"}
     for name in tpusim.__all__:
         thing = getattr(tpusim, name)
         if inspect.isfunction(thing) or inspect.isclass(thing):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from tpusim.api.answer import Answer as Answer
+    from tpusim.api.explain import explain as explain
+    from tpusim.api.generate import generate as generate
+    from tpusim.api.results import compare as compare
+    from tpusim.api.results import report as report
+    from tpusim.api.sweep import sweep as sweep
+    from tpusim.api.trace import trace as trace
     from tpusim.flow.simulation import simulate as simulate
     from tpusim.flow.values import journey as journey
     from tpusim.machines.family import load_hardware as load_hardware
@@ -27,6 +36,7 @@ if TYPE_CHECKING:
     from tpusim.result.records import Result as Result
 
 _MODULES = {
+    "Answer": "api.answer",
     "Conv1d": "network.ops.array_op",
     "Conv2d": "network.ops.array_op",
     "Conv2dFilterGradient": "network.ops.gradients",
@@ -38,14 +48,36 @@ _MODULES = {
     "Result": "result.records",
     "Training": "network.workload",
     "Workload": "network.workload",
+    "compare": "api.results",
+    "explain": "api.explain",
     "from_jax": "network.formats",
+    "generate": "api.generate",
     "journey": "flow.values",
     "load_hardware": "machines.family",
     "load_workload": "network.workload_file",
+    "report": "api.results",
     "simulate": "flow.simulation",
+    "sweep": "api.sweep",
+    "trace": "api.trace",
     "training_step": "network.training",
 }
 __all__ = ["__version__", *_MODULES]
+
+
+class _Face(ModuleType):
+    """The package, of which `report` is the function of that name, though there is a room that is called so, too."""
+
+    @property
+    def report(self) -> Any:
+        """The function; the room is imported by whole paths, such as tpusim.report.shown."""
+        return __getattr__("report")
+
+    @report.setter
+    def report(self, room: ModuleType) -> None:
+        """Leave the name to the function where Python, after it has imported the room, would give it to that."""
+
+
+sys.modules[__name__].__class__ = _Face
 
 
 def __getattr__(name: str) -> Any:

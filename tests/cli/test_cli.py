@@ -24,13 +24,13 @@ from typer.testing import CliRunner, Result
 
 from tests import forked
 from tests.conftest import draw_nothing, in_this_process
+from tpusim.api import trace as trace_action
 from tpusim.base import imports
 from tpusim.base.errors import DeadlockError
 from tpusim.base.version import __version__
 from tpusim.cli import app as cli
 from tpusim.cli import names, progress
 from tpusim.cli.actions import run as run_action
-from tpusim.cli.actions import trace as trace_action
 from tpusim.cli.terminal import MOST_PROBLEMS
 from tpusim.flow.engines import ENGINES
 from tpusim.flow.numbers import DTYPES, SUMS

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from tests.network.test_composites import SMALL
 from tpusim import Conv2d, Gemm, Hardware, Workload, load_hardware, load_workload, simulate
+from tpusim.api import asked
+from tpusim.api.asked import _NOT_OF_THE_PAPER
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.cli.actions import inputs
-from tpusim.cli.actions.inputs import _NOT_OF_THE_PAPER, tell_unasked
+from tpusim.cli.actions.inputs import tell_unasked
 from tpusim.input.document import Document
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
@@ -235,8 +237,8 @@ def test_every_command_takes_the_batch_that_a_model_is_for(
     def as_of_three(read: Callable[..., Document]) -> Callable[..., Document]:
         return lambda *given: replace(read(*given), images=3)
 
-    for read in (open_workload, described):
-        monkeypatch.setattr(inputs, read.__name__, as_of_three(read))
+    monkeypatch.setattr(asked, "open_workload", as_of_three(open_workload))
+    monkeypatch.setattr(inputs, "described", as_of_three(described))
     monkeypatch.setattr(inputs, "is_foreign", lambda _: True)
     name, *words = command
     machine = () if name == "import" else QUICK

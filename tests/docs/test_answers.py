@@ -40,6 +40,7 @@ def explain() -> Iterator[str]:
     long = ["--set", "vector_memory.word_elements=4096", "--set", "vector_memory.capacity=16 GiB"]
     yield told("explain", "tiny", "--layer", "two_passes", *tiny, "--batch", "1", *long)
     yield told("explain", "tiny", "--layer", "two_passes", "--hardware", "v100")
+    yield told("explain", "tiny", *tiny, "--batch", "2")
 
 
 def compare() -> Iterator[str]:

@@ -165,8 +165,10 @@ def test_examples_of_sweeps_are_sound() -> None:
     base = {"workloads": ["tiny"], "axes": {"array.size": [4, 8], "vector_memory.word_elements": [4, 8]}}
     goals = yaml.safe_load(search.entries[0].example)
     looked_for = {"mode": "search", "search": {"budget": 2, **goals}}
-    for entry in file.entries:
-        beside = {"mode": looked_for, "phase": {"workloads": ["gpt2_small"]}}.get(entry.path, {})
+    tokens = {key: {"workloads": ["gpt2_small"]} for key in ("phase", "prompt")}
+    # Shapes are those of a function of JAX, which not every environment has.
+    for entry in (each for each in file.entries if each.path != "shapes"):
+        beside = {"mode": looked_for, **tokens}.get(entry.path, {})
         assert reader.read(Document("small", {**base, **beside, entry.path: value_of(entry)})).axes
     for entry in search.entries:
         inside = {**looked_for["search"], entry.path.rpartition(".")[2]: value_of(entry)}
@@ -272,6 +274,8 @@ PUBLIC = [name for name in tpusim.__all__ if name != "__version__"]
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_examples_in_docstrings_are_true(name: str) -> None:
+    if name in ("from_jax", "journey"):
+        pytest.importorskip("jax")
     thing = getattr(tpusim, name)
     (found,) = (each for each in doctest.DocTestFinder(recurse=False).find(thing, name, module=False, globs={}))
     assert found.examples

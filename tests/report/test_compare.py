@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from typer.testing import Result as Done
 
 from tests.strategies import conv, machine
-from tpusim import simulate
+from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu.description import Hardware
 from tpusim.network.ops.array_op import Conv2d, Gemm
@@ -26,6 +26,7 @@ from tpusim.report.shown import Sentences, text_of
 from tpusim.report.tables.compare import layer_table, rewired, runs_compared, totals, verdicts
 from tpusim.report.tables.compared import Change, ComparedResults, compared_results
 from tpusim.report.tables.sentences import verdict
+from tpusim.result.load import parse_result
 from tpusim.result.records import LayerResult, Result, total_of
 from tpusim.result.vocabulary.states import ARRAY_UNIT
 
@@ -426,3 +427,17 @@ def test_what_fusion_and_residency_save_is_told() -> None:
     assert [line.partition(": ")[2][:7] for line in told[2:4]] == ["Layers ", "Outputs"]
     assert "+1: with a layer that rides" in text_of(layer_table(compared, "change").legend())
     assert "HBM" not in said(totals(compared_results(apart, apart)))
+
+
+@pytest.mark.parametrize("name", ["tpu_v2", "tpu_v6e"])
+def test_how_hbm_has_weights_is_told_as_a_change(name: str) -> None:
+    """Also where other ops ride on the products."""
+    kinds = {"computed": {}, "int8": {"int8": 5}}
+    results = []
+    for weights, expected in kinds.items():
+        work = load_workload("gpt2_small", batch=1, phase="decode", dims={"layers": 1, "context": 8}, weights=weights)
+        results.append(simulate(work, load_hardware(name, "mapping.search=estimate"), check=False))
+        assert results[-1].narrow == expected
+        assert parse_result(results[-1].to_json()) == results[-1]
+    changes = compared_results(*results).changes
+    assert [(each.name, each.before, each.after) for each in changes] == [("layers of int8 in HBM", None, 5)]

@@ -20,7 +20,7 @@ from tpusim.report.plots.layer import explained
 from tpusim.report.plots.run import plots
 from tpusim.result.records import Result
 from tpusim.result.vocabulary.states import ARRAY, STATES
-from tpusim.study.explain.bottleneck import Setup, alternatives, find_bottleneck
+from tpusim.study.explain.bottleneck import Setup, alternatives, explain_layer
 
 SPOTS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12)
 NAMES = ("fc", "conv1", "layer1.0.downsample and 11 more", "inception4e.branch2.1")
@@ -122,7 +122,7 @@ def test_the_picture_of_a_layer_explains_every_tone() -> None:
     other = replace(first.layer, units={**first.layer.units, "systolic_array": waits})
     fit = [replace(first, layer=other), *others]
     with rc_context(STYLE):
-        figure = explained(find_bottleneck(setup, unheard), "tiny", fit).draw()
+        figure = explained(explain_layer(setup, unheard), "tiny", fit).draw()
         settled(figure)
         (legend,) = figure.legends
         box = legend.get_window_extent()

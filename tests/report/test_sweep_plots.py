@@ -498,7 +498,7 @@ def test_columns_go_one_by_one_as_a_terminal_narrows() -> None:
         heads = [each.header.split("\n")[0] for each in table.fitting(room)]
         gone += [head for head in ("cycles", "time", "TF/s", "PE", "map", "ports") if head not in [*heads, *gone]]
     assert gone == ["ports", "map", "TF/s", "cycles", "PE"]
-    assert {*every} == set(range(4, 10))
+    assert {*every} == set(range(5, 11))
 
 
 @pytest.mark.parametrize(("points", "says"), [(16, ["10 of 16 points; points.csv has all."]), (10, [])])

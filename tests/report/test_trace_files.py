@@ -21,8 +21,8 @@ from typer.testing import CliRunner, Result
 from vcd.reader import TokenKind, tokenize
 
 from tests.strategies import machine
+from tpusim.api import trace as action
 from tpusim.cli import app as cli
-from tpusim.cli.actions import trace as action
 from tpusim.flow.jobs import resolve
 from tpusim.flow.recordings import trace
 from tpusim.machines.lowered import LaneCycle

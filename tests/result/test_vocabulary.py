@@ -34,6 +34,7 @@ from tpusim.result.vocabulary.states import (
     state_of,
 )
 from tpusim.study.explain.bottleneck import Phases
+from tpusim.study.sweep.axes import OF_THE_RUN
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
@@ -80,7 +81,7 @@ def test_every_figure_of_a_result_is_described_and_read() -> None:
 
 def test_every_field_that_can_be_set_has_a_name() -> None:
     paths = {path for name in FAMILIES for path in family_named(name).paths()}
-    assert {*paths, "batch", "lowering", "hardware"} - {"name"} == {*FIELDS}
+    assert {*paths, *OF_THE_RUN, "hardware"} - {"name"} == {*FIELDS}
     assert [field_of("array.count").shown(number) for number in (1, 4)] == ["1 array", "4 arrays"]
     assert field_of("layers.conv1.1.out_channels").title == "out channels of conv1.1"
 

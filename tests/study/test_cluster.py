@@ -201,7 +201,7 @@ def test_a_scheduler_that_dies_is_told_and_what_is_finished_is_kept(tmp_path: Pa
 @needs_dask
 def test_workers_that_cannot_do_it(scheduler: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address, _ = scheduler
-    monkeypatch.setattr("tpusim.cli.actions.sweep._JOIN_SECONDS", 0.2)
+    monkeypatch.setattr("tpusim.api.sweep._JOIN_SECONDS", 0.2)
     alone = sweep("--cluster", address)
     assert alone.exit_code == 2
     assert "Waiting 0.2 seconds for a worker" in alone.stderr

@@ -26,7 +26,7 @@ from tpusim.report.plots import layer as layer_plots
 from tpusim.report.shown import Listed, Sentences
 from tpusim.report.tables import explain
 from tpusim.result.records import STALL_CAUSES
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Bottleneck, find_bottleneck
+from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Bottleneck, explain_layer
 from tpusim.study.explain.relaxation import LARGER, Setup
 
 CHANGES = {
@@ -55,7 +55,7 @@ def said(words: Sentences) -> str:
 @cache
 def explained(layer: Conv2d | Gemm, batch: int, *changes: str, hardware: str = "tpu_v2") -> Bottleneck:
     setup = Setup(layer, batch, load_hardware(hardware, [ESTIMATE, *changes]))
-    return find_bottleneck(setup, lambda done, name: None)
+    return explain_layer(setup, lambda done, name: None)
 
 
 def of_resnet50(name: str) -> Conv2d | Gemm:
@@ -144,7 +144,7 @@ def test_every_pe_filled_is_counted_by_the_mac() -> None:
     """3 channels in, 5 out on 4 x 4: 9 of 12 rows' worth of channels, 5 of 8 columns."""
     quick = machine(4, 4, mapping={"search": "estimate"})
     setup = Setup(conv(3, 18, 5, 1), 2, quick)
-    found = find_bottleneck(setup, lambda done, name: None)
+    found = explain_layer(setup, lambda done, name: None)
     (filled,) = (gain for gain in found.gains if gain.relaxation.per == "MAC")
     work = Workload("filled", 2, (conv(4, 18, 8, 1),))
     after = simulate(work, quick, check=False).total
@@ -160,7 +160,7 @@ def test_what_another_plan_gives_is_told_apart() -> None:
     """
     layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2", [ESTIMATE])
     setup = Setup(layer, 3, machine_)
-    found = find_bottleneck(setup, lambda done, name: None)
+    found = explain_layer(setup, lambda done, name: None)
     gains = {gain.relaxation.name: gain for gain in found.gains}
     filled, stacked, ports = (
         gains[name] for name in ("every PE filled", "whole filter rows stacked", "a port for every client")
@@ -180,7 +180,7 @@ def test_no_gain_is_below_that_of_the_same_plan() -> None:
     """Where HBM answers at once, the search chooses other blocks, which take longer than the present ones would."""
     machine_ = machine(8, 8, capacity_words=150, bytes_per_cycle=16, latency_cycles=20)
     setup = Setup(conv(7, 5, 16, 2, 2, 1), 3, machine_)
-    found = find_bottleneck(setup, lambda done, name: None)
+    found = explain_layer(setup, lambda done, name: None)
     shown = explain.explained(found, Workload("one", 3, (setup.layer,)), None, (), ())
     latency = next(each for each in shown.data["gains"] if each["with"] == "HBM latency of one cycle")
     at_once = machine_.with_overrides(["hbm.latency=1 ps"])
@@ -195,7 +195,7 @@ def test_no_gain_is_below_that_of_the_same_plan() -> None:
 def test_what_the_present_plan_could_not_gain_is_not_told() -> None:
     """The present passes fill 18 of 64 PEs; but more channels keep HBM so long that no plan gains 3.56."""
     setup = Setup(conv(3, 3, 4, 3), 4, machine(8, 8, word_elements=1, capacity_words=200, bytes_per_cycle=16))
-    (filled,) = (gain for gain in find_bottleneck(setup, lambda done, name: None).gains if gain.relaxation.per == "MAC")
+    (filled,) = (gain for gain in explain_layer(setup, lambda done, name: None).gains if gain.relaxation.per == "MAC")
     assert filled.alone is None
     assert filled.cycles == filled.run_cycles
 
@@ -231,7 +231,7 @@ def test_what_no_resource_alone_accounts_for_is_too_little_input() -> None:
 
 def test_a_layer_without_passes_has_no_weights_to_wait_for() -> None:
     layer = Pool2d("pool", "max", 64, 14, 14, (3, 3), stride=(2, 2), padding=(1, 1))
-    found = find_bottleneck(Setup(layer, 1, load_hardware("tpu_v2"), "vector_ops"), lambda done, name: None)
+    found = explain_layer(Setup(layer, 1, load_hardware("tpu_v2"), "vector_ops"), lambda done, name: None)
     words = said(explain.verdict(found))
     assert "Bound by too little input: the vector unit, which does it all, works in" in words
     assert "weights" not in words
@@ -241,7 +241,7 @@ def test_a_layer_without_passes_has_no_weights_to_wait_for() -> None:
 def test_what_its_lowering_is_not_made_for_is_no_relaxed_layer() -> None:
     """The vector unit takes one channel a group, so that no array can be filled."""
     layer = Conv2d("depthwise", 128, 4, 4, 128, (3, 3), (1, 1), (1, 1), groups=128)
-    found = find_bottleneck(Setup(layer, 1, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
+    found = explain_layer(Setup(layer, 1, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
     assert found.untried == ()
 
 
@@ -316,7 +316,7 @@ def test_a_vector_unit_with_slots_is_faster_with_twice_the_slots() -> None:
     setup = Setup(
         pool, 8, load_hardware("tpu_v4_core", ["hbm.bandwidth=100 TB/s", "sequencer.launch_cycles=0"]), "vector_ops"
     )
-    found = find_bottleneck(setup, lambda done, name: None)
+    found = explain_layer(setup, lambda done, name: None)
     faster = next(each for each in found.gains if each.relaxation.name == "a vector unit twice as fast")
     assert faster.gain > 1.3
     assert "vector_unit.slots.loads=2 vector_unit.slots.stores=2" in faster.how
@@ -409,7 +409,7 @@ def test_what_cannot_be_simulated_is_said() -> None:
 
 def test_a_layer_of_the_vector_unit_is_bound_by_it() -> None:
     layer = conv(128, 14, 128, 3, padding=1, groups=128)
-    found = find_bottleneck(Setup(layer, 8, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
+    found = explain_layer(Setup(layer, 8, load_hardware("tpu_v2"), "vector"), lambda done, name: None)
     assert (found.limit, found.main_state, found.agrees) == ("vector_unit", "vector_work", True)
     # No reduction is cut, so there is no search to rank it in.
     assert found.standing is None
@@ -422,7 +422,7 @@ def test_a_layer_of_the_vector_unit_is_bound_by_it() -> None:
 def test_the_phases_of_the_pass_worked_by_hand() -> None:
     """docs/timing.md, section 7: read from 14 on, results written by 24, in HBM at 32, three lanes to go."""
     setup = Setup(Gemm("gemm", 4, 4, 4), 1, machine(4, 4))
-    phases = asdict(find_bottleneck(setup, lambda done, name: None).phases)
+    phases = asdict(explain_layer(setup, lambda done, name: None).phases)
     waited = dict.fromkeys(STALL_CAUSES, 0)
     assert phases == {**waited, "first_fill": 13, "busy": 4, "drain": 24 - 17, "spill": 32 - 24, "skew": 3}
 
@@ -561,11 +561,11 @@ def test_a_workload_of_one_layer_needs_no_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resnet50"], "resnet50 has 54, name one with --layer: conv1, layer1.0.conv1"),
+        (["resnet50", "--out", "a.png"], "--out: a picture is of one layer; name it with --layer, or write FILE.html"),
         (["resnet50", "--layer", "conf1"], "did you mean conv1"),
         (["resnet50", "--layer", "layer1.0.*"], "--layer layer1.0.* matches 4 of them: layer1.0.conv1, layer1.0.conv2"),
         (["resnet50", "--layer", "conv1", "--lowering", "channel_frist"], "did you mean channel_first"),
-        (["resnet50", "--layer", "conv1", "--out", "a.pdfx"], "a picture is written as .png, .svg"),
+        (["resnet50", "--layer", "conv1", "--out", "a.pdfx"], "it is written as .png, .svg, .pdf, .html, not as .pdfx"),
         (["resnet50", "--layer", "conv1", "--out", "missing/a.png"], "missing/a.png: cannot be written"),
         (["resnet50", "--layer", "conv1", "--json", "."], "cannot be written"),
         (["resnet50", "--layer", "conv1", "--set", "array.size=0"], "array.size"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.study.small_sweep import QUICK, sweep
+from tpusim.api import sweep as action
 from tpusim.cli import app as cli
-from tpusim.cli.actions import sweep as action
 from tpusim.cli.progress import Meter
 from tpusim.study.sweep.parcels import Assembly, Done, Parcel, WorkFinding, simulated, weight
 from tpusim.study.sweep.points import load_sweep

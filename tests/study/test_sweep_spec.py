@@ -396,7 +396,7 @@ def test_the_examples_in_the_documentation_are_sound() -> None:
         Path("s.yaml").write_text(text)
         sweep = load_sweep("s.yaml")
         sizes.append((sweep.size, len(sweep.points), sweep.search is not None))
-    assert sizes == [(36, 12, False), (1125, 0, True)]
+    assert sizes == [(36, 12, False), (6, 6, False), (1125, 0, True)]
 
 
 GRAPH = """name: graph

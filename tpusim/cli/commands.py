@@ -151,14 +151,17 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, tell_unasked, training_of
+    from dataclasses import replace
+
+    from tpusim.api.asked import model_options
+    from tpusim.cli.actions.inputs import EndToEnd, load, resolved, tell_unasked, workload_options
     from tpusim.cli.actions.run import simulate_and_report
     from tpusim.cli.json_output import CsvOutput
 
     table = CsvOutput(csv, read=workload)
     ends = EndToEnd(given, outputs, check)
-    step = training_of(training, keep, optimizer)
-    asked = options_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
+    asked_of = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
@@ -168,9 +171,9 @@ def run(
         beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event", "--csv": csv}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
-        generate_and_report(
-            workload, hardware, batch or 1, changes, asked, tokens, lowering, json, out, unnamed, prompt
-        )
+        named = None if unnamed else hardware
+        own = {"tokens": tokens, "prompt": prompt, "batch": batch or 1, "lowering": lowering, "set": changes}
+        generate_and_report(workload, named, json, out, **own, **asked_of)
         return
     if prompt is not None:
         from tpusim.base.errors import InputError, Problem
@@ -208,12 +211,12 @@ def report(
     write_page(source, out or (source if os.path.isdir(source) else source.parent) / names.PAGE_FILE)
 
 
-@command("explain resnet50 --layer conv1")
+@command("explain alexnet --out why.html")
 def explain(
     context: Context,
     workload: options.Workload,
     layer: Annotated[
-        str | None, Option(metavar="NAME", help="Which layer; a workload of one layer needs no name.")
+        str | None, Option(metavar="NAME", help="Only that layer, in more detail; unless given, the whole network.")
     ] = None,
     hardware: options.Hardware = "tpu_v2",
     batch: options.Batch = None,
@@ -231,27 +234,29 @@ def explain(
     optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
-        Path | None, Option(metavar="FILE", help=f"Draw it: {', '.join(f'.{kind}' for kind in KNOWN)}.")
+        Path | None,
+        Option(
+            metavar="FILE", help=f"A page: .html; or of one layer a picture: {', '.join(f'.{kind}' for kind in KNOWN)}."
+        ),
     ] = None,
 ) -> None:
-    """Say why a layer takes as long as it does and what would help.
+    """Say why a network or a layer is slow, and what would help.
 
-    The layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
-    bandwidth, twice the batch, a port for every client, ... The change that saves the most
-    cycles shows what bounds the layer.
+    A layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
+    bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
 
-    It is also run by every other lowering, to say what it would cost.
+    Of a network the five kinds of layers that cost most are explained so. Then the whole network is simulated with
+    each change that may help.
+
+    Of one layer (--layer) you also learn where its cycles go, and what it costs by every other lowering.
     """
     from tpusim.cli.actions.explain import explain_and_report
-    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
+    from tpusim.cli.actions.inputs import workload_options
 
-    step = training_of(training, keep, optimizer)
-    asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
-    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering)
-    tell_left_out(jobs.work)
-    if options.by_default(context, "hardware"):
-        tell_unasked(jobs.work)
-    explain_and_report(jobs, layer, json, out)
+    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    named = None if options.by_default(context, "hardware") else hardware
+    own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}
+    explain_and_report(workload, named, json, out, **own, **given)
 
 
 @command("compare results/resnet50 run.json", interrupted="")
@@ -425,16 +430,13 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
-    from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
-    from tpusim.cli.actions.trace import Wanted, print_or_write
+    from tpusim.cli.actions.inputs import workload_options
+    from tpusim.cli.actions.trace import print_or_write
 
-    step = training_of(training, keep, optimizer)
-    asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
-    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers)
-    tell_left_out(jobs.work)
-    if options.by_default(context, "hardware"):
-        tell_unasked(jobs.work)
-    print_or_write(Wanted(jobs, seed, first, last), out)
+    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    named = None if options.by_default(context, "hardware") else hardware
+    own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "seed": seed}
+    print_or_write(workload, named, out, **own, first=first, last=last, **given)
 
 
 @command("validate --set-of-numbers vgg16")
@@ -611,9 +613,10 @@ def import_model(
 
     Exit code 0: done; 2: bad input.
     """
-    from tpusim.cli.actions.inputs import import_and_report, options_of
+    from tpusim.api.asked import model_options
+    from tpusim.cli.actions.inputs import import_and_report, workload_options
 
-    import_and_report(file, out, batch, options_of(dims, skip_unknown, shapes=shapes))
+    import_and_report(file, out, batch, model_options(**workload_options(dims, skip_unknown, shapes=shapes)))
 
 
 @command("area --set vector_memory.word_elements=1")

@@ -26,9 +26,9 @@ class Meter:
     With a `unit` of the total, which are stored as they are done, also the rate a minute, and the time left.
     """
 
-    def __init__(self, total: int, unit: str = "") -> None:
+    def __init__(self, total: int = 1, unit: str = "") -> None:
         self.done = 0
-        self._total, self._unit = total, unit
+        self.total, self._unit = total, unit
         self._began = self._news = time.monotonic()
         self._told = self._began - max(0.0, QUIET_SECONDS - FIRST_SECONDS)
         self._name, self._share = "", 0.0
@@ -49,8 +49,13 @@ class Meter:
         May be called on any thread.
         """
         self.done, self._name, self._news = done, name, time.monotonic()
-        self._share = done / self._total if share is None else share
+        self._share = done / max(1, self.total) if share is None else share
         self._tell()
+
+    def step(self, done: int, total: int, name: str, share: float | None = None) -> None:
+        """Show that `done` of `total` are done, where the total is known while the work goes on."""
+        self.total = total
+        self.show(done, name, share)
 
     def _remind(self) -> None:
         """Show the bar once it has taken a while; show what is under way even without news."""
@@ -71,7 +76,7 @@ class Meter:
         columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         name = TextColumn("{task.fields[name]}", markup=False)
         bar = Progress(*columns, name, console=Console(stderr=True), transient=True)
-        bar.add_task("", completed=self.done, total=self._total, name=self._name)
+        bar.add_task("", completed=self.done, total=self.total, name=self._name)
         bar.start()
         return bar
 
@@ -86,13 +91,13 @@ class Meter:
             if compiling():
                 name = f"{name}; loops are compiled"
             if self._bar:
-                self._bar.update(self._bar.task_ids[0], completed=self.done, name=name)
+                self._bar.update(self._bar.task_ids[0], completed=self.done, total=self.total, name=name)
                 return
             if self._terminal or now - self._told <= QUIET_SECONDS or self._over.is_set():
                 return
             self._told = now
             silent = f", {now - heard:.0f} s" if now - heard > FIRST_SECONDS else ""
-            say(sys.stderr, f"{self.done:,}/{self._total:,} {name}{silent} ...")
+            say(sys.stderr, f"{self.done:,}/{self.total:,} {name}{silent} ...")
 
     def __exit__(self, *_: object) -> None:
         self._over.set()

@@ -28,9 +28,6 @@ INTERRUPTED = 130
 MOST_PROBLEMS = 20
 """Most problems of an input that are shown; whoever wrote one mistake in every layer need not scroll."""
 
-_UNBOUNDED = 100_000
-
-
 NO_FILE = "Interrupted; no file was written."
 
 
@@ -143,14 +140,9 @@ def deliver(*doings: Callable[[], None]) -> None:
 
 def show(stream: TextIO, *items: RenderableType) -> None:
     """Write tables and sentences, fitted to a terminal; in a pipe plain, unwrapped and in full."""
-    from rich.console import Console
+    from tpusim.report.shown import lines_of
 
-    text, width = io.StringIO(), terminal_width(stream)
-    console = Console(file=text, force_terminal=width is not None, width=width or _UNBOUNDED)
-    for item in items:
-        shown = visible(item) if isinstance(item, str) else item
-        console.print(shown, markup=False, highlight=False, emoji=False)
-    _put(stream, [line.rstrip(" ") for line in text.getvalue().splitlines()])
+    _put(stream, lines_of(items, terminal_width(stream)))
 
 
 def present(stream: TextIO, paragraphs: Paragraphs) -> None:

@@ -40,10 +40,10 @@ class Job(NamedTuple):
         """Equal for jobs that share a Program."""
         return self.layer.shape_key, self.lowering
 
-    def alone(self, hardware: Machine) -> Jobs:
+    def alone(self, hardware: Machine, dtype: str = INTEGERS) -> Jobs:
         """The job by itself, as a layer of no network."""
         work = Workload(self.layer.name, self.batch, (self.layer,))
-        return Jobs(work, hardware, self.lowering, (self._replace(where=None),))
+        return Jobs(work, hardware, self.lowering, (self._replace(where=None),), dtype)
 
     @contextmanager
     def placed(self) -> Iterator[None]:

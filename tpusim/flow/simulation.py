@@ -212,5 +212,6 @@ def result_of(
     asked = work.name, work.batch, jobs.lowering, engine, seed
     more = dict(work.not_timed), dict(work.not_known), dict(work.sizes), jobs.dtype, sums
     left = len(work.layers) - len(layers)
+    narrow = dict(Counter(work.narrow.values()))
     told = __version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
-    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, hbm_use=hbm)
+    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, narrow=narrow, hbm_use=hbm)

@@ -283,11 +283,14 @@ def journey(
         InputError: values of some primitive cannot be computed, or the arguments do not fit.
 
     Examples:
-        >>> work, machine = from_jax(function, *arguments), load_hardware("tpu_v2")  # doctest: +SKIP
-        >>> values = journey(work, machine)  # doctest: +SKIP
-        >>> simulate(work, machine, dtype="f32", journey=values).correct  # doctest: +SKIP
+        >>> import jax.numpy as jnp, tpusim
+        >>> work = tpusim.from_jax(lambda images, weights: images @ weights, jnp.ones((8, 64)), jnp.ones((64, 32)))
+        >>> machine = tpusim.load_hardware("tpu_v2")
+        >>> values = tpusim.journey(work, machine)
+        >>> tpusim.simulate(work, machine, dtype="f32", journey=values).correct
         True
-        >>> values.outputs()  # doctest: +SKIP
+        >>> [(name, float(value.sum())) for name, value in values.outputs().items()]
+        [('output', 16384.0)]
     """
     if getattr(work, "graph", None) is None:
         raise InputError("the workload has no graph of values; give what tpusim.from_jax(...) returns")

@@ -123,7 +123,8 @@ def _in_part(workload: Workload) -> Iterator[Problem]:
 def _narrow(workload: Workload) -> Iterator[Problem]:
     """Yield an error where weights are whole numbers."""
     if workload.narrow:
-        says = f"an update changes weights by less than a step of their type, such as those of {workload.narrow[0]}"
+        first = next(iter(workload.narrow))
+        says = f"an update changes weights by less than a step of their type, such as those of {first}"
         yield Problem(f"{says}; store all as computed", "training")
 
 

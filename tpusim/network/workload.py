@@ -460,10 +460,10 @@ class Workload:
         return replace(self, **{"layers": kept, "lowerings": own, "biases": biases, "entire": None, **more})
 
     @property
-    def narrow(self) -> tuple[str, ...]:
-        """Names of the layers whose second factors are narrower in HBM than in the computation."""
-        stored = {each.name: each.filter_stored for each in self.layers if isinstance(each, ArrayOp)}
-        return tuple(name for name, each in stored.items() if each != "computed")
+    def narrow(self) -> dict[str, str]:
+        """How HBM has second factors that are narrower there than in the computation, by the names of their layers."""
+        stored = ((each.name, each.core.filter_stored) for each in self.layers if isinstance(each.core, ArrayOp))
+        return {name: kind for name, kind in stored if kind != "computed"}
 
     def with_stored(self, weights: Stored, caches: Stored) -> Self:
         """Return the workload with second factors of products stored so: those that no layer makes, and caches.

@@ -58,20 +58,29 @@ def load_workload(
     batch: int | None = None,
     *,
     dims: Mapping[str, int] | None = None,
+    phase: str | None = None,
+    weights: str | None = None,
+    caches: str | None = None,
     skip_unknown: bool = False,
     ops: str | None = None,
+    shapes: str | None = None,
 ) -> Workload:
     """Load the workload of a shipped name, a path, or "-", for `batch` images.
 
-    A path is that of a workload file in YAML, an .onnx model, the config.json of a language model, or a .csv of
-    SCALE-Sim.
+    A path is that of a workload file in YAML, an .onnx model, the config.json of a language model, a .csv of SCALE-Sim,
+    or FILE.py:FUNCTION of JAX: that file is imported.
 
     Args:
         name_or_path: a name that `tpusim list` shows, a path, or "-" for standard input.
         batch: images at a time; unless given, as many as `dims` say, or the model is for, else 8.
         dims: sizes that a workload file names, or that a model leaves open.
+        phase: phase that the file names: prefill reads a prompt, decode makes a token behind it.
+        weights: how HBM has weights of products: int8 or int4, which are widened on their way; unless given, what the
+            file says.
+        caches: how HBM has keys and values of caches, likewise.
         skip_unknown: leave ops of a model out that tpusim does not know; otherwise they are refused.
         ops: "array" leaves out all ops but those of the array, "all" none; unless given, what the file says.
+        shapes: shapes of the arguments of a function of JAX: "8x224x224x3,1000:i32".
 
     Raises:
         InputError: with every problem of the file.
@@ -81,9 +90,15 @@ def load_workload(
         >>> network = tpusim.load_workload("bert_base", batch=1, dims={"seq": 64}, ops="array")
         >>> len(network.layers), network.sizes
         (336, (('seq', 64),))
+        >>> token = tpusim.load_workload("llama3_8b", batch=1, phase="decode", weights="int8")
+        >>> dict(token.sizes)["tokens"], token.layers[2].stored
+        (1, 'int8')
     """
     images = run_batch(batch)
-    document = open_workload(name_or_path, ModelOptions(dims or {}, skip_unknown, ops, batch=images))
+    asked = ModelOptions(
+        dims or {}, skip_unknown, ops, shapes=shapes, phase=phase, weights=weights, caches=caches, batch=images
+    )
+    document = open_workload(name_or_path, asked)
     return workload_of(document, batch_for(document, images), ops)
 
 
@@ -170,6 +185,8 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
 # ---- phases
 
 PHASES = "phases"
+PREFILL, DECODE = "prefill", "decode"
+"""The phases of a language model's file in which a prompt is read, and in which tokens are made."""
 TRAINING = "training"
 """The phase of a training step, where a file has one."""
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from textwrap import fill
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -20,11 +21,15 @@ from tpusim.base.words import visible
 from tpusim.report.text import WIDEST, folded, percent, shortened, written
 from tpusim.result.vocabulary.figures import Figure
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 # One rule below the heading and single spaces between columns: 16 columns must fit a terminal of 120.
 _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 Row = TypeVar("Row")
 
+_UNBOUNDED = 100_000
 _NARROW = 9
 _LEAST_NAME = 12
 NONE = "-"
@@ -186,6 +191,23 @@ def laid_out(paragraphs: Paragraphs, room: int | None = None) -> list[Drawn | st
         blocks = [each for each in laid if each != ""]
         made += ["", *blocks] if made and blocks else blocks
     return made
+
+
+def lines_of(items: Iterable[RenderableType], width: int | None = None) -> list[str]:
+    """Return the lines of tables and sentences on a terminal of that width; None: in full, in a file."""
+    from rich.console import Console
+
+    text = StringIO()
+    console = Console(file=text, force_terminal=width is not None, width=width or _UNBOUNDED)
+    for item in items:
+        shown = visible(item) if isinstance(item, str) else item
+        console.print(shown, markup=False, highlight=False, emoji=False)
+    return [line.rstrip(" ") for line in text.getvalue().splitlines()]
+
+
+def plain_text(paragraphs: Paragraphs) -> str:
+    """Write a report as a file has it."""
+    return "\n".join(lines_of(laid_out(paragraphs)))
 
 
 def text_of(block: Content, room: int | None = None) -> str:

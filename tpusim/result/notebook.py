@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tpusim.base.imports import need
 from tpusim.result.records import LayerResult, Result
 from tpusim.result.vocabulary.fields import by_path
-from tpusim.result.vocabulary.figures import FIGURES, value_of
+from tpusim.result.vocabulary.figures import FIGURES, in_frame, value_of
 from tpusim.result.vocabulary.runs import COLUMN, in_heading, left_out, size_of
 from tpusim.result.vocabulary.states import parts_of
 
@@ -73,7 +73,8 @@ _INSIDE = re.compile(r"^(vector_memory|energy_use)\.")
 
 
 def frame_of(result: Result) -> DataFrame:
-    """Return a row a layer, with the columns of a sweep's layers.csv first; the other fields by their paths.
+    """Return a row a layer, with the columns of a sweep's layers.csv first; the other fields by their paths. Names of
+    columns end with the unit where there is one.
 
     Raises:
         InputError: pandas is not installed.
@@ -82,7 +83,8 @@ def frame_of(result: Result) -> DataFrame:
     from pandas import DataFrame
 
     asked = {"workload": result.workload, "batch": result.batch}
-    return DataFrame([{**asked, "position": place, **row_of(layer)} for place, layer in enumerate(result.layers)])
+    rows = ({**asked, "position": place, **row_of(layer)} for place, layer in enumerate(result.layers))
+    return DataFrame([{in_frame(key): value for key, value in row.items()} for row in rows])
 
 
 def row_of(layer: LayerResult) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use", "narrow")
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -387,6 +387,8 @@ class Result:
         chips: chips that share the network, whose part of one was run; left out of the JSON where it is 1.
         changes: fields of the machine that were set beside its file, by path, as they were written; left out of the
             JSON where there are none.
+        narrow: number of layers whose second factors HBM has narrower than they are computed, by type; left out of the
+            JSON where there are none.
         hbm_use: what HBM has to hold; left out of the JSON where the machine's file does not say how much it holds.
         seal: what `seal_of` made of the result when its file was written; empty of a result that no file is of.
 
@@ -417,6 +419,7 @@ class Result:
     reference_only: Mapping[str, Count] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     chips: Count = 1
+    narrow: Mapping[str, Count] = field(default_factory=dict)
     hbm_use: HeldInHbm | None = None
     seal: str = field(default="", compare=False, repr=False)
 

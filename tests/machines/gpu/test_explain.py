@@ -6,7 +6,7 @@ import pytest
 
 from tpusim import load_hardware, load_workload
 from tpusim.machines.gpu.lowering import LOWERINGS
-from tpusim.study.explain.bottleneck import alternatives, explain
+from tpusim.study.explain.bottleneck import alternatives, explain_layer
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 
@@ -15,7 +15,7 @@ def test_whatever_is_easier_is_no_slower(name: str) -> None:
     layers = {each.name: each for each in load_workload("resnet18", batch=8).layers}
     setup = Setup(layers["layer2.0.conv1"], 8, load_hardware(name), "channel_last")
     told: list[int] = []
-    found = explain(setup, lambda done, _: told.append(done))
+    found = explain_layer(setup, lambda done, _: told.append(done))
     assert told == [*range(len(relaxations(setup)))]
     assert not found.untried
     fit, _ = alternatives(setup, lambda done, _: None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tpusim.api.asked import WorkloadOptions, asked_for, machine_for, unasked
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.words import counted
@@ -20,15 +21,14 @@ from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
-from tpusim.input.source import Arrays, open_document, read_arrays, write_arrays
-from tpusim.machines.family import Machine, machine_of
+from tpusim.input.source import Arrays, read_arrays, write_arrays
+from tpusim.machines.family import Machine
 from tpusim.network.blocks import repeated
-from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign, is_function
-from tpusim.network.workload import ALL, MOST_SIZE, NONE, Workload
+from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
+from tpusim.network.workload import MOST_SIZE, Workload
 from tpusim.network.workload_file import (
     batch_for,
     described,
-    open_workload,
     run_batch,
     workload_of,
     yaml_of,
@@ -44,35 +44,17 @@ if TYPE_CHECKING:
     from tpusim.numerics.element_types import Values
 
 
+def tell(note: str) -> None:
+    """Say on stderr what there is to know of a workload or a machine."""
+    say(sys.stderr, f"Note: {note}")
+
+
 def load(
     workload: str, hardware: str, batch: int | None, changes: Sequence[str] | None, asked: ModelOptions = NOTHING
 ) -> tuple[Workload, Machine]:
-    """Return the workload and the machine as their files have them.
-
-    Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
-    the usual one.
-
-    What there is to know of a model of another tool is told on stderr.
-
-    Raises:
-        InputError: with every problem of the first of them that cannot be used.
-    """
-    machine = machine_told(hardware, changes)
-    images = run_batch(batch)
-    document = open_workload(workload, replace(asked, batch=images))
-    if batch and document.images and batch != document.images:
-        plain = "shapes are for" if is_function(workload) else "layers are for"
-        held = "arrays of --input hold" if asked.arrays else plain
-        says = f"the {held} {counted(document.images, 'image')}"
-        raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
-    ops = asked.ops or ("all" if asked.training is not None else None)
-    work = workload_of(document, batch_for(document, images), ops)
-    if asked.training is not None:
-        from tpusim.network.training import USUAL, training_step
-
-        work = training_step(work, replace(work.training or USUAL, **asked.training))
-    say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    return work, machine
+    """Return the workload and the machine as `asked_for` does; what there is to know of them is told on stderr."""
+    found = asked_for(workload, hardware, batch, changes, asked, tell)
+    return found.work, found.machine
 
 
 def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
@@ -80,9 +62,9 @@ def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
 
     Raises InputError with every problem of the file.
     """
-    document = open_document(hardware, "configs")
-    machine = machine_of(document, changes or [])
-    say(sys.stderr, *(f"Note: {note}" for note in document.notes))
+    machine, notes = machine_for(hardware, changes)
+    for each in notes:
+        tell(each)
     return machine
 
 
@@ -115,20 +97,17 @@ def _hbm_told(step: Jobs) -> str:
     )
 
 
-def options_of(
-    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, arrays: Arrays | None = None,
-    shapes: str | None = None, training: Mapping[str, Any] | None = None, phase: str | None = None,
-    weights: str | None = None, caches: str | None = None,
-) -> ModelOptions:  # fmt: skip
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--training`, `--phase`, `--weights`,
-    `--caches` and the arrays of `--input` ask.
+def workload_options(
+    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, shapes: str | None = None,
+    phase: str | None = None, weights: str | None = None, caches: str | None = None, training: bool = False,
+    keep: Sequence[str] | None = None, optimizer: str | None = None,
+) -> WorkloadOptions:  # fmt: skip
+    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--phase`, `--weights`, `--caches`,
+    `--training`, `--keep NAME ...` and `--optimizer` ask.
 
     Raises:
-        InputError: with every `--dim` that is not of that form, or unknown ops; a training step of some ops alone.
+        InputError: with every `--dim` that is not of that form.
     """
-    if training is not None and ops == "array":
-        says = "a training step takes the ops of the vector unit, too: gradients go through them"
-        raise InputError(Problem(f"{says}; leave --ops out", "--training"))
     given: dict[str, int] = {}
     problems: list[Problem] = []
     for text in dims or []:
@@ -144,48 +123,16 @@ def options_of(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return ModelOptions(given, skip_unknown, ops, arrays or {}, shapes, training, phase, weights, caches)
-
-
-def training_of(wanted: bool, keep: Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:
-    """Return what `--training`, `--keep NAME ...` and `--optimizer` ask; None: no training step.
-
-    Raises:
-        InputError: one of the others without `--training`, or `all` or `none` beside names.
-    """
-    if not wanted:
-        for option, given in (("--keep", keep), ("--optimizer", optimizer)):
-            if given:
-                raise InputError(Problem("only a training step has it; add --training", option))
-        return None
-    asked: dict[str, Any] = {"optimizer": optimizer} if optimizer else {}
-    if keep:
-        whole = {ALL, NONE} & {*keep}
-        if whole and len(keep) > 1:
-            raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", "--keep"))
-        asked["keep"] = keep[0] if whole else tuple(keep)
-    return asked
-
-
-_NOT_OF_THE_PAPER = frozenset({
-    "flash_attention", "embedding", "rotary", "layer_norm", "rms_norm", "top_k", "swiglu", "geglu", "gelu", "silu",
-    "softmax", "sigmoid", "tanh", "erf", "exp", "softplus", "hard_sigmoid", "hard_swish", "soft_cap",
-})  # fmt: skip
-"""Ops of language, and functions of reals: more than one of them is in none of the paper's networks."""
-_PAPER, _COMPARED = "tpu_v2", "tpu_v6e"
-"""The machine of commands whose user names none, and one that chips were compared with."""
+    return {
+        "dims": given, "skip_unknown": skip_unknown, "ops": ops, "shapes": shapes, "phase": phase, "weights": weights,
+        "caches": caches, "training": training, "keep": keep, "optimizer": optimizer,
+    }  # fmt: skip
 
 
 def tell_unasked(work: Workload) -> None:
     """Say on stderr, where nobody named a machine, that it is the paper's, if the network is none of convolutions."""
-    ops = Counter(layer.op for layer in work.layers) + Counter(dict(work.not_timed))
-    found = [op for op in ops if op in _NOT_OF_THE_PAPER]
-    # A convolutional network may end with one of them.
-    if sum(ops[op] for op in found) > 1 or any(layer.op in found for layer in work.layers[:1]):
-        listed = ", ".join(found[:3]) + ", ..." * (len(found) > 3)
-        says = f"where --hardware names no machine, it is {_PAPER}, the paper's, for convolutions"
-        says += f"; no chip was compared with its {listed}"
-        say(sys.stderr, f"Note: {says}; take --hardware {_COMPARED}, which was held against its chip")
+    if told := unasked(work):
+        say(sys.stderr, f"Note: {told}")
 
 
 def tell_left_out(work: Workload) -> None:
@@ -245,7 +192,9 @@ class EndToEnd:
 
         if work.narrow:
             says = "the model's weights are no whole numbers of that type, and none are rounded here"
-            raise InputError(Problem(f"{says}; leave --weights out, with --input and --save-outputs", work.narrow[0]))
+            raise InputError(
+                Problem(f"{says}; leave --weights out, with --input and --save-outputs", next(iter(work.narrow)))
+            )
         graph = read_graph(Path(workload), asked, work.batch)
         return Journey(graph, work, self._inputs(graph, work.batch, seed), numbers_of(dtype, sums))
 

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpusim.api.pictures import write_captions
 from tpusim.base.files import make_folder, write
-from tpusim.cli.actions.results import write_captions
 from tpusim.cli.actions.sweep import metered
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+from tpusim.api.pictures import write_pictures
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import probe
-from tpusim.cli.actions.results import write_pictures
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter

@@ -151,9 +151,11 @@ def from_jax(
         InputError: JAX is not installed, cannot trace the function, or it has primitives that are not known here.
 
     Examples:
-        >>> images, weights = np.ones((8, 28, 28, 64)), np.ones((3, 3, 64, 64))  # doctest: +SKIP
-        >>> step = jax.grad(lambda weights: loss(images, weights))  # doctest: +SKIP
-        >>> simulate(from_jax(step, weights), load_hardware("tpu_v2")).total.cycles  # doctest: +SKIP
+        >>> import jax, tpusim
+        >>> images, weights = jax.ShapeDtypeStruct((8, 64), "float32"), jax.ShapeDtypeStruct((64, 32), "float32")
+        >>> network = tpusim.from_jax(lambda images, weights: jax.nn.relu(images @ weights), images, weights)
+        >>> [(layer.op, layer.text) for layer in network.layers][0]
+        ('gemm', '8x64>32')
     """
     found: JaxWorkload = _of_jax().from_jax(function, *arguments, skip_unknown=skip_unknown, ops=ops)
     return found

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.base.version import __version__
-from tpusim.report.shown import Content, Legend, Sentences, Shown, Table, text_of
+from tpusim.report.shown import Bars, Content, Legend, Listed, Sentences, Shown, Table, text_of
 from tpusim.report.style import tones
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import column_scale, percent, quantity, scale, three_digits, written
@@ -134,19 +134,36 @@ def told_page(title: str, shown: Shown, tiles: Sequence[Tile], pictures: Sequenc
     The first paragraph of the report is its heading; a paragraph with a table begins with the title of that.
     """
     heading, *paragraphs = shown.paragraphs
-    tables = [each for each in paragraphs if isinstance(each[0], str)]
+    tables = [each for each in paragraphs if _has_table(each)]
     lines = (_lines(block) for each in paragraphs if each not in tables for block in each)
     said = "".join(f"<li>{escape(line)}</li>" for line in chain.from_iterable(lines))
     glance = (f"<div><dt>{escape(name)}</dt><dd><b>{escape(value)}</b><span>{escape(note)}</span></dd></div>"
               for name, value, note in tiles)  # fmt: skip
     told = [
-        f'<dl class="tiles">{"".join(glance)}</dl>',
+        f'<dl class="tiles">{"".join(glance)}</dl>' if tiles else "",
         f'<section><h2>In short</h2><ul class="sentences">{said}</ul></section>',
         *map(_figure, pictures),
-        *(f"<section><h2>{escape(str(head))}</h2>{''.join(map(_block, rest))}</section>" for head, *rest in tables),
+        *(f"<section>{_section(each)}</section>" for each in tables),
         f'<p class="soft">tpusim {escape(__version__)}</p>',
     ]
-    return document_page(title, "\n".join(told), " ".join(chain.from_iterable(map(_lines, heading))))
+    return document_page(title, "\n".join(told), "; ".join(filter(None, chain.from_iterable(map(_lines, heading)))))
+
+
+def told_fragment(shown: Shown) -> str:
+    """Return a report as a notebook shows it: its paragraphs in order, tables as such."""
+    return "\n".join(f"<div>{_section(each)}</div>" for each in shown.paragraphs if any(each))
+
+
+def _has_table(paragraph: Sequence[Content]) -> bool:
+    return any(isinstance(block, Table | Bars | Listed) for block in paragraph)
+
+
+def _section(paragraph: Sequence[Content]) -> str:
+    """Return a paragraph; a text ahead of a table is its title."""
+    first, *rest = paragraph
+    if isinstance(first, str) and _has_table(rest):
+        return f"<h2>{escape(first)}</h2>{''.join(map(_block, rest))}"
+    return "".join(map(_block, paragraph))
 
 
 def _figure(picture: Picture) -> str:
@@ -163,7 +180,9 @@ def _block(block: Content) -> str:
         sides = [column.justify == "right" for column in block.columns]
         rows = [[column.text(row, None) for column in block.columns] for row in block.rows]
         return html_table(heads, rows, numbers=sides)
-    return "\n".join(f'<p class="note">{escape(line)}</p>' for line in _lines(block))
+    if isinstance(block, Bars | Listed):
+        return f"<pre>{escape(text_of(block))}</pre>"
+    return "\n".join(f'<p class="note">{escape(line)}</p>' for line in _lines(block) if line)
 
 
 def _lines(block: Content) -> Sequence[str]:

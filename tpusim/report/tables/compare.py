@@ -226,8 +226,9 @@ def _sweep(points: SweepPoints) -> str:
 
 
 def _named(names: Sequence[str], told: Iterable[str]) -> Sentences:
-    """Say what A and B are."""
-    return Sentences([f"{letter}: {name}: {each}" for letter, name, each in zip("AB", names, told, strict=True)], "   ")
+    """Say what A and B are; what no file holds has no name."""
+    each = zip("AB", names, told, strict=True)
+    return Sentences([": ".join(filter(None, (letter, name, said))) for letter, name, said in each], "   ")
 
 
 def _of_rows(table: Table[Any], *more: str) -> Paragraphs:

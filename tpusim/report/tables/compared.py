@@ -204,6 +204,7 @@ def _inputs(result: Result) -> dict[str, Any]:
     optional = by_path(family_named(family).left_out()) if family in FAMILIES else ()
     unsaid = {path: value for path, value in optional if path not in fields}
     sizes = {f"sizes.{name}": size for name, size in result.sizes.items()}
+    sizes |= {f"layers of {kind} in HBM": count for kind, count in result.narrow.items()}
     return {**asked, **sizes, "hardware": result.hardware.get("name"), **fields, **unsaid}
 
 

@@ -1,6 +1,5 @@
-"""Why a layer takes as long as it does: its place, what would help it, where its cycles go, and other lowerings.
-
-First of a TPU, then of a machine of any family; each as paragraphs for people and as data for other tools.
+"""Why a layer takes as long as it does: its place, what would help it, where its cycles go, and other lowerings; as
+paragraphs for people and as data for other tools.
 """
 
 from __future__ import annotations
@@ -14,19 +13,28 @@ from tpusim.base.words import counted
 from tpusim.flow.lowerings import ASKED
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, figure_column
+from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, telling
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import column_scale, folded, percent, quantity, three_digits
 from tpusim.result.chips import shared_by
 from tpusim.result.records import DramUse, LayerResult, told
-from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Scales, own_figure, value_of
-from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
+from tpusim.result.vocabulary.figures import BYTES, COUNTS, MEMORY, RATES, TIMES, Scales, own_figure, value_of
+from tpusim.result.vocabulary.states import (
+    ARRAY_UNIT,
+    PHASES,
+    STATES,
+    UNITS,
+    all_parts,
+    main_account,
+    main_name,
+    main_unit,
+    parts_of,
+    unit_name,
+)
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
 
 NO_GAIN = 0.005
 """Least effect on the cycles, as a ratio, of a change that has a row; others are listed by name only."""
-_LEAST_GAIN = 1.01
-"""Least gain of a change that counts as a bound, on a machine of another family."""
 _MOST_NAMED = 6
 _PLANS = Sentences([
     "same plan: times as fast with the present blocks and passes; a plan chosen for the change gives the rest of the "
@@ -37,11 +45,8 @@ _NARROW = 72
 """Narrower terminals, in characters, leave out the column that says what was set."""
 
 
-# ---- a layer of a TPU
-
-
 def explained(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
+    found: Explained, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> Shown:
     """Say what bounds the layer, what overlapping saves it `between` its neighbours, and what each lowering costs."""
     layer, setup = found.layer, found.setup
@@ -57,10 +62,7 @@ def explained(
         Column("with", gain_name, justify="left"),
         Column("that is", lambda gain: gain.how, justify="fold", least=_NARROW),
     ]
-    phases = [(PHASES[phase], count) for phase, count in asdict(found.phases).items() if count]
-    busy = {name: layer.units[unit]["busy"] for unit, name in UNITS.items() if unit != "systolic_array"}
-    if "port" in layer.units:
-        busy["each port"] = layer.cycles - layer.units["port"]["idle"]
+    table = Table(telling(columns, changing), changing)
     whose = " - what the workload says of this layer, which goes before --lowering"
     own = any(each.layer == layer.name and not (each.where or "").startswith(ASKED) for each in work.lowerings)
     return Shown(
@@ -75,28 +77,55 @@ def explained(
                 Sentences([alone] if between and between.asked else []),
             ],
             [verdict(found)],
-            [Table(columns, changing)],
-            [_PLANS] if changing else [],
+            [table],
+            [_PLANS] if len(table.columns) == len(columns) else [],
             [no_gain([gain.name for gain in same], found.untried)],
             [
-                "Where the cycles of the array go",
-                Bars(phases, layer.cycles),
-                _busy(busy.items(), layer.cycles),
+                f"Where the cycles of the {_main_name(layer)} go",
+                Bars(_amounts(found), layer.cycles),
+                _busy(_others_busy(layer), layer.cycles),
                 _overlap(between),
                 Sentences([energy_sentence(layer)]),
             ],
-            [
-                Sentences([_lowered(layer, setup.lowering) + whose * own]),
-                Listed(found.explanation.aspects | _rank(found)),
-            ],
+            [Sentences([_lowered(layer, setup.lowering) + whose * own]), *_choices(found)],
             *(_by_lowering(fit, unfit, layer.lowering) if len(fit) + len(unfit) > 1 else ()),
         ),
         _data(found, work, between, fit, unfit),
     )
 
 
+def _main_name(layer: LayerResult) -> str:
+    return "array" if main_unit(layer) == ARRAY_UNIT else main_name(layer)
+
+
+def _amounts(found: Explained) -> list[tuple[str, float]]:
+    """Where the cycles go: of a TPU's array by its phases, of another machine by the parts of its main unit."""
+    if isinstance(found, Bottleneck):
+        return [(PHASES[phase], count) for phase, count in asdict(found.phases).items() if count]
+    parts = parts_of(found.layer)
+    return [(state.label, parts[state.key]) for state in all_parts(found.layer) if parts[state.key] >= 1]
+
+
+def _others_busy(layer: LayerResult) -> list[tuple[str, int]]:
+    """How many cycles each other unit is busy."""
+    if main_unit(layer) != ARRAY_UNIT:
+        return [(unit_name(unit), of.get("busy", 0)) for unit, of in layer.units.items() if unit != main_unit(layer)]
+    busy = [(name, layer.units[unit]["busy"]) for unit, name in UNITS.items() if unit != ARRAY_UNIT]
+    if "port" in layer.units:
+        busy.append(("each port", layer.cycles - layer.units["port"]["idle"]))
+    return busy
+
+
+def _choices(found: Explained) -> list[Content]:
+    """What the lowering chose, as it tells it; else the figures that the machine's family has of its own."""
+    if isinstance(found, Bottleneck):
+        return [Listed(found.explanation.aspects | _rank(found))]
+    own = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in found.layer.own.items())
+    return [Sentences([", ".join(own)], "  ")] if found.layer.own else []
+
+
 def _data(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
+    found: Explained, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
 ) -> dict[str, Any]:
     """Return the layer as in the result JSON, every relaxation with its cycles, each lowering's cost, and what is
     saved.
@@ -110,27 +139,10 @@ def _data(
         "lowering": setup.lowering,
         "layer": {**asdict(found.layer), "inputs": reads, "riders": work.carried_by(found.layer.name)},
         "read_by": read_by,
-        "phases": asdict(found.phases),
-        "tiling": dict(found.explanation.choices),
-        "rank": {**found.standing._asdict(), "first": vars(found.standing.first)} if found.standing else None,
         "overlapping": asdict(between) if between else None,
-        "bound_by": found.limit,
-        "main_state": found.main_state,
-        "agrees": found.agrees,
-        "gains": [
-            {
-                "with": gain.relaxation.name,
-                "that_is": gain.how,
-                "relieves": gain.relaxation.limit,
-                "per": gain.relaxation.per,
-                "cycles": gain.cycles,
-                "macs": gain.macs,
-                "gain": gain.gain,
-                "same_plan": gain.alone,
-                "run_cycles": gain.run_cycles,
-            }
-            for gain in found.gains
-        ],
+        "bound_by": found.limit or None,
+        **(_of_the_array(found) if isinstance(found, Bottleneck) else {}),
+        "gains": [*map(gain_data, found.gains)],
         "untried": [{"with": each.name, "reason": each.reason} for each in found.untried],
         "lowerings": [
             *(
@@ -139,12 +151,38 @@ def _data(
                     **_figures(each.layer, "cycles", "time_us", "hbm_read_bytes", "hbm_write_bytes"),
                     "workspace_bytes": each.workspace_bytes,
                     **_figures(each.layer, "peak_bytes", "reads", "writes"),
-                    "units": {"systolic_array": dict(each.layer.units["systolic_array"])},
+                    "units": {main_unit(each.layer): dict(main_account(each.layer))},
                 }
                 for each in fit
             ),
             *({"lowering": each.name, "unfit": each.reason} for each in unfit),
         ],
+    }
+
+
+def _of_the_array(found: Bottleneck) -> dict[str, Any]:
+    """Return what only a machine with an array tells."""
+    return {
+        "phases": asdict(found.phases),
+        "tiling": dict(found.explanation.choices),
+        "rank": {**found.standing._asdict(), "first": vars(found.standing.first)} if found.standing else None,
+        "main_state": found.main_state,
+        "agrees": found.agrees,
+    }
+
+
+def gain_data(gain: Gain) -> dict[str, Any]:
+    """Return a change and what it gains, as JSON has it."""
+    return {
+        "with": gain.relaxation.name,
+        "that_is": gain.how,
+        "relieves": gain.relaxation.limit,
+        "per": gain.relaxation.per,
+        "cycles": gain.cycles,
+        "macs": gain.macs,
+        "gain": gain.gain,
+        "same_plan": gain.alone,
+        "run_cycles": gain.run_cycles,
     }
 
 
@@ -164,8 +202,9 @@ def _rank(found: Bottleneck) -> dict[str, str]:
     return {"rank": f"{told}{counted(first.groups, 'word')} of {layer.counted_by}s"}
 
 
-def _figures(layer: LayerResult, *keys: str) -> dict[str, float | None]:
-    return {key: value_of(layer, key) for key in keys}
+def _figures(layer: LayerResult, *keys: str) -> dict[str, float]:
+    """Return those figures that machines of its family have."""
+    return {key: value for key in keys if (value := value_of(layer, key)) is not None}
 
 
 def _neighbours(work: Workload, layer: str) -> Sentences:
@@ -206,109 +245,40 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: st
     """Yield a row a lowering, the fastest first; the legend of the columns; and the lowerings that do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
-    def size(head: str, value: Callable[[Alternative], int], units: Scales, rank: int, of: str) -> Column[Alternative]:
+    def size(
+        head: str, value: Callable[[Alternative], float | None], units: Scales, rank: int, of: str
+    ) -> Column[Alternative]:
         """Make a column of sizes in one unit, so that the eye can compare."""
-        unit, scaled = column_scale(map(value, fit), units)
+        known = [found for each in fit if (found := value(each)) is not None]
+        unit, scaled = column_scale(known, units)
         legend = f"{head}: {of}".replace("\n", " ")
-        return Column(f"{head}\n{unit}", lambda each: three_digits(value(each) / scaled), rank, legend=legend)
 
-    columns = [
-        *_lowering_columns(taken, now),
-        size("HBM", lambda each: each.hbm_bytes, BYTES, 1, "bytes read and written"),
-        size("HBM\nworkspace", lambda each: each.workspace_bytes, BYTES, 2, "tensors beside ifmap, filter and ofmap"),
-        size(
-            "vector\nmemory", lambda each: told(each.layer.vector_memory).peak_bytes, MEMORY, 3, "in use, of all lanes"
-        ),
-        size("port\naccesses", lambda each: each.accesses, COUNTS, 4, "words read and written, of all lanes"),
-    ]
-    yield ["What it costs by each lowering", Table(columns, fit)]
-    alike = {each.reason: [other.name for other in unfit if other.reason == each.reason] for each in unfit}
-    yield [Legend(columns), Sentences([_cannot(" or ".join(names), reason) for reason, names in alike.items()])]
+        def text(each: Alternative) -> str:
+            found = value(each)
+            return NONE if found is None else three_digits(found / scaled)
 
+        return Column(f"{head}\n{unit}", text, rank, legend=legend)
 
-# ---- a layer of a machine of any family
-
-
-def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternative], unfit: Sequence[Untried]) -> Shown:
-    """Say which change gains the most, which loss is the largest, and what the layer takes by each lowering."""
-    layer, setup, now = found.layer, found.setup, found.layer.cycles
-    changing, same = _by_effect(found.gains)
-    columns: list[Column[Gain]] = [
-        Column("gain", lambda each: f"{each.gain:.2f} x"),
-        Column("cycles", lambda each: f"{now / each.gain:,.0f}"),
-        Column("with", lambda each: each.name, justify="left"),
-        Column("that is", lambda each: each.how, 1, "fold"),
-    ]
-    parts = parts_of(layer)
-    amounts = [(state.label, parts[state.key]) for state in all_parts(layer) if parts[state.key] >= 1]
-    _, *others = layer.units.items()
-    chose = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in layer.own.items())
-    unit, size = column_scale([float(each.hbm_bytes) for each in fit], BYTES)
-    lowerings = Table(
+    columns = telling(
         [
-            *_lowering_columns(layer.lowering, now),
-            figure_column(LAYER["pe_utilization"], lambda each: value_of(each.layer, "pe_utilization"), ("%", 1), 1),
-            Column(f"HBM\n{unit}", lambda each: f"{each.hbm_bytes / size:,.2f}"),
+            *_lowering_columns(taken, now),
+            size("HBM", lambda each: each.hbm_bytes, BYTES, 1, "bytes read and written"),
+            size(
+                "HBM\nworkspace",
+                # A machine whose lowerings need none has no such column.
+                lambda each: each.workspace_bytes if any(other.workspace_bytes for other in fit) else None,
+                BYTES,
+                2,
+                "tensors beside ifmap, filter and ofmap",
+            ),
+            size("vector\nmemory", lambda each: value_of(each.layer, "peak_bytes"), MEMORY, 3, "in use, of all lanes"),
+            size("port\naccesses", lambda each: each.accesses, COUNTS, 4, "words read and written, of all lanes"),
         ],
         fit,
     )
-    cannot = [Sentences([_cannot(each.name, each.reason) for each in unfit])] if unfit else []
-    marked = "*: as it is lowered now."
-    return Shown(
-        (
-            [
-                Sentences([_heading(layer, setup.hardware.label, setup.batch, workload, setup.layer.text)]),
-                f"{_time(layer)}; {_use(layer)}",
-            ],
-            [_verdict_elsewhere(found)],
-            [Table(columns, changing)],
-            [no_gain([each.name for each in same], found.untried)],
-            [
-                f"Where the cycles of the {main_name(layer)} go",
-                Bars(amounts, now),
-                _busy([(unit_name(name), of.get("busy", 0)) for name, of in others], now),
-            ],
-            [Sentences([f"{_lowered(layer, setup.lowering)}: {', '.join(chose)}"], "  ")],
-            *([[lowerings, *cannot], [marked]] if cannot else [[lowerings, marked]]),
-        ),
-        {
-            "hardware": setup.hardware.to_dict(),
-            "changes": dict(setup.hardware.changes),
-            "workload": workload,
-            "batch": setup.batch,
-            "lowering": setup.lowering,
-            "layer": asdict(layer),
-            "gains": [
-                {"with": each.name, "that_is": each.how, "cycles": each.cycles, "gain": each.gain}
-                for each in found.gains
-            ],
-            "untried": [{"with": each.name, "reason": each.reason} for each in found.untried],
-            "lowerings": [
-                *(
-                    {"lowering": each.lowering, "cycles": each.layer.cycles, "time_us": each.layer.time_us}
-                    for each in fit
-                ),
-                *({"lowering": each.name, "unfit": each.reason} for each in unfit),
-            ],
-        },
-    )
-
-
-def _verdict_elsewhere(found: Explained) -> Sentences:
-    most = next(iter(found.gains), None)
-    if most is None or most.gain < _LEAST_GAIN:
-        least = f"{100 * (_LEAST_GAIN - 1):.0f} %"
-        bound = f"No single thing bounds this layer: nothing that was tried makes it {least} faster."
-    else:
-        bound = f"With {most.name}, it is {most.gain:.2f} times as fast: of all that was tried, that gains the most."
-    parts = parts_of(found.layer)
-    states = {state.key: state for state in all_parts(found.layer)}
-    largest = max((key for key in parts if key != "useful"), key=parts.__getitem__)
-    share = percent(parts[largest] / found.layer.cycles)
-    return Sentences([f"{bound} The largest loss is {states[largest].doing}: {share} % of the cycles."])
-
-
-# ---- what both say
+    yield ["What it costs by each lowering", Table(columns, fit)]
+    alike = {each.reason: [other.name for other in unfit if other.reason == each.reason] for each in unfit}
+    yield [Legend(columns), Sentences([_cannot(" or ".join(names), reason) for reason, names in alike.items()])]
 
 
 def _heading(layer: LayerResult, machine: str, batch: int, workload: str, text: str, chips: int = 1) -> str:
@@ -394,19 +364,42 @@ _ACCOUNT = "It tells what the array waits for, not what a change frees; the gain
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
 
-def verdict(found: Bottleneck) -> Sentences:
-    """Say what bounds the layer, what relieving it gains, and whether the cycles of the array agree."""
+def verdict(found: Explained) -> Sentences:
+    """Say what bounds the layer, what relieving it gains, and whether the cycles of the array agree; of a machine
+    without an array what its largest loss is.
+    """
+    bound = bound_sentence(found)
+    if not isinstance(found, Bottleneck):
+        gains = [_best(found.most, found)] if found.most else []
+        return Sentences([*([bound] if bound else []), *gains, largest_loss(found)])
     if found.most is None:
-        least = f"{100 * (LEAST_GAIN - 1):.0f} %"
-        return Sentences([f"No single thing bounds this layer: nothing that was tried makes it {least} faster."])
-    limit, finding = LIMITS[found.most.relaxation.limit]
-    bound = f"Bound by {limit}: {finding.format(**_facts(found))}"
+        return Sentences([bound])
     share = percent(found.layer.units["systolic_array"][found.main_state] / found.layer.cycles)
     state = f"it is {STATES[found.main_state].doing} in {share} % of its cycles"
     agrees = f"The array's own account agrees: {state}."
     if not found.agrees:
         agrees = f"The array's own account points elsewhere: {state}. {_ACCOUNT}"
     return Sentences([bound, _best(found.most, found), agrees])
+
+
+def bound_sentence(found: Explained) -> str:
+    """Say what bounds the layer; empty where its family names no limits."""
+    if found.most is None:
+        least = f"{100 * (LEAST_GAIN - 1):.0f} %"
+        return f"No single thing bounds this layer: nothing that was tried makes it {least} faster."
+    if not isinstance(found, Bottleneck):
+        return ""
+    limit, finding = LIMITS[found.most.relaxation.limit]
+    return f"Bound by {limit}: {finding.format(**_facts(found))}"
+
+
+def largest_loss(found: Explained) -> str:
+    """Say which state but useful work takes most of the main unit's cycles."""
+    parts = parts_of(found.layer)
+    states = {state.key: state for state in all_parts(found.layer)}
+    largest = max((key for key in parts if key != "useful"), key=parts.__getitem__)
+    share = percent(parts[largest] / found.layer.cycles)
+    return f"The largest loss is {states[largest].doing}: {share} % of the cycles."
 
 
 def _facts(found: Bottleneck) -> dict[str, object]:
@@ -486,7 +479,7 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 
 
-def _best(most: Gain, found: Bottleneck) -> str:
+def _best(most: Gain, found: Explained) -> str:
     """Say which change gains the most, and how much of it the present plan keeps; and, where another lowering is
     needed, which change gains the most with this one.
     """
@@ -523,7 +516,7 @@ def alone_text(gain: Gain) -> str:
     return NONE if gain.alone is None else gain_text(replace(gain, gain=gain.alone))
 
 
-def cycles_text(found: Bottleneck, gain: Gain) -> str:
+def cycles_text(found: Explained, gain: Gain) -> str:
     """Write the cycles for the work of the layer as it is."""
     cycles = found.layer.cycles / gain.gain
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"

@@ -35,6 +35,7 @@ _SHOWN = {
     "cycles": 2,
     "time_us": 0,
     "tokens_per_s": 0,
+    "first_token_us": 0,
     "tflops": 3,
     "pe_utilization": 1,
     "mapping_efficiency": 4,
@@ -312,8 +313,8 @@ def is_sweep(source: Path) -> bool:
     return any(os.path.exists(source / name) for name in (POINTS_FILE, STORE_FILE))
 
 
-def read_points(file: Path) -> SweepPoints:
-    """Read the points in a points.csv.
+def read_points(file: Path, named: str = "") -> SweepPoints:
+    """Read the points in a points.csv; the sweep is `named` so, or as its folder or file.
 
     Raises:
         InputError: when there are none, with the line and its fault; or when they are not the points that the sweep
@@ -324,7 +325,7 @@ def read_points(file: Path) -> SweepPoints:
         raise InputError(f"{file}: {PIPE}")
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            points = _points(file.resolve().parent.name if file.name == POINTS_FILE else file.stem, lines)
+            points = _points(named or (file.resolve().parent.name if file.name == POINTS_FILE else file.stem), lines)
         if not is_as_written(file):
             raise InputError("was changed after the sweep had written it")
         return points

@@ -205,6 +205,11 @@ FIELDS: Mapping[str, Field] = {field.path: field for field in (
     Field("batch", "batch"),
     Field("lowering", "how layers become passes"),
     Field("hardware", "machine"),
+    Field("phase", "phase of the network"),
+    Field("weights", "how HBM has weights"),
+    Field("caches", "how HBM has caches"),
+    Field("dtype", "type of numbers"),
+    Field("prompt", "prompt", "tokens"),
 )}  # fmt: skip
 
 

@@ -145,9 +145,12 @@ COSTS = _by_key(
 )
 """The parts of a machine; known without a simulation."""
 
+TOKENS_PER_S, FIRST_TOKEN_US = "tokens_per_s", "first_token_us"
 SPEEDS = _by_key(
-    Figure("tokens_per_s", "tokens a second", float, MORE, head="tokens/s",
+    Figure(TOKENS_PER_S, "tokens a second", float, MORE, head="tokens/s",
            meaning="of all sequences together, where a network makes a token of each"),
+    Figure(FIRST_TOKEN_US, "time to first token", float, LESS, TIMES, "ms", "first\ntoken",
+           "in which the prompt of each sequence is read, and makes its first token"),
 )  # fmt: skip
 """What follows from the time of a point and from what its network makes."""
 
@@ -164,6 +167,13 @@ LAYER = FIGURES | _by_key(
 def column_of(key: str) -> Figure:
     """Return a column of a sweep's points, or one of its axes, which is shown as it was written."""
     return COLUMNS.get(key) or Figure(key, axis_title(key), float)
+
+
+def in_frame(key: str) -> str:
+    """Return the name of a column in a table of Python: the key, with the unit behind it where it does not say it."""
+    unit = column_of(key).units[-1][0]
+    ending = {"pJ": "_pj", "pJ s": "_pj_s", "mm2": "_mm2"}.get(unit, "")
+    return f"{key}{ending}"
 
 
 def value_of(record: LayerResult, key: str) -> float | None:

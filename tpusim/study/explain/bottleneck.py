@@ -7,7 +7,7 @@ Then the cycles of the layer with its beginning and end apart, and its cost by o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tpusim.base.errors import InputError, UnsuitableError, failures_named
@@ -19,7 +19,7 @@ from tpusim.flow.simulation import run
 from tpusim.machines.family import family_of
 from tpusim.machines.lowered import Phases
 from tpusim.network.ops.op import Op
-from tpusim.result.records import LayerResult, told
+from tpusim.result.records import LayerResult
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
@@ -56,7 +56,8 @@ class Gain:
 
     Layers without MACs count outputs. `alone` is the gain by the present plan; the rest of `gain` comes from another
     plan that suits the relaxation. It is None if the present plan cannot have those steps, or would gain too much.
-    `cycles` are those of the faster plan; a run takes the plan that is chosen, with `run_cycles`.
+    `cycles` are those of the faster plan; a run takes the plan that is chosen, with `run_cycles`. `easier` is what was
+    timed.
     """
 
     relaxation: Relaxation
@@ -66,6 +67,7 @@ class Gain:
     gain: float
     run_cycles: int
     alone: float | None = None
+    easier: Setup | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -95,19 +97,6 @@ class Explained:
     gains: tuple[Gain, ...]
     untried: tuple[Untried, ...]
 
-
-@dataclass(frozen=True)
-class Bottleneck(Explained):
-    """An explained layer of a machine with lanes, with its Program and explanation.
-
-    `standing` is that of its tiling among all that fit, or None where its lowering does not tell.
-    """
-
-    program: Any
-    explanation: Any
-    phases: Phases
-    standing: Any
-
     @property
     def most(self) -> Gain | None:
         """The relaxation with the largest gain; None if none reaches LEAST_GAIN."""
@@ -122,6 +111,19 @@ class Bottleneck(Explained):
     def limit(self) -> str | None:
         """The limit of the layer: the thing that `most` relieves."""
         return self.most.relaxation.limit if self.most else None
+
+
+@dataclass(frozen=True)
+class Bottleneck(Explained):
+    """An explained layer of a machine with lanes, with its Program and explanation.
+
+    `standing` is that of its tiling among all that fit, or None where its lowering does not tell.
+    """
+
+    program: Any
+    explanation: Any
+    phases: Phases
+    standing: Any
 
     @property
     def main_state(self) -> str:
@@ -140,8 +142,8 @@ class Bottleneck(Explained):
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def explain(setup: Setup, watch: ToldTried) -> Explained:
-    """Time the layer as it is, and relaxed in every way that applies.
+def explain_layer(setup: Setup, watch: ToldTried) -> Explained:
+    """Time the layer as it is, and relaxed in every way that applies; on a machine with lanes a `Bottleneck`.
 
     Raises:
         InputError: unknown lowering, or the layer as it is cannot be simulated. A relaxed layer that cannot be
@@ -155,24 +157,21 @@ def explain(setup: Setup, watch: ToldTried) -> Explained:
     if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    return Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Untried)))
+    found = Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Untried)))
+    return _of_the_array(found) if setup.is_of_lanes else found
 
 
-def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
-    """`explain` a layer of a machine with lanes, with the split of its cycles.
+def _of_the_array(found: Explained) -> Bottleneck:
+    """A layer of a machine with lanes, with the split of its cycles.
 
     If more input gains the most, the limit is what it relieves: loads, traffic and the layer's ends are shared
     by more outputs.
-
-    Raises:
-        InputError: an unknown lowering, or the layer as it is cannot be simulated.
     """
-    found = explain(setup, watch)
-    gains = found.gains
+    setup, gains = found.setup, found.gains
     if gains and gains[0].relaxation.limit == "input":
         most, *others = gains
-        resource = next(gain for gain in others if gain.relaxation.per == "layer")
-        if resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
+        resource = next((gain for gain in others if gain.relaxation.per == "layer"), None)
+        if resource and resource.helps_as_it_is and 1 - 1 / resource.gain >= SHARED * (1 - 1 / most.gain):
             most = replace(most, relaxation=replace(most.relaxation, limit=resource.relaxation.limit))
         gains = (most, *others)
     ready, phases = setup.ready, setup.ready.phases(found.layer.units["systolic_array"])
@@ -200,7 +199,7 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
     if alone is not None and alone > gain:
         # The plan chosen for the relaxed machine may be worse than the present plan, which would then be kept.
         gain, cycles, alone = (alone, round(before.cycles / alone), alone) if relaxation.keeps else (gain, cycles, None)
-    return Gain(relaxation, how, cycles, after.macs, gain, after.cycles, alone)
+    return Gain(relaxation, how, cycles, after.macs, gain, after.cycles, alone, easier)
 
 
 # ---- costs by each lowering, and savings beside neighbouring layers, both found by running them
@@ -224,10 +223,10 @@ class Alternative:
         return self.layer.hbm_read_bytes + self.layer.hbm_write_bytes
 
     @property
-    def accesses(self) -> int:
-        """Words through the ports of all lanes together."""
-        memory = told(self.layer.vector_memory)
-        return memory.reads + memory.writes
+    def accesses(self) -> int | None:
+        """Words through the ports of all lanes together; None of a machine without lanes."""
+        memory = self.layer.vector_memory
+        return memory.reads + memory.writes if memory else None
 
 
 def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[Untried, ...]]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any
 
 from tpusim.base.units import UNITS
-from tpusim.flow.jobs import alone
+from tpusim.flow.jobs import Jobs, alone
 from tpusim.flow.lowerings import USUAL_FAMILY, prepared
 from tpusim.flow.simulation import run
 from tpusim.input.scalars import plain_number
@@ -26,14 +26,42 @@ _A_WORD = tuple([f"vector_unit.{what}_cycles" for what in _CONVERSIONS])
 Setting = str | int | Callable[[Any], object]
 
 
+class Timings:
+    """The layers that were timed, each kind once on each machine, and the number of simulations that took."""
+
+    def __init__(self) -> None:
+        self.simulations = 0
+        self._known: dict[Hashable, LayerResult] = {}
+
+    def layer(self, layer: Op, batch: int, hardware: Any, lowering: str) -> LayerResult:
+        """Return the layer by itself, timing alone. Raises InputError when it cannot be simulated."""
+        jobs = alone(layer, batch, hardware, lowering)
+        key = jobs.kinds, batch, hardware
+        if key not in self._known:
+            (self._known[key],) = self.network(jobs)
+        # Equal layers have names of their own.
+        return self._known[key].called(layer.name, (), (), "")
+
+    def network(self, jobs: Jobs) -> tuple[LayerResult, ...]:
+        """Return the layers of jobs that run together. Raises InputError when they cannot be simulated."""
+        self.simulations += 1
+        return run(jobs, check=False).layers
+
+    def plan(self, ready: Any, hardware: Any) -> int:
+        """Return the cycles of the plan of a layer that is ready, on another machine."""
+        self.simulations += 1
+        return int(ready.on(hardware).timing.cycles)
+
+
 @dataclass(frozen=True)
 class Setup:
-    """A layer to be timed, with its batch, on a machine of any family."""
+    """A layer to be timed, with its batch, on a machine of any family, and what was timed so far."""
 
     layer: Op
     batch: int
     hardware: Any
     lowering: str = "channel_first"
+    timings: Timings = field(default_factory=Timings, compare=False, repr=False)
 
     @property
     def is_of_lanes(self) -> bool:
@@ -47,7 +75,7 @@ class Setup:
 
     def timed(self) -> LayerResult:
         """The layer, timing alone. Raises InputError when it cannot be simulated."""
-        return run(alone(self.layer, self.batch, self.hardware, self.lowering), check=False).layers[0]
+        return self.timings.layer(self.layer, self.batch, self.hardware, self.lowering)
 
 
 Relaxed = tuple[Setup, str]
@@ -78,14 +106,12 @@ class Relaxation:
 def _same_steps(setup: Setup, easier: Setup) -> float:
     """The gain of the same steps on the easier machine."""
     # The same plan on both machines: the gain is that of the change, not of another choice of blocks.
-    now, then = (int(ready.timing.cycles) for ready in (setup.ready, setup.ready.on(easier.hardware)))
-    return now / then
+    return int(setup.ready.timing.cycles) / setup.timings.plan(setup.ready, easier.hardware)
 
 
 def _same_without_delays(setup: Setup, easier: Setup) -> float | None:
     """The gain of the present steps; None if one has a delay, which belongs to the present vector unit."""
-    delayed = any(getattr(step, "delay", 0) for step in setup.ready.program.rows)
-    return None if delayed else _same_steps(setup, easier)
+    return None if setup.ready.program.rows.table["delay"].any() else _same_steps(setup, easier)
 
 
 def _same_passes(setup: Setup, easier: Setup) -> float:
@@ -101,11 +127,11 @@ def relaxations(setup: Setup) -> tuple[Relaxation, ...]:
         return (*_MACHINE, _WHOLE_ROWS, _MORE_INPUT[counted_by], _FILLED)
     ways = family_of(setup.hardware).easier(setup.hardware)
     made = (Relaxation(name, "", partial(_eased, changes)) for name, changes in ways.items())
-    return (*made, *([_TWICE_THE_IMAGES] if counted_by == "image" else []))
+    return (*made, *([_MORE_INPUT[counted_by]] if counted_by == "image" else []))
 
 
 def _eased(changes: Mapping[str, object], setup: Setup) -> Relaxed:
-    how = ", ".join(f"{path} {value}" for path, value in changes.items())
+    how = " ".join(f"{path}={value}" for path, value in changes.items())
     return replace(setup, hardware=setup.hardware.with_overrides(changes)), how
 
 
@@ -252,12 +278,6 @@ _MORE_INPUT = {
     "image": Relaxation("twice the batch", "input", _more_input, "image"),
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
 }
-_TWICE_THE_IMAGES = Relaxation(
-    "twice the batch, by the image",
-    "input",
-    lambda setup: (replace(setup, batch=2 * setup.batch), f"batch {2 * setup.batch}"),
-    "image",
-)
 _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True, alone=_same_passes, keeps=False)
 LARGER = Relaxation(
     "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})

@@ -10,22 +10,31 @@ from fnmatch import fnmatchcase
 from functools import cache
 from operator import attrgetter
 from types import CodeType
-from typing import Any
+from typing import Any, get_args
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.units import UNITS
 from tpusim.flow.lowerings import USUAL_FAMILY, check_known, known, of_any_layer
+from tpusim.flow.numbers import DTYPES
 from tpusim.input.document import Document
 from tpusim.input.form import Choice, Quantity
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named, family_of, load_hardware
 from tpusim.network.entries import FREE, LOWERING
+from tpusim.network.ops.array_op import Stored
 from tpusim.network.workload import sizes_named
+from tpusim.network.workload_file import DECODE, PREFILL, in_phase
 
 Value = int | float | str | tuple[int, ...]
 Shown = int | float | str
 BATCH = "batch"
 HARDWARE = "hardware"
+PHASE, WEIGHTS, CACHES, DTYPE, PROMPT = "phase", "weights", "caches", "dtype", "prompt"
+OF_THE_RUN = (BATCH, "lowering", PHASE, WEIGHTS, CACHES, DTYPE, PROMPT)
+"""Axes of what `tpusim run` is asked, by its own words."""
+_STORED = get_args(Stored)
+_WORDS_OF: Mapping[str, tuple[str, ...]] = {WEIGHTS: _STORED, CACHES: _STORED, DTYPE: DTYPES}
+"""Axes whose values are words, with these."""
 LAYERS = "layers."
 SIZES = "sizes."
 EVERY = "all"
@@ -78,7 +87,7 @@ class Axis:
         if paths == (HARDWARE,):
             machines = _machines(values)
             return cls(name, paths, tuple(machines), machines)
-        fields = (*(each for each in family.paths() if each not in ("name", KEY)), BATCH, LOWERING)
+        fields = (*(each for each in family.paths() if each not in ("name", KEY)), *OF_THE_RUN)
         for path in paths:
             _, _, last = path.rpartition(".")
             if path in ("workload", "workloads"):
@@ -106,12 +115,24 @@ class Axis:
             for value in values:
                 check_known(value, family)
             return cls(name, paths, tuple(dict.fromkeys(values)))
-        return cls(name, paths, _expanded(values))
+        found = _expanded(values)
+        for path in paths:
+            _check_words(path, found)
+        return cls(name, paths, found)
+
+
+def _check_words(path: str, values: Sequence[Value]) -> None:
+    """Raise InputError for a value that is none of an axis of words."""
+    words = _WORDS_OF.get(path, ())
+    for value in values if words else ():
+        if value not in words:
+            hint = did_you_mean(str(value), words) or ";"
+            raise InputError(f"{show(value)} is no value of {path}{hint} there is {', '.join(words)}")
 
 
 def of_machine(path: str) -> bool:
     """Whether a path is a field of the machine."""
-    return path not in (BATCH, LOWERING, HARDWARE) and not path.startswith((LAYERS, SIZES))
+    return path not in (*OF_THE_RUN, HARDWARE) and not path.startswith((LAYERS, SIZES))
 
 
 def shown(value: Value) -> Shown:
@@ -144,6 +165,27 @@ def check_size(document: Document, path: str) -> None:
     if name not in named:
         there = f"it has {', '.join(named)}" if named else "it names none"
         raise InputError(f"{document.data['name']} has no size {show(name)}{did_you_mean(name, named) or ';'} {there}")
+
+
+def check_phase(document: Document, phase: object) -> None:
+    """Raise InputError if a file has no phase of that name."""
+    if not isinstance(phase, str):
+        raise InputError(f"{show(phase)} is no name of a phase; write e.g. [{PREFILL}, {DECODE}]")
+    try:
+        in_phase(document, phase)
+    except InputError as error:
+        raise InputError(f"{document.data['name']}: {error.problems[0].message}") from None
+
+
+def check_prompt(document: Document) -> str:
+    """Return the size of a file that each token adds one to. Raises InputError if it cannot read a prompt."""
+    grows, name = document.data.get("grows"), document.data["name"]
+    if not grows:
+        says = f"{name} does not say which of its sizes each token adds one to (grows:), so it reads no prompt"
+        raise InputError(f"{says}; leave prompt out")
+    for phase in (PREFILL, DECODE):
+        check_phase(document, phase)
+    return str(grows)
 
 
 def _machines(values: object) -> dict[Value, Machine]:

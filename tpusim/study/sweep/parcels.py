@@ -94,12 +94,14 @@ class Assembly:
         for key, point in points.items():
             if refused[key]:
                 continue
-            place = self._places.setdefault((point.jobs.hardware, point.jobs.work.batch), _Place())
+            place = self._places.setdefault((point.jobs.machine, point.jobs.work.batch), _Place())
             parts = _parts(point.jobs)
             new: dict[str, list[Jobs]] = defaultdict(list)
             for kind, part in parts.items():
                 if kind not in place.waiting:
-                    new[part.lowering].append(part if isinstance(part, Jobs) else part.alone(point.jobs.hardware))
+                    new[part.lowering].append(
+                        part if isinstance(part, Jobs) else part.alone(point.jobs.hardware, point.jobs.dtype)
+                    )
                 place.waiting.setdefault(kind, []).append(key)
             self._left[key] = len(parts)
             self._new += sorted(map(tuple, new.values()), key=weight, reverse=True)
@@ -115,7 +117,7 @@ class Assembly:
 
     def add(self, parcel: Parcel, findings: Sequence[WorkFinding]) -> Iterator[Whole]:
         """Take in the findings of a parcel, and yield the points that are now complete."""
-        where = parcel[0].hardware, parcel[0].work.batch
+        where = parcel[0].machine, parcel[0].work.batch
         place = self._places[where]
         for work, finding in zip(parcel, findings, strict=True):
             kind = _kind(work)
@@ -135,7 +137,7 @@ class Assembly:
 def _refusal(point: Point) -> str:
     """Why a machine does not take a network as a whole; empty where it does. Layers are refused one by one."""
     try:
-        held_in_hbm(point.jobs.work, point.jobs.hardware)
+        held_in_hbm(point.jobs.work, point.jobs.machine)
     except CapacityError as error:
         return str(error)
     return ""
@@ -166,7 +168,7 @@ def weight(parcel: Parcel) -> float:
 
 
 def _weight(work: Jobs) -> float:
-    peak, tried = work.hardware.macs_per_cycle, len(candidates(work.lowering, work.family))
+    peak, tried = work.machine.macs_per_cycle, len(candidates(work.lowering, work.family))
     return tried * sum(job.layer.macs(job.batch) / peak + _MACS_OF_A_LAYER for job in work.each)
 
 

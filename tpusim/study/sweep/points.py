@@ -15,18 +15,36 @@ from typing import Any
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import with_settings
 from tpusim.flow.jobs import Jobs, resolve
+from tpusim.flow.numbers import INTEGERS
 from tpusim.input.document import Document
 from tpusim.input.scalars import show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, family_of
 from tpusim.network.blocks import EntryReader, wiring_of
 from tpusim.network.entries import LOWERING, Read, Wiring, read_layers
-from tpusim.network.workload import MOST_IMAGES, Workload, names_in
-from tpusim.network.workload_file import narrowed, workload_of
+from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload, names_in
+from tpusim.network.workload_file import DECODE, PREFILL, batch_for, in_phase, narrowed, run_batch, workload_of
 from tpusim.result.chips import share_notice
-from tpusim.result.vocabulary.figures import SPEEDS
+from tpusim.result.vocabulary.figures import FIRST_TOKEN_US, TOKENS_PER_S
 from tpusim.result.vocabulary.runs import left_out
-from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
+from tpusim.study.sweep.axes import (
+    BATCH,
+    CACHES,
+    DTYPE,
+    HARDWARE,
+    LAYERS,
+    PHASE,
+    PROMPT,
+    SIZES,
+    WEIGHTS,
+    Axis,
+    Shown,
+    Value,
+    check_prompt,
+    layers_of,
+    of_machine,
+    shown,
+)
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
 Values = tuple[Value, ...]
@@ -40,10 +58,13 @@ AxisField = tuple[str, int]
 
 @dataclass(frozen=True)
 class Point:
-    """Jobs on a machine; `settings` are (axis, value) in the order of the axes."""
+    """Jobs on a machine; `settings` are (axis, value) in the order of the axes. `prompt` is what reads the prompt ahead
+    of its tokens, where its time is asked for.
+    """
 
     jobs: Jobs
     settings: PointSettings = ()
+    prompt: Point | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -51,6 +72,16 @@ class Point:
         work = self.jobs.work
         # A workload that grows is one of a generation; of several tokens at once all but the last are given.
         return work.batch if work.grows and dict(work.sizes).get("tokens", 1) == 1 else None
+
+    @property
+    def reads(self) -> bool:
+        """Whether its time is that until a first token: it reads the prompt that makes it."""
+        return bool(self.jobs.work.grows) and self.tokens is None
+
+    @property
+    def parts(self) -> tuple[Point, ...]:
+        """What is simulated for it: itself, and what reads its prompt."""
+        return (self, self.prompt) if self.prompt else (self,)
 
 
 class Space:
@@ -64,11 +95,11 @@ class Space:
         self.axes = spec.axes
         self._spec = spec
         self._machines = _Machines(spec.hardware, self.axes)
-        self._networks = [_Network(document, self.axes, spec.ops) for document in spec.workloads]
+        self._networks = [_Network(document, self.axes, spec) for document in spec.workloads]
         self._known: dict[Hashable, Jobs] = {}
         fields = [(path, index) for index, axis in enumerate(self.axes) for path in axis.paths]
-        self._batch_axis, self._lowering_axis = (
-            next((index for path, index in fields if path == sought), None) for sought in (BATCH, LOWERING)
+        self._batch_axis, self._lowering_axis, self._dtype_axis = (
+            next((index for path, index in fields if path == sought), None) for sought in (BATCH, LOWERING, DTYPE)
         )
 
     @property
@@ -104,21 +135,30 @@ class Space:
                 raise InputError(Problem(str(error), self.axes[self._batch_axis].name)) from None
         hardware = self._machines.with_values(values)
         # Conditions come before the workloads, whose layers take longer to make.
-        if not all(each.holds(hardware, batch) for each in self._spec.where):
+        images = [network.batch_for(batch) for network in self._networks]
+        if not all(each.holds(hardware, max(images)) for each in self._spec.where):
             return ()
         settings = tuple((axis.name, shown(value)) for axis, value in zip(self.axes, values, strict=True))
         lowering = self._spec.lowering if self._lowering_axis is None else str(values[self._lowering_axis])
-        networks = (network.with_values(values, batch) for network in self._networks)
-        return tuple(Point(self._resolved(network, hardware, lowering), settings) for network in networks)
+        dtype = self._spec.dtype or INTEGERS if self._dtype_axis is None else str(values[self._dtype_axis])
 
-    def _resolved(self, network: Workload, hardware: Machine, lowering: str | None) -> Jobs:
+        def point(network: Workload, prompt: Point | None = None) -> Point:
+            return Point(self._resolved(network, hardware, lowering, dtype), settings, prompt)
+
+        found = []
+        for network, many in zip(self._networks, images, strict=True):
+            ahead = network.prompt(values, many)
+            found.append(point(network.with_values(values, many), point(ahead) if ahead else None))
+        return tuple(found)
+
+    def _resolved(self, network: Workload, hardware: Machine, lowering: str | None, dtype: str) -> Jobs:
         family = family_of(hardware)
         if lowering is None or family.fusing(hardware) is not None:
-            return resolve(network, hardware, lowering)
+            return resolve(network, hardware, lowering, dtype=dtype)
         # Neither fused nor chosen for the machine, jobs are the same on thousands of machines, and kept once.
-        key = id(network), family.name, lowering
+        key = id(network), family.name, lowering, dtype
         if key not in self._known:
-            self._known[key] = resolve(network, hardware, lowering)
+            self._known[key] = resolve(network, hardware, lowering, dtype=dtype)
         return self._known[key].on(hardware)
 
 
@@ -166,44 +206,77 @@ class _Machines:
 
 
 class _Network:
-    """A workload with layers that change, or with sizes that change."""
+    """A workload of which axes change layers, sizes, the phase, or how HBM has weights and caches."""
 
-    def __init__(self, document: Document, axes: Sequence[Axis], ops: str | None) -> None:
-        self._document, self._axes = document, axes
-        self._ops, self._ops_of_file = ops, document.data.get("ops", "all")
+    def __init__(self, document: Document, axes: Sequence[Axis], spec: Spec) -> None:
+        self._document, self._axes, self._prompt = document, axes, spec.prompt
+        self._ops, self._ops_of_file = spec.ops, document.data.get("ops", "all")
         self._known: dict[tuple[object, ...], Workload] = {}
-        self._sizes = tuple(
-            (path.removeprefix(SIZES), number)
-            for number, axis in enumerate(axes)
-            for path in axis.paths
-            if path.startswith(SIZES)
-        )
+        paths = [(path, number) for number, axis in enumerate(axes) for path in axis.paths]
+        self._sizes = tuple(each for each in paths if each[0].startswith(SIZES))
+        self._asked = {path: number for path, number in paths if path in (PHASE, WEIGHTS, CACHES, PROMPT)}
         layers: dict[int, list[AxisField]] = defaultdict(list)
-        for number, axis in enumerate(axes):
-            for path in axis.paths:
-                if path.startswith(LAYERS):
-                    for index in layers_of(document, path):
-                        layers[index].append((path.rpartition(".")[2], number))
+        for path, number in paths:
+            if path.startswith(LAYERS):
+                for index in layers_of(document, path):
+                    layers[index].append((path.rpartition(".")[2], number))
         self._layers = {index: tuple(fields) for index, fields in sorted(layers.items())}
 
+    def batch_for(self, asked: int | None) -> int:
+        """The batch of a point; unless one is asked for, the usual one, or what the file is for."""
+        return batch_for(self._document, run_batch(asked))
+
     def with_values(self, values: Values, batch: int) -> Workload:
-        used = (values[axis] for fields in (self._sizes, *self._layers.values()) for _, axis in fields)
-        key = (batch, *((type(value), value) for value in used))
+        """The workload of a point; behind a prompt its first token."""
+        return self._kept(values, batch, False)
+
+    def prompt(self, values: Values, batch: int) -> Workload | None:
+        """What reads the prompt of a point; None where its time is not asked for."""
+        return None if self._prompt_of(values) is None else self._kept(values, batch, True)
+
+    def _kept(self, values: Values, batch: int, reading: bool) -> Workload:
+        fields = (self._sizes, tuple(self._asked.items()), *self._layers.values())
+        used = (values[axis] for each in fields for _, axis in each)
+        key = (batch, reading, *((type(value), value) for value in used))
         if key not in self._known:
-            self._known[key] = self._build(values, batch)
+            self._known[key] = self._build(values, batch, reading)
         return self._known[key]
 
-    def _build(self, values: Values, batch: int) -> Workload:
-        sized = (batch, *((type(values[axis]), values[axis]) for _, axis in self._sizes))
-        document = self._document
-        for name, axis in self._sizes:
-            document = document.override(f"sizes.{name}", values[axis], (self._axes[axis].name, sys.maxsize))
+    def _prompt_of(self, values: Values) -> int | None:
+        at = self._asked.get(PROMPT)
+        if at is None:
+            return self._prompt
+        try:
+            return whole_number(values[at], 1, MOST_SIZE)
+        except InputError as error:
+            raise InputError(Problem(str(error), self._axes[at].name)) from None
+
+    def _described(self, values: Values, reading: bool) -> Document:
+        """The file as axes change it, but for its layers."""
+        document, end = self._document, sys.maxsize
+        if PHASE in self._asked:
+            document = in_phase(document, str(values[self._asked[PHASE]]))
+        if (prompt := self._prompt_of(values)) is not None:
+            grows = f"sizes.{check_prompt(document)}"
+            document = in_phase(document, PREFILL if reading else DECODE)
+            document = document.override(grows, prompt if reading else prompt + 1, (PROMPT, end))
+        for path, axis in self._sizes:
+            document = document.override(path, values[axis], (self._axes[axis].name, end))
+        for key in (WEIGHTS, CACHES):
+            if key in self._asked:
+                at = self._asked[key]
+                document = document.override(key, values[at], (self._axes[at].name, end))
+        return document
+
+    def _build(self, values: Values, batch: int, reading: bool) -> Workload:
+        document, fields = self._described(values, reading), (*self._sizes, *self._asked.items())
+        sized = (batch, reading, *((type(values[axis]), values[axis]) for _, axis in fields))
         if sized not in self._known:
             try:
                 self._known[sized] = workload_of(document, batch, "all")
             except InputError as error:
-                places = {self._axes[axis].name: axis for _, axis in self._sizes}
-                raise _impossible(error, places, self._sizes, self._axes, values) from None
+                places = {self._axes[axis].name: axis for _, axis in fields}
+                raise _impossible(error, places, fields, self._axes, values) from None
         if not self._layers:
             return self._known[sized].with_asked(self._ops, self._ops_of_file)
         # Sizes of layers may follow from those of the layers before them.
@@ -249,6 +322,8 @@ def _impossible(
 # ---- the sweep: axes over fields of the machine, the batch and the layers, for one or more workloads
 
 FOLDER = "configs/sweeps"
+_MAPPING = "<sweep>"
+"""The label of a sweep that no file holds, which is also its name unless it has one."""
 
 _MOST_TOLD = 10
 _MOST_FAILED = 1000
@@ -286,14 +361,17 @@ class Sweep:
         return f"{self.name}: {len(self.points):,} point{'s' * (len(self.points) != 1)}{left_out}"
 
 
-def load_sweep(name_or_path: str | Path) -> Sweep:
-    """Read a shipped name, a path, or "-" for standard input.
+def load_sweep(spec: str | Path | Mapping[str, Any]) -> Sweep:
+    """Read a shipped name, a path, "-" for standard input, or what such a file holds.
 
     Raises:
         InputError: with every problem of the file, before anything runs.
     """
-    document = open_document(name_or_path, FOLDER)
-    spec = read(document)
+    document = Document(_MAPPING, spec) if isinstance(spec, Mapping) else open_document(spec, FOLDER)
+    return _checked(document, read(document))
+
+
+def _checked(document: Document, spec: Spec) -> Sweep:
     space = Space(spec)
     # Axes that move together have equally many values.
     combinations = space.size if spec.combine == "grid" else len(spec.axes[0].values)
@@ -303,11 +381,18 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
-    tokenless = next((point.jobs.work.name for point in points if point.tokens is None), None)
-    if tokenless and any(goal.column in SPEEDS for goal in spec.goals):
-        key = "search.objectives" if spec.search else "pareto"
-        says = f"tokens_per_s: {tokenless} makes no token of each sequence; take phase: decode, or another column"
-        raise InputError(document.problem(key, says))
+    for column, makes, advice in (
+        (TOKENS_PER_S, lambda point: point.tokens is not None, "makes no token of each sequence; take phase: decode"),
+        (
+            FIRST_TOKEN_US,
+            lambda point: point.prompt is not None or point.reads,
+            "reads no prompt; say how long it is, as in prompt: 512, or take phase: prefill",
+        ),
+    ):
+        lacking = next((point.jobs.work.name for point in points if not makes(point)), None)
+        if lacking and any(goal.column == column for goal in spec.goals_asked):
+            key = "search.objectives" if spec.search else "pareto"
+            raise InputError(document.problem(key, f"{column}: {lacking} {advice}, or another column"))
     notes: list[str] = []
     for each in spec.workloads:
         work = workload_of(each, each.least_batch)
@@ -322,7 +407,9 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
     }
     # Machines that differ are an axis, of which only what is set of all is told.
     machine = [spec.hardware.name] if spec.hardware else ["machines"] if fixed else []
-    phase = [spec.phase] if spec.phase else []
+    asked: dict[str, object] = {PHASE: spec.phase, WEIGHTS: spec.weights, CACHES: spec.caches, PROMPT: spec.prompt}
+    asked[DTYPE] = spec.dtype if spec.dtype != INTEGERS else None
+    told = [f"{key} {value}" for key, value in asked.items() if value]
     return Sweep(
         name=spec.name,
         axes={axis.name: axis.shown for axis in spec.axes},
@@ -332,7 +419,7 @@ def load_sweep(name_or_path: str | Path) -> Sweep:
         space=space,
         search=spec.search,
         goals=spec.goals,
-        setup=", ".join([with_settings(each, fixed) for each in machine] + [f"phase {each}" for each in phase]),
+        setup=", ".join([with_settings(each, fixed) for each in machine] + told),
         notes=tuple(notes),
     )
 

@@ -10,22 +10,39 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.flow.lowerings import USUAL_FAMILY, check_known, check_own
+from tpusim.flow.numbers import DTYPES
 from tpusim.input.document import Document
 from tpusim.input.form import Choice, Form, Reader, validated, whole, written
-from tpusim.input.scalars import name_text, show
+from tpusim.input.scalars import name_text, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
-from tpusim.network.formats import OPS, ModelOptions, check_ops
-from tpusim.network.workload import MOST_IMAGES
-from tpusim.network.workload_file import open_workload, workload_of
+from tpusim.network.formats import OPS, ModelOptions, check_ops, is_function
+from tpusim.network.ops.array_op import Stored
+from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload
+from tpusim.network.workload_file import DECODE, PREFILL, open_workload, workload_of
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE
-from tpusim.study.sweep.axes import HARDWARE, LAYERS, SIZES, Axis, Constraint, check_size, layers_of
+from tpusim.study.sweep.axes import (
+    CACHES,
+    DTYPE,
+    HARDWARE,
+    LAYERS,
+    PHASE,
+    PROMPT,
+    SIZES,
+    WEIGHTS,
+    Axis,
+    Constraint,
+    check_phase,
+    check_prompt,
+    check_size,
+    layers_of,
+)
 
 MINIMIZE, MAXIMIZE = "minimize", "maximize"
 _WORDS = {LESS: MINIMIZE, MORE: MAXIMIZE}
@@ -111,7 +128,7 @@ _GOALS = "a list of columns, or a mapping of columns to minimize or maximize"
 _SEARCH = "{objectives: [time_us, pes], budget: 60}"
 
 UNLESS_GIVEN: Mapping[str, Any] = {
-    "workloads": None, "hardware": "tpu_v2", "batch": 8, "lowering": None, "axes": None,
+    "workloads": None, "hardware": "tpu_v2", "lowering": None, "axes": None,
 }  # fmt: skip
 """Defaults of the parts that a file leaves out; None is reported as missing if a sweep needs the part."""
 
@@ -165,18 +182,29 @@ def _mode(mode: str, info: ValidationInfo) -> str:
 
 
 def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    names = [given] if isinstance(given, str | Workload) else given
+    if not isinstance(names, list) or not names or not all(isinstance(name, str | Workload) for name in names):
         raise InputError("write one workload or a list of them, e.g. [vgg16, resnet50]")
     if len(names) > 1 and _raw(info, "mode") == "search":
         raise InputError("a search has one workload; put the layers of several into one file")
     taken: set[str] = set()
     ops: str | None = _raw(info, "ops")
-    phase = _raw(info, "phase")
-    asked = ModelOptions(ops=ops if ops in OPS else None, phase=phase if isinstance(phase, str) else None)
+    phase, shapes = _raw(info, PHASE), _raw(info, "shapes")
+    stored = {key: _raw(info, key) for key in (WEIGHTS, CACHES)}
+    asked = ModelOptions(
+        ops=ops if ops in OPS else None,
+        phase=phase if isinstance(phase, str) else None,
+        **{key: value for key, value in stored.items() if value in get_args(Stored)},
+    )
+    if isinstance(shapes, str) and not any(map(is_function, names)):
+        raise InputError("shapes are of the arguments of a function of JAX, FILE.py:FUNCTION; leave them out")
 
-    def opened(name: str) -> Document:
-        document = open_workload(name, asked)
+    def opened(name: str | Workload) -> Document:
+        if isinstance(name, Workload):
+            document = _described(name)
+        else:
+            given = replace(asked, shapes=shapes) if isinstance(shapes, str) and is_function(name) else asked
+            document = open_workload(name, given)
         if asked.ops:
             document = replace(document, data={**document.data, "ops": asked.ops})
         work = workload_of(document, document.least_batch)
@@ -191,6 +219,14 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
     return _each(opened, ((f"[{i}]", name) for i, name in enumerate(names) if name not in names[:i]))
 
 
+def _described(work: Workload) -> Document:
+    """Return the file that a workload would be written as, which a function of JAX has. Raises InputError."""
+    document = getattr(work, "document", None)
+    if not isinstance(document, Document):
+        raise InputError(f"{work.name} is loaded already; name its file, as a sweep changes what the file says")
+    return document
+
+
 def _compares_machines(data: Mapping[str, Any]) -> bool:
     axes = data.get("axes")
     return isinstance(axes, Mapping) and HARDWARE in axes
@@ -201,6 +237,8 @@ def _machine(given: object, info: ValidationInfo) -> Machine | None:
         if given is not None:
             raise InputError("the axis hardware names the machine of each point; leave this line or that axis out")
         return None
+    if isinstance(given, Machine):
+        return given
     if not isinstance(given, str):
         raise InputError(f"{show(given)} is no machine; write a shipped name or a path")
     (hardware,) = _each(load_hardware, [(None, given)])
@@ -214,6 +252,24 @@ def _ops(given: object) -> str:
 
 def _phase(given: object) -> str | None:
     return None if given is None else name_text(given)
+
+
+def _dtype(given: object) -> str | None:
+    if given is not None and given not in DTYPES:
+        hint = did_you_mean(str(given), DTYPES) or ";"
+        raise InputError(f"unknown type {show(given)}{hint} there is {', '.join(DTYPES)}")
+    return None if given is None else str(given)
+
+
+def _prompt(given: object, info: ValidationInfo) -> int | None:
+    if given is None:
+        return None
+    tokens = whole_number(given, 1, MOST_SIZE)
+    if _raw(info, PHASE) not in (None, DECODE):
+        raise InputError(f"a prompt is read in {PREFILL}, and tokens are made in {DECODE}; leave phase out")
+    for document in info.data.get("workloads", ()):
+        check_prompt(document)
+    return tokens
 
 
 def _family(info: ValidationInfo) -> Family:
@@ -243,7 +299,17 @@ def _axes(given: object, info: ValidationInfo) -> tuple[Axis, ...]:
         # Layers and sizes can be looked up only if all workloads are sound.
         for path in axis.paths:
             places: list[_Place] = [] if path.startswith(LAYERS) else [(path,)]
+            if path in (PHASE, WEIGHTS, CACHES, PROMPT, DTYPE) and _raw(info, path) is not None:
+                raise InputError(f"{path}: says it for all points; leave that line or this axis out")
             for document in info.data.get("workloads", ()):
+                if path == PHASE:
+                    for value in axis.values:
+                        check_phase(document, value)
+                if path == PROMPT:
+                    check_prompt(document)
+                grown = path in (PHASE, f"{SIZES}{document.data.get('grows')}")
+                if grown and (_raw(info, PROMPT) is not None or PROMPT in given):
+                    raise InputError(f"prompt says it, as tokens are made behind the prompt; leave {path} out")
                 if path.startswith(SIZES):
                     check_size(document, path)
                 for index in layers_of(document, path) if path.startswith(LAYERS) else ():
@@ -320,12 +386,12 @@ class Spec:
         name: name of the sweep, and of the folder of its results; that of its file unless given.
         hardware: machine that the axes change; none where the axis `hardware` names machines.
         workloads: workload, or list of them; each is simulated at every combination of the axes' values.
-        batch: images at a time, unless an axis says so.
         lowering: lowering of all points, unless an axis says so; unless given, as `tpusim run` has it.
         axes: fields and the values that each takes: a list, {range: [first, last, step]}, or {powers_of_two: [first,
-            last]}. A field is one of the machine, batch, lowering, layers.NAME.FIELD of a workload, or sizes.NAME;
-            several that take the same value stand with commas between them. The axis hardware lists machines, names or
-            paths.
+            last]}. A field is one of the machine, batch, lowering, phase, weights, caches, dtype, prompt,
+            layers.NAME.FIELD of a workload, or sizes.NAME; several that take the same value stand with commas between
+            them. The axis hardware lists machines, names or paths.
+        batch: images at a time, unless an axis says so; unless given 8, or as many as a workload is for.
         combine: how values of several axes meet: every one with every other (`grid`), or the first with the first and
             so on (`zip`).
         where: conditions that a machine must satisfy, in numbers and quantities of its fields.
@@ -334,14 +400,20 @@ class Spec:
         pareto: columns of points.csv, two or three, of which the Pareto front is marked, and which way each is better.
         ops: whether `all` ops are timed, or those of the `array` alone, instead of what each workload says.
         phase: phase of the workloads, such as decode, whose sizes they have unless an axis says otherwise.
+        weights: how HBM has weights of products, instead of what each workload says, as for `--weights`.
+        caches: how HBM has caches, likewise.
+        dtype: what values are, as for `--dtype`: times follow it where a machine's file tells of the type.
+        prompt: tokens of each sequence that are read ahead of its tokens, whose time is `first_token_us`; as for
+            `--prompt`.
+        shapes: shapes of the arguments of a function of JAX among the workloads, as for `--shapes`.
     """
 
     name: Annotated[str, Reader(_folder_name, f"text of {_NAME}"), written("my_sweep")]
     hardware: Annotated[Machine | None, Reader(_machine, "a shipped name, or a path")]
     workloads: Annotated[tuple[Document, ...], Reader(_workloads, "a shipped name or a path, or a list of them")]
-    batch: Annotated[int, whole(MOST_IMAGES)]
     lowering: Annotated[str | None, Reader(_lowering, "a lowering of the machine, or auto"), written("auto")]
     axes: Annotated[tuple[Axis, ...], Reader(_axes, "a mapping of fields to values")]
+    batch: Annotated[int | None, whole(MOST_IMAGES), written(8)] = None
     combine: Annotated[Literal["grid", "zip"], Choice(), AfterValidator(_combine)] = "grid"
     where: Annotated[tuple[Constraint, ...], Reader(_where, "a condition, or a list of them")] = ()
     mode: Annotated[Literal["grid", "search"], Choice(), AfterValidator(_mode)] = "grid"
@@ -349,6 +421,16 @@ class Spec:
     pareto: Annotated[tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _columns(info), 2, 3), _GOALS)] = ()
     ops: Annotated[str | None, Reader(_ops, " or ".join(OPS)), written("array")] = None
     phase: Annotated[str | None, Reader(_phase, "a phase that the workloads name"), written("decode")] = None
+    weights: Annotated[Stored | None, Choice()] = None
+    caches: Annotated[Stored | None, Choice()] = None
+    dtype: Annotated[str | None, Reader(_dtype, f"one of {', '.join(DTYPES)}"), written("bf16")] = None
+    prompt: Annotated[int | None, Reader(_prompt, "a whole number of tokens"), written(512)] = None
+    shapes: Annotated[str | None, Reader(_phase, "shapes as text"), written("8x224x224x3")] = None
+
+    @property
+    def goals_asked(self) -> tuple[Goal, ...]:
+        """Goals of the Pareto front, and the objectives of a search."""
+        return (*self.pareto, *(self.search.objectives if self.search else ()))
 
     @property
     def goals(self) -> tuple[Goal, ...]:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.base.imports import need
-from tpusim.result.vocabulary.figures import SPEEDS
+from tpusim.result.vocabulary.figures import FIRST_TOKEN_US, TOKENS_PER_S
+from tpusim.study.sweep.axes import PROMPT
 from tpusim.study.sweep.parcels import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
 from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
@@ -62,7 +63,7 @@ def run_sweep(
     assembly = Assembly(wanted)
     parcels = assembly.parcels(executor.workers)
     everything, behind = sum(map(weight, parcels)), 0.0
-    done = failed = len(assembly.refused)
+    done, failed = len(assembly.refused), {key for key, *_ in assembly.refused}
     name = next((point.jobs.work.name for point in wanted.values()), "")
     for refused in assembly.refused:
         store.save(*refused)
@@ -72,16 +73,26 @@ def run_sweep(
             for key, point, finding in assembly.add(parcel, findings):
                 name = point.jobs.work.name
                 done += 1
-                failed += isinstance(finding, str)
+                if isinstance(finding, str):
+                    failed.add(key)
                 store.save(key, point, finding)
             behind += weight(parcel)
             progress(done, name, behind / everything)
-    return SweepOutcome(tuple(points), len({key for _, key in points}) - len(wanted), done - failed, failed)
+    parts = {key: _keys(point, key) for point, key in points}
+    lacked = sum(any(each in failed for each in keys) for keys in parts.values())
+    new = sum(any(each in wanted for each in keys) for keys in parts.values())
+    return SweepOutcome(tuple(points), len(parts) - new, new - lacked, lacked)
+
+
+def _keys(point: Point, key: str) -> tuple[str, ...]:
+    """Return the keys of what is simulated for a point, its own first."""
+    return (key, *(key_of(part) for part in point.parts[1:]))
 
 
 def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> dict[str, Point]:
-    """Return the points that a run would compute, by key, each once."""
-    wanted = {key: point for point, key in points}
+    """Return the points that a run would compute, by key, each once; and what reads their prompts."""
+    wanted = {each: part for point, key in points
+              for each, part in zip(_keys(point, key), point.parts, strict=True)}  # fmt: skip
     there = set() if fresh else store.done(wanted)
     return {key: point for key, point in wanted.items() if key not in there}
 
@@ -89,22 +100,30 @@ def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> d
 def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[dict[str, Any]]:
     """Return a row for each point, in order: all stored columns, its speeds, properties of its machine, and its axes.
 
-    If the sweep has goals, `pareto` marks the points on their front.
+    If the sweep has goals, `pareto` marks the points on their front. A point whose prompt failed has failed.
     """
-    found = store.points([key for _, key in points])
-    rows = [
-        {**row, **_speeds(point, row), **costs(point.jobs.hardware), **dict(point.settings)}
-        for (point, _), row in zip(points, found, strict=True)
-    ]
+    found = [*store.points([key for _, key in points])]
+    prompts = [key_of(point.prompt) for point, _ in points if point.prompt]
+    ahead = iter([*store.points(prompts)] if prompts else [])
+    rows = []
+    for (point, _), own in zip(points, found, strict=True):
+        row = {**own, **_speeds(point, own, next(ahead) if point.prompt else None)}
+        rows.append({**row, **costs(point.jobs.hardware), **dict(point.settings)})
     if sweep.goals:
         rows = [{**row, "pareto": on} for row, on in zip(rows, front_of(rows, sweep.goals), strict=True)]
     return rows
 
 
-def _speeds(point: Point, row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return SPEEDS of a point; None where it failed, or where its network makes no tokens."""
-    made = None if row["error"] or point.tokens is None else 1e6 * point.tokens / row["time_us"]
-    return dict.fromkeys(SPEEDS, made)
+def _speeds(point: Point, row: Mapping[str, Any], prompt: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return SPEEDS of a point, None where it failed, or where its network does no such thing; and its error, if what
+    reads its prompt has failed.
+    """
+    error = row["error"]
+    if prompt is not None and prompt["error"] and not error:
+        error = f"{PROMPT}: {prompt['error']}"
+    made = None if error or point.tokens is None else 1e6 * point.tokens / row["time_us"]
+    read = prompt["time_us"] if prompt else row["time_us"] if point.reads else None
+    return {"error": error, TOKENS_PER_S: made, FIRST_TOKEN_US: None if error else read}
 
 
 # ---- the Pareto front: points that no other point beats in every goal

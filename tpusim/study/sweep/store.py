@@ -15,6 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from tpusim.base.errors import InputError
+from tpusim.flow.numbers import INTEGERS
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
@@ -52,6 +53,8 @@ def key_of(point: Point) -> str:
     machine = {name: value for name, value in jobs.hardware.to_dict().items() if name not in _LABELS}
     machine |= jobs.family.constants(jobs.hardware)
     inputs = {"work": _digest(jobs.work), "hardware": machine, "lowering": jobs.lowering}
+    # Points of small whole numbers have the keys that they had before there were others.
+    inputs |= {"dtype": jobs.dtype} if jobs.dtype != INTEGERS else {}
     return sha256(f"{model_version()} {json.dumps(inputs, sort_keys=True)}".encode()).hexdigest()
 
 

@@ -101,10 +101,12 @@ class JaxWorkload(Workload):
     Attributes:
         graph: the nodes, of which some are layers, with the values of constants.
         arguments: the arguments of the function that are arrays, by name.
+        document: the file that it would be written as, of which a sweep changes parts.
     """
 
     graph: InstanceOf[Graph] | None = field(default=None, compare=False, repr=False)
     arguments: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    document: InstanceOf[Document] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
@@ -155,7 +157,7 @@ def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, 
     work = workload_of(document, read.batch, ops)
     plain = {each: getattr(work, each) for each in ("name", "batch", "layers", "source", "lowerings", "not_timed",
              "not_known", "sizes", "edges", "riders", "biases")}  # fmt: skip
-    return JaxWorkload(**plain, graph=_graph(read), arguments=given)
+    return JaxWorkload(**plain, graph=_graph(read), arguments=given, document=document)
 
 
 def read(path: Path, asked: ModelOptions) -> Document:

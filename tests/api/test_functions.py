@@ -1,0 +1,241 @@
+"""Functions of Python that are commands: they take the command's words, and say what it says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import tpusim
+from tests import ROOT
+from tpusim import Workload, load_hardware, load_workload, simulate
+from tpusim.api.answer import Answer
+from tpusim.api.asked import WorkloadOptions
+from tpusim.base.errors import InputError
+from tpusim.cli import app as cli
+from tpusim.network.ops.array_op import Gemm
+
+ESTIMATE = "mapping.search=estimate"
+TINY = ("tiny", "--hardware", "tiny_4x4", "--set", ESTIMATE, "--batch", "2")
+SPEC: dict[str, Any] = {"workloads": "tiny", "hardware": "tiny_4x4", "batch": 2, "axes": {"array.count": [1, 2]}}
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner().invoke(cli.app, [*arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture
+def asked() -> dict[str, Any]:
+    return {"workload": "tiny", "hardware": load_hardware("tiny_4x4", ESTIMATE), "batch": 2}
+
+
+# ---- the words of the command
+
+SPELT = {"set": "changes", "first": "from", "last": "to"}
+"""Parameters of functions that the command spells otherwise, as Python or the command's own code wants it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "own"),
+    [
+        ("explain", "explain", {"drawn", "progress", "note"}),
+        ("trace", "trace", {"progress", "note"}),
+        ("generate", "run", {"progress", "note"}),
+        ("sweep", "sweep", {"progress", "note", "resume"}),
+        ("compare", "compare", set()),
+        ("report", "report", set()),
+    ],
+)
+def test_a_function_takes_the_words_of_its_command(name: str, command: str, own: set[str]) -> None:
+    taken = {each: parameter.kind for each, parameter in inspect.signature(getattr(tpusim, name)).parameters.items()}
+    words = {each.removeprefix("--") for each in WorkloadOptions.__annotations__ if "options" in taken}
+    words |= {each for each in taken if taken[each] != inspect.Parameter.VAR_KEYWORD} - own
+    group: Any = get_command(cli.app)
+    parameters = group.commands[command].params
+    options = {each.lstrip("-").replace("-", "_") for one in parameters for each in (*one.opts, one.name)}
+    options |= {"dims" for each in options if each == "dim"}
+    assert {SPELT.get(each, each) for each in words} <= options
+
+
+def test_options_of_a_workload_are_those_of_load_workload() -> None:
+    taken = {*inspect.signature(load_workload).parameters} - {"name_or_path", "batch"}
+    assert taken | {"training", "keep", "optimizer"} == {*WorkloadOptions.__annotations__}
+
+
+# ---- what the command says
+
+
+def test_explaining_a_layer_says_what_the_command_says(asked: dict[str, Any]) -> None:
+    answer = tpusim.explain(**asked, layer="fig11")
+    assert answer.to_dict() == json.loads(said("explain", *TINY, "--layer", "fig11", "--json", "-"))
+    assert str(answer).rstrip() == said("explain", *TINY, "--layer", "fig11").rstrip()
+
+
+def test_generating_says_what_the_command_says() -> None:
+    words = {"tokens": 3, "prompt": 4, "dims": {"layers": 1, "vocabulary": 64}}
+    answer = tpusim.generate("gpt2_small", load_hardware("tpu_v6e", ESTIMATE), **words)  # type: ignore[arg-type]
+    command = ("run", "gpt2_small", "--hardware", "tpu_v6e", "--set", ESTIMATE, "--tokens", "3", "--prompt", "4")
+    more = ("--dim", "layers=1", "--dim", "vocabulary=64")
+    assert answer.to_dict() == json.loads(said(*command, *more, "--json", "-"))
+    assert [row["context_tokens"] for row in answer.rows] == [5, 6]
+    frame = answer.to_frame()
+    assert frame["time_us"].sum() == pytest.approx(1e6 * answer.found.seconds)
+
+
+def test_sweeping_leaves_what_the_command_leaves(tmp_path: Path) -> None:
+    spec = tmp_path / "s.yaml"
+    spec.write_text(json.dumps({"name": "s", **SPEC}))
+    shown = said("sweep", str(spec), "--out", str(tmp_path / "a"), "--workers", "1", "--format", "svg")
+    answer = tpusim.sweep(spec, tmp_path / "b")
+    for name in ("points.csv", "layers.csv"):
+        assert (tmp_path / "a" / name).read_text() == (tmp_path / "b" / name).read_text()
+    assert str(answer) in shown
+    again = tpusim.sweep(spec, tmp_path / "a")
+    assert (again.outcome.reused, again.outcome.computed) == (2, 0)
+    assert again.rows == tpusim.sweep(SPEC).rows
+    assert not list(Path(tmp_path / "b").glob("*.svg"))
+
+
+def test_comparing_takes_results_answers_and_files(tmp_path: Path) -> None:
+    work, machines = load_workload("tiny", batch=2), [load_hardware("tiny_4x4", {"array.count": n}) for n in (1, 2)]
+    one, other = (simulate(work, machine, check=False) for machine in machines)
+    files = [tmp_path / "one.json", tmp_path / "other.json"]
+    for file, result in zip(files, (one, other), strict=True):
+        file.write_text(result.to_json())
+    answers = [tpusim.compare(one, other), tpusim.compare(files[0], str(files[1])), tpusim.compare(one, files[1])]
+    assert answers[0].rows == answers[1].rows == answers[2].rows
+    assert answers[1].to_dict() == json.loads(said("compare", *map(str, files), "--json", "-"))
+    swept = tpusim.sweep(SPEC)
+    assert [row["ratio"] for row in tpusim.compare(swept, swept).rows] == [1.0, 1.0]
+    with pytest.raises(InputError, match="A is a run, B is a sweep; compare two of a kind"):
+        tpusim.compare(one, swept)
+
+
+def test_a_page_is_that_of_the_command(tmp_path: Path) -> None:
+    result = simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"))
+    (tmp_path / "run.json").write_text(result.to_json())
+    said("report", str(tmp_path), "-o", str(tmp_path / "a.html"))
+    assert tpusim.report(tmp_path) == tmp_path / "report.html"
+    pages = [tmp_path / "a.html", tmp_path / "report.html", tpusim.report(result, tmp_path / "b.html")]
+    assert len({page.read_bytes() for page in pages}) == 1
+    swept = tpusim.report(tpusim.sweep(SPEC), tmp_path / "s.html").read_text()
+    assert "2 points over" in swept
+
+
+def test_a_trace_is_that_of_the_command(asked: dict[str, Any], tmp_path: Path) -> None:
+    lines = [*tpusim.trace(**asked, layers="fig10", first=20, last=30)]
+    shown = said("trace", *TINY, "--layers", "fig10", "--from", "20", "--to", "30")
+    assert lines == shown.splitlines()
+    made = tpusim.trace(**asked, out=tmp_path / "t.json")
+    assert made.file == tmp_path / "t.json"
+    said("trace", *TINY, "-o", str(tmp_path / "u.json"))
+    assert (tmp_path / "u.json").read_bytes() == (tmp_path / "t.json").read_bytes()
+
+
+# ---- records
+
+
+def answers() -> list[Answer]:
+    work, machine = load_workload("tiny", batch=2), load_hardware("tiny_4x4", ESTIMATE)
+    results = [simulate(work, each, check=False) for each in (machine, load_hardware("tiny_4x4", "array.count=2"))]
+    return [tpusim.explain(work, machine), tpusim.explain(work, machine, layer="fig10"), tpusim.sweep(SPEC),
+            tpusim.compare(*results)]  # fmt: skip
+
+
+def test_every_answer_is_a_line_a_text_a_page_and_a_table() -> None:
+    for answer in answers():
+        assert isinstance(answer, tpusim.Answer)
+        assert len(repr(answer)) < 200
+        assert "\n" not in repr(answer)
+        html = answer._repr_html_()
+        assert "<table" in html
+        assert html.count("<div") == html.count("</div>")
+        assert json.loads(answer.to_json())["tpusim"] == tpusim.__version__
+        frame = answer.to_frame()
+        assert len(frame) == len(answer.rows)
+        assert not [name for name in frame if name.endswith(("time", "bytes_per", "energy", "area", "delay"))]
+
+
+def test_without_pandas_an_answer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = tpusim.sweep(SPEC)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"to_frame\(\) needs pandas, .* -m pip install pandas$"):
+        answer.to_frame()
+
+
+def test_a_name_like_markup_is_shown_as_it_is() -> None:
+    work = Workload("net", 1, [Gemm("[red]<b>", m=4, n=8, k=4), Gemm("other", m=4, n=4, k=4)])
+    answer = tpusim.explain(work, load_hardware("tiny_4x4", ESTIMATE))
+    assert "[red]<b>" in str(answer)
+    assert "[red]&lt;b&gt;" in answer._repr_html_()
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tpusim.explain("tinny"), "did you mean tiny"),
+        (lambda: tpusim.explain("tiny", "tiny_4x5"), "did you mean tiny_4x4"),
+        (lambda: tpusim.explain("tiny", layer="fig12"), "no layer of tiny matches 'fig12'"),
+        (lambda: tpusim.explain("tiny", batch=0), "batch: 0 is out of range"),
+        (lambda: tpusim.explain("tiny", phases="decode"), "phases: no such option of a workload; there is dims, phase"),
+        (lambda: tpusim.explain("tiny", keep="none"), "--keep: only a training step has it"),
+        (lambda: tpusim.generate("gpt2_small", "tpu_v6e", tokens=0), "--tokens: 0 is out of range"),
+        (lambda: tpusim.generate("gpt2_small", "tpu_v6e", tokens=1, prompt=4), "ask for 2 at least"),
+        (lambda: tpusim.generate("alexnet", "tpu_v6e", tokens=2), "the workload does not say which of its sizes"),
+        (lambda: tpusim.generate("gpt2_small", "v100", tokens=2, phase="decode"), "v100 is a GPU"),
+        (lambda: tpusim.sweep({"workloads": "tiny"}), "axes"),
+        (lambda: tpusim.sweep({**SPEC, "axis": {}}), "axis"),
+        (lambda: tpusim.sweep(SPEC, format=["png"]), "pictures go into a folder; give out=, or no format"),
+        (lambda: tpusim.sweep("nowhere.yaml"), "nowhere.yaml: no such file"),
+        (lambda: tpusim.compare("nowhere.json", "nowhere.json"), "nowhere.json: no such file"),
+        (lambda: tpusim.compare(1, 2), "1 is no result; give a Result, an answer, or the path"),  # type: ignore[arg-type]
+        (lambda: tpusim.compare("a", "b", sort="odd"), "--sort 'odd': no such order"),
+        (lambda: tpusim.report("nowhere"), "nowhere: no such file"),
+        (lambda: tpusim.trace("tiny", "tiny_4x4", layers="fig10", first=9, last=3), "--to 3 comes before --from 9"),
+        (lambda: tpusim.trace("tiny", "tiny_4x4", "t.gif"), "a trace is written as .txt"),
+        (lambda: load_workload("gpt2_small", phase="decod"), "did you mean decode"),
+        (lambda: load_workload("gpt2_small", weights="int3"), "did you mean int8"),
+        (lambda: load_workload("tiny", shapes="2x3"), "only a function of JAX"),
+    ],
+)
+def test_bad_input_raises_the_one_error(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        call()
+    assert message in str(raised.value)
+
+
+# ---- the package
+
+
+def test_report_is_the_function_whatever_was_imported() -> None:
+    code = "import tpusim; import tpusim.report.shown; import tpusim.report.plots; print(tpusim.report)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert shown.startswith("<function report")
+
+
+def test_the_package_imports_nothing_until_it_is_asked() -> None:
+    ours = "[name for name in sys.modules if name.startswith('tpusim.')]"
+    code = f"import sys, tpusim; print({ours}, 'numpy' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert shown.strip() == "['tpusim.base', 'tpusim.base.version'] False"
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_load_workload_takes_a_phase_and_how_hbm_has_weights(phase: str) -> None:
+    work = load_workload("gpt2_small", batch=1, phase=phase, weights="int4", caches="int8", dims={"context": 8})
+    assert dict(work.sizes)["tokens"] == {"prefill": 8, "decode": 1}[phase]
+    stored = {layer.stored for layer in work.layers if isinstance(layer, Gemm)}
+    assert stored == {"int4", "int8"}

@@ -1,0 +1,267 @@
+"""Why a whole network takes as long as it does: the layers that cost most, each explained, and what helps all together.
+
+A change that helps a costly layer may hurt others, so each is made to the whole network, which is simulated again.
+Equal layers are simulated once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from tpusim.base.errors import InputError
+from tpusim.flow.jobs import Jobs, resolve
+from tpusim.flow.lowerings import AUTO, usual
+from tpusim.flow.need import held_in_hbm
+from tpusim.network.ops.array_op import Stored
+from tpusim.network.workload import MOST_IMAGES, Workload
+from tpusim.result.records import LayerResult
+from tpusim.result.vocabulary.fields import by_path
+from tpusim.study.explain.bottleneck import Explained, Gain, Untried, explain_layer
+from tpusim.study.explain.relaxation import Setup, Timings, relaxations
+
+MOST_EXPLAINED = 5
+"""Kinds of layers that are explained: those that cost most."""
+LEAST_CHANGE = 0.005
+"""Least part by which a change makes one of them faster, for the whole network to be simulated with it."""
+
+Watch = Callable[[int, int, str], None]
+"""Called with the steps that are done, all steps, and what is next."""
+WithBatch = Callable[[int], Workload]
+
+
+@dataclass(frozen=True)
+class CostlyLayers:
+    """Equal layers of a network, the first of which is explained.
+
+    Attributes:
+        found: the first of them by itself, and what would help it.
+        names: their names, in network order.
+        cycles: cycles that they take together in the network.
+        share: share of the network's cycles.
+    """
+
+    found: Explained
+    names: tuple[str, ...]
+    cycles: int
+    share: float
+
+
+@dataclass(frozen=True)
+class NetworkGain:
+    """A change of the machine or of the run, and the whole network simulated with it.
+
+    Attributes:
+        name: what is changed.
+        how: the change, as options set it.
+        cycles: cycles of the whole network then.
+        gain: how many times as fast the network is, by `per`.
+        per: what cycles are counted by: the `network`, or an `image` where the batch changes.
+    """
+
+    name: str
+    how: str
+    cycles: int
+    gain: float
+    per: str
+
+
+@dataclass(frozen=True)
+class ExplainedNetwork:
+    """A network as it is, the layers that cost most, and what would help the whole.
+
+    Attributes:
+        jobs: what ran.
+        layers: every layer, in network order.
+        kinds: number of kinds of layers; those of a kind are equal.
+        costly: the kinds that cost most, the costliest first.
+        gains: changes with which the whole network was simulated, the largest gain first.
+        unmoved: names of changes with which it was not, as they make none of the costly layers faster.
+        untried: changes that could not be made, with the reason.
+        simulations: simulations that it took, each of one layer, or of all where layers overlap.
+    """
+
+    jobs: Jobs
+    layers: tuple[LayerResult, ...]
+    kinds: int
+    costly: tuple[CostlyLayers, ...]
+    gains: tuple[NetworkGain, ...]
+    unmoved: tuple[str, ...]
+    untried: tuple[Untried, ...]
+    simulations: int
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of all layers."""
+        return sum(each.cycles for each in self.layers)
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds of all layers."""
+        return sum(each.time_us for each in self.layers)
+
+    @property
+    def most(self) -> NetworkGain | None:
+        """The change that gains most; None where none makes the network faster."""
+        return self.gains[0] if self.gains and self.gains[0].gain >= 1 + LEAST_CHANGE else None
+
+
+def explain_network(
+    workload: Workload, jobs: Jobs, lowering: str | None, again: WithBatch | None, watch: Watch
+) -> ExplainedNetwork:
+    """Explain the layers of `jobs` that cost most, then simulate the whole with each change that may help.
+
+    Args:
+        workload: the network as its file has it, of which `jobs` are.
+        jobs: what runs.
+        lowering: the lowering that was asked for.
+        again: the network for another batch; None where it is of one batch alone.
+        watch: called before each step.
+
+    Raises:
+        InputError: the network as it is cannot be simulated, or does not fit the machine's HBM (CapacityError).
+    """
+    held_in_hbm(jobs.work, jobs.machine)
+    timings, machine = Timings(), jobs.machine
+    steps = _Steps(watch, len({*jobs.kinds}) + MOST_EXPLAINED)
+    layers = _simulated(jobs, timings, steps)
+    costly = []
+    ranked = _ranked(jobs, layers)[:MOST_EXPLAINED]
+    whole = sum(each.cycles for each in layers)
+    setups = [Setup(jobs.each[first].layer, jobs.each[first].batch, machine, jobs.each[first].lowering, timings)
+              for first, *_ in ranked]  # fmt: skip
+    steps.total = len({*jobs.kinds}) + sum(len(relaxations(setup)) for setup in setups)
+    for places, setup in zip(ranked, setups, strict=True):
+        found = explain_layer(setup, partial(steps.show_of, setup.layer.name))
+        cycles = sum(layers[place].cycles for place in places)
+        costly.append(CostlyLayers(found, tuple(layers[at].name for at in places), cycles, cycles / whole))
+    changes, unmoved = _of_the_machine(costly)
+    tried = [*changes, *_of_the_run(workload, jobs, lowering, again)]
+    steps.total = steps.done + len(tried)
+    gains: list[NetworkGain] = []
+    untried = [*dict.fromkeys(each for one in costly for each in one.found.untried)]
+    if again is None:
+        untried.append(Untried("twice the batch", "the workload is for one batch; give it by name, of any batch"))
+    for change in tried:
+        steps.show(f"the whole with {change.name}")
+        try:
+            made = change.made(workload, jobs, lowering)
+            held_in_hbm(made.work, made.machine)
+            after = _simulated(made, timings)
+        except InputError as error:
+            untried.append(Untried(change.name, error.problems[0].message))
+            continue
+        cycles = sum(each.cycles for each in after)
+        more = made.work.batch / jobs.work.batch
+        gains.append(NetworkGain(change.name, change.how, cycles, more * whole / cycles, change.per))
+    gains.sort(key=lambda each: -each.gain)
+    of_all = tuple(costly), tuple(gains), tuple(unmoved), tuple(untried)
+    return ExplainedNetwork(jobs, layers, len({*jobs.kinds}), *of_all, timings.simulations)
+
+
+class _Steps:
+    """How far it is."""
+
+    def __init__(self, watch: Watch, total: int) -> None:
+        self.done, self.total, self._watch = 0, total, watch
+
+    def show_of(self, layer: str, _: int, what: str) -> None:
+        self.show(f"{layer}: {what}")
+
+    def show(self, what: str) -> None:
+        self._watch(self.done, max(self.total, self.done + 1), what)
+        self.done += 1
+
+
+def _simulated(jobs: Jobs, timings: Timings, steps: _Steps | None = None) -> tuple[LayerResult, ...]:
+    """Every layer in network order; equal ones are simulated once, and where layers overlap all run together."""
+    if jobs.family.overlaps(jobs.machine):
+        if steps:
+            steps.show("all layers together")
+        return timings.network(jobs)
+    known: dict[Hashable, LayerResult] = {}
+    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
+        if kind not in known:
+            if steps:
+                steps.show(job.layer.name)
+            with job.placed():
+                known[kind] = timings.layer(job.layer, job.batch, jobs.machine, job.lowering)
+    of_each = zip(jobs.each, jobs.kinds, strict=True)
+    return tuple(known[kind].called(job.layer.name, (), (), "") for job, kind in of_each)
+
+
+def _ranked(jobs: Jobs, layers: Sequence[LayerResult]) -> list[list[int]]:
+    """The places of the layers of each kind, the kind that takes most cycles first."""
+    places: dict[Hashable, list[int]] = defaultdict(list)
+    for place, kind in enumerate(jobs.kinds):
+        places[kind].append(place)
+    return sorted(places.values(), key=lambda those: -sum(layers[place].cycles for place in those))
+
+
+# ---- changes of the whole
+
+
+class _Change(NamedTuple):
+    """A change of the machine, the workload or the lowering; `made` are the jobs then."""
+
+    name: str
+    how: str
+    made: Callable[[Workload, Jobs, str | None], Jobs]
+    per: str = "network"
+
+
+def _of_the_machine(costly: Sequence[CostlyLayers]) -> tuple[list[_Change], list[str]]:
+    """Changes of the machine that make one of the costly layers faster, and the names of those that make none so."""
+    gains: dict[str, list[Gain]] = defaultdict(list)
+    for each in costly:
+        for gain in each.found.gains:
+            setup, easier = each.found.setup, gain.easier
+            same = easier is not None and (easier.layer, easier.batch) == (setup.layer, setup.batch)
+            if same and not gain.relaxation.ideal:
+                gains[gain.name].append(gain)
+    helping = {name: those for name, those in gains.items() if max(each.gain for each in those) >= 1 + LEAST_CHANGE}
+    changes = [_Change(name, those[0].how, partial(_on, those[0])) for name, those in helping.items()]
+    return changes, [name for name in gains if name not in helping]
+
+
+def _on(gain: Gain, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    assert gain.easier is not None
+    return resolve(work, gain.easier.hardware, lowering)
+
+
+def _of_the_run(work: Workload, jobs: Jobs, lowering: str | None, again: WithBatch | None) -> Iterator[_Change]:
+    """Changes of how the network is run, which no layer by itself tells of."""
+    if lowering in (None, usual(jobs.family)) and len(jobs.family.lowerings) > 1:
+        yield _Change("the fastest lowering of each layer", f"--lowering {AUTO}", _by_auto)
+    written = dict(by_path(jobs.hardware.to_dict()))
+    for name, path, value in (
+        ("results that later ops work on as they leave", "sequencer.fusion", "results"),
+        ("layers that overlap", "sequencer.between_layers", "overlap"),
+    ):
+        if written.get(path, value) not in (value, "stay"):
+            yield _Change(name, f"{path}={value}", partial(_with_settings, {path: value}))
+    narrow: Mapping[str, tuple[Stored, Stored]] = {"weights": ("int8", "computed"), "caches": ("computed", "int8")}
+    for what, stored in narrow.items():
+        if work.with_stored(*stored).layers != work.layers:
+            yield _Change(f"{what} as int8 in HBM", f"--{what} int8", partial(_stored, stored))
+    if again is not None and (batch := 2 * work.batch) <= MOST_IMAGES:
+        yield _Change("twice the batch", f"--batch {batch}", partial(_with_batch, again, batch), "image")
+
+
+def _by_auto(work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    return resolve(work, jobs.hardware, AUTO)
+
+
+def _with_settings(settings: Mapping[str, Any], work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    return resolve(work, jobs.hardware.with_overrides(settings), lowering)
+
+
+def _stored(stored: tuple[Stored, Stored], work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    return resolve(work.with_stored(*stored), jobs.hardware, lowering)
+
+
+def _with_batch(again: WithBatch, batch: int, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    return resolve(again(batch), jobs.hardware, lowering)
