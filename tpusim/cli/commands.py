@@ -306,13 +306,14 @@ def compare(
     from tpusim.base.errors import InputError, Problem
 
     if closed_form:
+        from tpusim.api.asked import model_options
         from tpusim.cli.actions.closed_form import compare_forms_and_report
-        from tpusim.cli.actions.inputs import load, options_of, resolved
+        from tpusim.cli.actions.inputs import load, resolved, workload_options
 
         if after is not None:
             says = f"not beside --closed-form, which is of one network, {before}; leave one of them out"
             raise InputError(Problem(says, after))
-        asked = options_of(dims, False, ops, phase=phase)
+        asked = model_options(**workload_options(dims, False, ops, phase=phase))
         compare_forms_and_report(resolved(*load(before, hardware, batch, changes, asked), lowering, layers), json)
         return
     if after is None:
