@@ -243,7 +243,7 @@ def explain(
     """Say why a network or a layer is slow, and what would help.
 
     A layer is simulated again and again, timing alone, each time with one thing made easier: twice the HBM
-    bandwidth, twice the batch, a port for every client, ... What gains the most is what bounds it.
+    bandwidth, twice the batch, a port for every client, ... The change that saves the most cycles shows what bounds it.
 
     Of a network the five kinds of layers that cost most are explained so. Then the whole network is simulated with
     each change that may help.
