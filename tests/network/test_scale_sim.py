@@ -343,11 +343,12 @@ def test_a_sweep_of_another_batch_than_the_file_says_is_refused(tmp_path: Path, 
     monkeypatch.chdir(tmp_path)
     topology(tmp_path, "a,5,5,3,3,2,2,1,4,\n", CONV.replace(",\n", ", Batch,\n"))
     sweep = "workloads: [net.csv]\nhardware: tiny_4x4\naxes: {array.rows: [4, 8]}\n"
-    Path("s.yaml").write_text(sweep)
+    Path("s.yaml").write_text(sweep + "batch: 8\n")
     with pytest.raises(InputError, match=r"net.csv: its layers are for 4 images; give that batch, not 8"):
         load_sweep("s.yaml")
-    Path("s.yaml").write_text(sweep + "batch: 4\n")
-    assert len(load_sweep("s.yaml").points) == 2
+    for batch in ("", "batch: 4\n"):
+        Path("s.yaml").write_text(sweep + batch)
+        assert len(load_sweep("s.yaml").points) == 2
 
 
 def test_all_lines_that_are_wrong_are_told_at_once(tmp_path: Path) -> None:

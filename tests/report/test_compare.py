@@ -347,7 +347,7 @@ def test_the_json(desk: Path) -> None:
     [
         (["a.json", "missing.json"], "missing.json: no such file"),
         (["a.json", "other.json"], "other.json: not a tpusim result"),
-        (["a.json"], "Missing argument"),
+        (["a.json"], "a.json: name another result to compare it with"),
         (["a.json", "a.json", "--sort", "chang"], "did you mean change"),
         (["a.json", "a.json", "--json", "missing/c.json"], "missing/c.json: cannot be written"),
         (["a.json", "empty"], "run.json: no such file"),

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.flow.jobs import Jobs, resolve
-from tpusim.input.document import Document
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
@@ -150,21 +148,20 @@ def asked_for(
         held = "arrays of --input hold" if asked.arrays else plain
         says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
-    work = _workload(document, asked, batch_for(document, images))
+
+    def of_images(batch: int) -> Workload:
+        work = workload_of(document, batch, asked.ops or ("all" if asked.training is not None else None))
+        if asked.training is None:
+            return work
+        from tpusim.network.training import USUAL, training_step
+
+        return training_step(work, replace(work.training or USUAL, **asked.training))
+
+    work = of_images(batch_for(document, images))
     for each in document.notes:
         note(each)
-    again = None if document.images else partial(_workload, document, asked)
+    again = None if document.images else of_images
     return Asked(work, machine, again, hardware is None, (*notes, *document.notes))
-
-
-def _workload(document: Document, asked: ModelOptions, batch: int) -> Workload:
-    ops = asked.ops or ("all" if asked.training is not None else None)
-    work = workload_of(document, batch, ops)
-    if asked.training is None:
-        return work
-    from tpusim.network.training import USUAL, training_step
-
-    return training_step(work, replace(work.training or USUAL, **asked.training))
 
 
 def machine_for(hardware: MachineName | Machine | None, changes: Overrides | None) -> tuple[Machine, Sequence[str]]:

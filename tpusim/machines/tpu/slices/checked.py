@@ -49,11 +49,11 @@ def check(made: CollectiveTime, engines: Sequence[str] = ()) -> CheckedCollectiv
     if chips > MOST_CHIPS or chips * elements > MOST_CHECKED:
         if engines:
             says = f"{chips:,} chips of {elements:,} elements are too much; it takes {MOST_CHIPS} chips, and"
-            raise InputError(Problem(f"{says} {MOST_CHECKED:,} elements of all together", f"--engine {engines[0]}"))
+            raise InputError(Problem(f"{says} {MOST_CHECKED:,} elements of all together", f"engine {engines[0]}"))
         return None
     if "register" in engines and made.cycles > _MOST_CYCLES:
         says = f"{made.cycles:,} cycles are too many to step through; it takes {_MOST_CYCLES:,}: write fewer bytes"
-        raise InputError(Problem(says, "--engine"))
+        raise InputError(Problem(says, "engine register"))
     every = messages_of(exchange, question.rates, question.element_bytes, every=True)
     random = np.random.default_rng(0)
     operands = {place: random.integers(-8, 9, elements).astype(np.float64) for place in every.places}
