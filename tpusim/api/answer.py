@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.imports import need
 from tpusim.report.page.assemble import told_fragment
-from tpusim.report.shown import Shown, plain_text
+from tpusim.report.shown import CommandAnswer, plain_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,7 +40,7 @@ class Answer:
         ['of', 'change', 'that_is', 'per', 'cycles', 'time_us', 'gain']
     """
 
-    shown: Shown
+    shown: CommandAnswer
     rows: Sequence[Row]
     found: Any
     notes: tuple[str, ...] = field(default=())

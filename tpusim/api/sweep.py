@@ -18,7 +18,7 @@ from tpusim.base.files import make_folder, replacing
 from tpusim.base.imports import need
 from tpusim.machines.lowered import unheard
 from tpusim.report.plots import known_formats
-from tpusim.report.shown import Paragraphs, Sentences, Shown
+from tpusim.report.shown import CommandAnswer, Paragraphs, Sentences
 from tpusim.report.tables import sweep as tables
 from tpusim.report.tables.hardware import part_notice
 from tpusim.report.tables.sweep import SweepPoints
@@ -128,7 +128,7 @@ def _swept(
     points = None if failed else tables.read_points(folder / tables.POINTS_FILE, named=sweep.name)
     columns = [*tables.point_columns(sweep.axes, bool(sweep.goals))]
     framed = [{in_frame(key) if key in COLUMNS else key: row[key] for key in columns if key in row} for row in rows]
-    shown = Shown([*told, *more], {"sweep": sweep.name, "setup": sweep.setup, "points": rows})
+    shown = CommandAnswer([*told, *more], {"sweep": sweep.name, "setup": sweep.setup, "points": rows})
     names = tuple(files) if kept else ()
     return Swept(shown, framed, sweep, sweep.notes, points=points, outcome=outcome, files=names, seconds=seconds)
 

@@ -39,7 +39,7 @@ from tpusim.report.trace.lanes import (
     lines,
     vcd,
 )
-from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
+from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracedWork, timeline
 from tpusim.result.chips import shared_by
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CycleWindow:
     """Cycles [first, last] to be traced; to the end if `last` is None."""
 
     jobs: Jobs
@@ -159,7 +159,7 @@ def trace(
     jobs = resolved(asked, lowering, layers, progress)
     for each in notes_of(jobs.work, asked.unnamed):
         note(each)
-    wanted = Wanted(jobs, seed, first, last)
+    wanted = CycleWindow(jobs, seed, first, last)
     file = None if out is None else Path(out)
     wanted.check(file)
     if file is None:
@@ -186,7 +186,7 @@ class TraceLines:
         )
 
 
-def _text(wanted: Wanted, progress: Progress) -> Iterator[str]:
+def _text(wanted: CycleWindow, progress: Progress) -> Iterator[str]:
     """Return the lines, after the first cycle is reached; progress is told only before it."""
     total, cycles = simulated_trace(wanted.jobs, wanted.seed)
     first, end = wanted.first, wanted.end(total)
@@ -204,7 +204,7 @@ def _until(end: int, cycles: Iterator[LaneCycle]) -> Iterator[LaneCycle]:
     return takewhile(lambda cycle: cycle.number < end, cycles)
 
 
-def _registers(wanted: Wanted, out: Path, progress: Progress) -> bytes:
+def _registers(wanted: CycleWindow, out: Path, progress: Progress) -> bytes:
     """Return the content of the file, every lane in every cycle, from the register engine."""
     total, cycles = simulated_trace(wanted.jobs, wanted.seed)
     end = wanted.end(total)
@@ -224,7 +224,7 @@ def _registers(wanted: Wanted, out: Path, progress: Progress) -> bytes:
     return traced(shown, title, out.suffix[1:])
 
 
-def _timeline(wanted: Wanted, out: Path, progress: Progress) -> bytes:
+def _timeline(wanted: CycleWindow, out: Path, progress: Progress) -> bytes:
     """Return the content of the file, every unit, layer after layer, from the event engine."""
     if out.suffix in PERFETTO_FORMATS:
         # Imported here, because it is an extra.
@@ -246,10 +246,10 @@ def _timeline(wanted: Wanted, out: Path, progress: Progress) -> bytes:
     return timeline(form, title, placed, machine.clock_hz, wanted.first, end, told)
 
 
-def _placed(wanted: Wanted, out: Path, progress: Progress) -> tuple[list[TracePart], int]:
+def _placed(wanted: CycleWindow, out: Path, progress: Progress) -> tuple[list[TracedWork], int]:
     """Return the shown parts on one axis of time, and the number of cycles up to the end of the last."""
     most = MOST_SLICES if out.suffix in PERFETTO_FORMATS else MOST_JSON_SLICES
-    placed: list[TracePart] = []
+    placed: list[TracedWork] = []
     inputs = wanted.jobs.work.inputs() if wanted.lanes else {}
     at = cycles = slices = done = 0
     for stretch in recordings(wanted.jobs):
@@ -264,7 +264,7 @@ def _placed(wanted: Wanted, out: Path, progress: Progress) -> tuple[list[TracePa
                 LayerSpan(layer.name, *span, inputs.get(layer.name, ()))
                 for layer, span in zip(stretch.layers, pairwise(stretch.cuts), strict=True)
             )
-            placed.append(TracePart(at, run.drawn(first, stop), spans))
+            placed.append(TracedWork(at, run.drawn(first, stop), spans))
             slices += placed[-1].drawing.slices(first, stop)
             _not_beyond(slices, most, "slices", last, out)
         at += run.cycles

@@ -154,12 +154,12 @@ def run(
     from dataclasses import replace
 
     from tpusim.api.asked import model_options
-    from tpusim.cli.actions.inputs import EndToEnd, load, resolved, tell_unasked, workload_options
+    from tpusim.cli.actions.inputs import NetworkData, load, resolved, tell_unasked, workload_options
     from tpusim.cli.actions.run import simulate_and_report
     from tpusim.cli.json_output import CsvOutput
 
     table = CsvOutput(csv, read=workload)
-    ends = EndToEnd(given, outputs, check)
+    ends = NetworkData(given, outputs, check)
     asked_of = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")

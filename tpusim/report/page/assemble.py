@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.base.version import __version__
-from tpusim.report.shown import Bars, Content, Legend, Listed, Sentences, Shown, Table, text_of
+from tpusim.report.shown import Bars, CommandAnswer, Content, Legend, Listing, Sentences, Table, text_of
 from tpusim.report.style import tones
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import column_scale, percent, quantity, scale, three_digits, written
@@ -128,7 +128,7 @@ Tile = tuple[str, str, str]
 """A figure at a glance: its name, its value, and what more there is to say."""
 
 
-def told_page(title: str, shown: Shown, tiles: Sequence[Tile], pictures: Sequence[Picture] = ()) -> bytes:
+def told_page(title: str, shown: CommandAnswer, tiles: Sequence[Tile], pictures: Sequence[Picture] = ()) -> bytes:
     """Return the bytes of the page of a report: figures at a glance, what it says in short, pictures, and its tables.
 
     The first paragraph of the report is its heading; a paragraph with a table begins with the title of that.
@@ -149,13 +149,13 @@ def told_page(title: str, shown: Shown, tiles: Sequence[Tile], pictures: Sequenc
     return document_page(title, "\n".join(told), "; ".join(filter(None, chain.from_iterable(map(_lines, heading)))))
 
 
-def told_fragment(shown: Shown) -> str:
+def told_fragment(shown: CommandAnswer) -> str:
     """Return a report as a notebook shows it: its paragraphs in order, tables as such."""
     return "\n".join(f"<div>{_section(each)}</div>" for each in shown.paragraphs if any(each))
 
 
 def _has_table(paragraph: Sequence[Content]) -> bool:
-    return any(isinstance(block, Table | Bars | Listed) for block in paragraph)
+    return any(isinstance(block, Table | Bars | Listing) for block in paragraph)
 
 
 def _section(paragraph: Sequence[Content]) -> str:
@@ -180,7 +180,7 @@ def _block(block: Content) -> str:
         sides = [column.justify == "right" for column in block.columns]
         rows = [[column.text(row, None) for column in block.columns] for row in block.rows]
         return html_table(heads, rows, numbers=sides)
-    if isinstance(block, Bars | Listed):
+    if isinstance(block, Bars | Listing):
         return f"<pre>{escape(text_of(block))}</pre>"
     return "\n".join(f'<p class="note">{escape(line)}</p>' for line in _lines(block) if line)
 

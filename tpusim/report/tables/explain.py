@@ -13,7 +13,7 @@ from tpusim.base.words import counted
 from tpusim.flow.lowerings import ASKED
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, telling
+from tpusim.report.shown import NONE, Bars, Column, CommandAnswer, Content, Legend, Listing, Sentences, Table, telling
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import column_scale, folded, percent, quantity, three_digits
 from tpusim.result.chips import shared_by
@@ -31,7 +31,15 @@ from tpusim.result.vocabulary.states import (
     parts_of,
     unit_name,
 )
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
+from tpusim.study.explain.bottleneck import (
+    LEAST_GAIN,
+    Alternative,
+    Bottleneck,
+    Explained,
+    Gain,
+    LayerInChain,
+    UntriedChange,
+)
 
 NO_GAIN = 0.005
 """Least effect on the cycles, as a ratio, of a change that has a row; others are listed by name only."""
@@ -46,8 +54,12 @@ _NARROW = 72
 
 
 def explained(
-    found: Explained, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
-) -> Shown:
+    found: Explained,
+    work: Workload,
+    between: LayerInChain | None,
+    fit: Sequence[Alternative],
+    unfit: Sequence[UntriedChange],
+) -> CommandAnswer:
     """Say what bounds the layer, what overlapping saves it `between` its neighbours, and what each lowering costs."""
     layer, setup = found.layer, found.setup
     core = setup.layer.core
@@ -65,7 +77,7 @@ def explained(
     table = Table(telling(columns, changing), changing)
     whose = " - what the workload says of this layer, which goes before --lowering"
     own = any(each.layer == layer.name and not (each.where or "").startswith(ASKED) for each in work.lowerings)
-    return Shown(
+    return CommandAnswer(
         (
             [
                 Sentences(
@@ -119,13 +131,17 @@ def _others_busy(layer: LayerResult) -> list[tuple[str, int]]:
 def _choices(found: Explained) -> list[Content]:
     """What the lowering chose, as it tells it; else the figures that the machine's family has of its own."""
     if isinstance(found, Bottleneck):
-        return [Listed(found.explanation.aspects | _rank(found))]
+        return [Listing(found.explanation.aspects | _rank(found))]
     own = (f"{own_figure(key).label} {own_text(key, value)}" for key, value in found.layer.own.items())
     return [Sentences([", ".join(own)], "  ")] if found.layer.own else []
 
 
 def _data(
-    found: Explained, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
+    found: Explained,
+    work: Workload,
+    between: LayerInChain | None,
+    fit: Sequence[Alternative],
+    unfit: Sequence[UntriedChange],
 ) -> dict[str, Any]:
     """Return the layer as in the result JSON, every relaxation with its cycles, each lowering's cost, and what is
     saved.
@@ -221,7 +237,7 @@ def _neighbours(work: Workload, layer: str) -> Sentences:
     return Sentences([" ".join([*reading, *riding])], "  ")
 
 
-def _overlap(between: Between | None) -> Sentences:
+def _overlap(between: LayerInChain | None) -> Sentences:
     """Say how much overlapping with its neighbours hides of the layer; empty where it overlaps with none."""
     if between is None:
         return Sentences(())
@@ -241,7 +257,7 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Content]]:
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[UntriedChange], taken: str) -> Iterator[list[Content]]:
     """Yield a row a lowering, the fastest first; the legend of the columns; and the lowerings that do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
@@ -300,7 +316,7 @@ def _by_effect(gains: Sequence[Gain]) -> tuple[list[Gain], list[Gain]]:
     return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
 
 
-def no_gain(names: Sequence[str], untried: Sequence[Untried]) -> Sentences:
+def no_gain(names: Sequence[str], untried: Sequence[UntriedChange]) -> Sentences:
     """Say which changes make no difference, and which could not be tried."""
     same = [f"No difference: {', '.join(names)}."] if names else []
     return Sentences([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])

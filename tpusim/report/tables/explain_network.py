@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table, telling
+from tpusim.report.shown import NONE, Column, CommandAnswer, Paragraphs, Sentences, Table, telling
 from tpusim.report.tables.explain import LIMITS, bound_sentence, gain_data, gain_text, largest_loss
 from tpusim.report.text import percent, quantity
 from tpusim.result.chips import share_notice, shared_by
@@ -17,7 +17,7 @@ _NARROW = 100
 """Narrower terminals, in characters, leave out the column that says how a layer's change is set."""
 
 
-def network_explained(found: ExplainedNetwork) -> Shown:
+def network_explained(found: ExplainedNetwork) -> CommandAnswer:
     """Return what a network's time goes to and what would help."""
     jobs = found.jobs
     heading = f"{network_named(found)}, on {jobs.hardware.label}"
@@ -57,7 +57,7 @@ def network_explained(found: ExplainedNetwork) -> Shown:
         *whole,
         [Sentences(_rest(found))],
     ]
-    return Shown(paragraphs, _data(found))
+    return CommandAnswer(paragraphs, _data(found))
 
 
 def network_named(found: ExplainedNetwork) -> str:

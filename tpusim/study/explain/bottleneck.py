@@ -81,7 +81,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Untried:
+class UntriedChange:
     """A relaxation or lowering that could not be tried, with the reason."""
 
     name: str
@@ -95,7 +95,7 @@ class Explained:
     setup: Setup
     layer: LayerResult
     gains: tuple[Gain, ...]
-    untried: tuple[Untried, ...]
+    untried: tuple[UntriedChange, ...]
 
     @property
     def most(self) -> Gain | None:
@@ -150,14 +150,14 @@ def explain_layer(setup: Setup, watch: ToldTried) -> Explained:
         simulated is recorded.
     """
     before = setup.timed()
-    outcomes: list[Gain | Untried | None] = []
+    outcomes: list[Gain | UntriedChange | None] = []
     for number, relaxation in enumerate(relaxations(setup)):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, setup, before))
     if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    found = Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Untried)))
+    found = Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, UntriedChange)))
     return _of_the_array(found) if setup.is_of_lanes else found
 
 
@@ -179,7 +179,7 @@ def _of_the_array(found: Explained) -> Bottleneck:
     return Bottleneck(setup, found.layer, gains, found.untried, *own)
 
 
-def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
+def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | UntriedChange | None:
     """The gain of a relaxation, or why it is unknown; None if there is nothing to relax."""
     try:
         relaxed = relaxation.change(setup)
@@ -191,7 +191,7 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         # A relaxed layer that the lowering is not made for is no variant of this one.
         return None
     except InputError as error:
-        return Untried(relaxation.name, error.problems[0].message)
+        return UntriedChange(relaxation.name, error.problems[0].message)
     # Layers without MACs are compared by outputs.
     work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
     gain = (before.cycles * work_after) / (after.cycles * work_before)
@@ -229,10 +229,10 @@ class Alternative:
         return memory.reads + memory.writes if memory else None
 
 
-def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[Untried, ...]]:
+def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[UntriedChange, ...]]:
     """The layer by every lowering for it, the fastest first; and the lowerings that do not fit."""
     fit: list[Alternative] = []
-    unfit: list[Untried] = []
+    unfit: list[UntriedChange] = []
     layer, batch, hardware = setup.layer, setup.batch, setup.hardware
     for number, name in enumerate(candidates(AUTO, family_of(hardware))):
         watch(number, f"by {name}")
@@ -246,12 +246,12 @@ def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...
         except UnsuitableError:
             continue
         except InputError as error:
-            unfit.append(Untried(name, error.problems[0].message))
+            unfit.append(UntriedChange(name, error.problems[0].message))
     return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)
 
 
 @dataclass(frozen=True)
-class Between:
+class LayerInChain:
     """A layer between the layers ahead of it and behind it, which overlap as `how` says.
 
     Attributes:
@@ -272,7 +272,7 @@ class Between:
     asked: bool
 
 
-def overlapping(jobs: Jobs, layer: Op) -> Between | None:
+def overlapping(jobs: Jobs, layer: Op) -> LayerInChain | None:
     """The layer and its neighbours, timing alone; None if it has no neighbours, or they cannot run on the machine."""
     names = [job.layer.name for job in jobs.each]
     at = names.index(layer.name)
@@ -290,4 +290,4 @@ def overlapping(jobs: Jobs, layer: Op) -> Between | None:
     total, mine = result.total, next(each for each in result.layers if each.name == layer.name)
     how = dict(by_path(machine.to_dict()))["sequencer.between_layers"]
     saved = total.hbm_saved_bytes
-    return Between(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)
+    return LayerInChain(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)

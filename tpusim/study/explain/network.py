@@ -16,11 +16,11 @@ from tpusim.base.errors import InputError
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.lowerings import AUTO, usual
 from tpusim.flow.need import held_in_hbm
-from tpusim.network.ops.array_op import Stored
+from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import MOST_IMAGES, Workload
 from tpusim.result.records import LayerResult
 from tpusim.result.vocabulary.fields import by_path
-from tpusim.study.explain.bottleneck import Explained, Gain, Untried, explain_layer
+from tpusim.study.explain.bottleneck import Explained, Gain, UntriedChange, explain_layer
 from tpusim.study.explain.relaxation import Setup, Timings, relaxations
 
 MOST_EXPLAINED = 5
@@ -90,7 +90,7 @@ class ExplainedNetwork:
     costly: tuple[CostlyLayers, ...]
     gains: tuple[NetworkGain, ...]
     unmoved: tuple[str, ...]
-    untried: tuple[Untried, ...]
+    untried: tuple[UntriedChange, ...]
     simulations: int
 
     @property
@@ -144,7 +144,7 @@ def explain_network(
     gains: list[NetworkGain] = []
     untried = [*dict.fromkeys(each for one in costly for each in one.found.untried)]
     if again is None:
-        untried.append(Untried("twice the batch", "the workload is for one batch; give it by name, of any batch"))
+        untried.append(UntriedChange("twice the batch", "the workload is for one batch; give it by name, of any batch"))
     for change in tried:
         steps.show(f"the whole with {change.name}")
         try:
@@ -152,7 +152,7 @@ def explain_network(
             held_in_hbm(made.work, made.machine)
             after = _simulated(made, timings)
         except InputError as error:
-            untried.append(Untried(change.name, error.problems[0].message))
+            untried.append(UntriedChange(change.name, error.problems[0].message))
             continue
         cycles = sum(each.cycles for each in after)
         more = made.work.batch / jobs.work.batch
@@ -243,7 +243,10 @@ def _of_the_run(work: Workload, jobs: Jobs, lowering: str | None, again: WithBat
     ):
         if written.get(path, value) not in (value, "stay"):
             yield _Change(name, f"{path}={value}", partial(_with_settings, {path: value}))
-    narrow: Mapping[str, tuple[Stored, Stored]] = {"weights": ("int8", "computed"), "caches": ("computed", "int8")}
+    narrow: Mapping[str, tuple[StoredTensor, StoredTensor]] = {
+        "weights": ("int8", "computed"),
+        "caches": ("computed", "int8"),
+    }
     for what, stored in narrow.items():
         if work.with_stored(*stored).layers != work.layers:
             yield _Change(f"{what} as int8 in HBM", f"--{what} int8", partial(_stored, stored))
@@ -259,7 +262,7 @@ def _with_settings(settings: Mapping[str, Any], work: Workload, jobs: Jobs, lowe
     return resolve(work, jobs.hardware.with_overrides(settings), lowering)
 
 
-def _stored(stored: tuple[Stored, Stored], work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+def _stored(stored: tuple[StoredTensor, StoredTensor], work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
     return resolve(work.with_stored(*stored), jobs.hardware, lowering)
 
 

@@ -21,18 +21,18 @@ from tpusim.input.form import Choice, Quantity
 from tpusim.input.scalars import show, whole_number
 from tpusim.machines.family import KEY, USUAL, Family, Machine, family_named, family_of, load_hardware
 from tpusim.network.entries import FREE, LOWERING
-from tpusim.network.ops.array_op import Stored
+from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import sizes_named
 from tpusim.network.workload_file import DECODE, PREFILL, in_phase
 
 Value = int | float | str | tuple[int, ...]
-Shown = int | float | str
+CommandAnswer = int | float | str
 BATCH = "batch"
 HARDWARE = "hardware"
 PHASE, WEIGHTS, CACHES, DTYPE, PROMPT = "phase", "weights", "caches", "dtype", "prompt"
 OF_THE_RUN = (BATCH, "lowering", PHASE, WEIGHTS, CACHES, DTYPE, PROMPT)
 """Axes of what `tpusim run` is asked, by its own words."""
-_STORED = get_args(Stored)
+_STORED = get_args(StoredTensor)
 _WORDS_OF: Mapping[str, tuple[str, ...]] = {WEIGHTS: _STORED, CACHES: _STORED, DTYPE: DTYPES}
 """Axes whose values are words, with these."""
 LAYERS = "layers."
@@ -61,7 +61,7 @@ class Axis:
     machines: Mapping[Value, Machine] = field(default_factory=dict)
 
     @property
-    def shown(self) -> Sequence[Shown]:
+    def shown(self) -> Sequence[CommandAnswer]:
         """Values as tables show them."""
         return self.values if isinstance(self.values, range) else tuple(map(shown, self.values))
 
@@ -135,7 +135,7 @@ def of_machine(path: str) -> bool:
     return path not in (*OF_THE_RUN, HARDWARE) and not path.startswith((LAYERS, SIZES))
 
 
-def shown(value: Value) -> Shown:
+def shown(value: Value) -> CommandAnswer:
     """Return a value as a table shows it: a pair as [3, 1]."""
     return show(list(value)) if isinstance(value, tuple) else value
 

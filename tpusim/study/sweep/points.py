@@ -38,7 +38,7 @@ from tpusim.study.sweep.axes import (
     SIZES,
     WEIGHTS,
     Axis,
-    Shown,
+    CommandAnswer,
     Value,
     check_prompt,
     layers_of,
@@ -48,7 +48,7 @@ from tpusim.study.sweep.axes import (
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
 Values = tuple[Value, ...]
-PointSettings = tuple[tuple[str, Shown], ...]
+PointSettings = tuple[tuple[str, CommandAnswer], ...]
 TOGETHER = " (at "
 """Beginning of the end of a message about settings that were made together."""
 
@@ -337,7 +337,7 @@ class Sweep:
     """
 
     name: str
-    axes: Mapping[str, Sequence[Shown]]
+    axes: Mapping[str, Sequence[CommandAnswer]]
     combine: str
     size: int
     """Number of points before constraints, over all workloads."""
@@ -450,7 +450,7 @@ def _sound_points(document: Document, spec: Spec, space: Space, combinations: in
 
 
 @dataclass
-class _Built:
+class _Combinations:
     """Results of building combinations: points, and each problem once, with the first values that had it."""
 
     points: list[Point] = field(default_factory=list)
@@ -464,8 +464,8 @@ class _Built:
         return [(v, problem) for v, problem, i in found if i is not None and (i, v[i]) not in self.sound]
 
 
-def _build(space: Space, combinations: Iterator[Values]) -> _Built:
-    built, failed = _Built(), 0
+def _build(space: Space, combinations: Iterator[Values]) -> _Combinations:
+    built, failed = _Combinations(), 0
     for values in combinations:
         try:
             built.points += space.points(values)

@@ -23,7 +23,7 @@ from tpusim.input.scalars import name_text, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
 from tpusim.network.formats import OPS, ModelOptions, check_ops, is_function
-from tpusim.network.ops.array_op import Stored
+from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload
 from tpusim.network.workload_file import DECODE, PREFILL, open_workload, workload_of
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE
@@ -194,7 +194,7 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
     asked = ModelOptions(
         ops=ops if ops in OPS else None,
         phase=phase if isinstance(phase, str) else None,
-        **{key: value for key, value in stored.items() if value in get_args(Stored)},
+        **{key: value for key, value in stored.items() if value in get_args(StoredTensor)},
     )
     if isinstance(shapes, str) and not any(map(is_function, names)):
         raise InputError("shapes are of the arguments of a function of JAX, FILE.py:FUNCTION; leave them out")
@@ -421,8 +421,8 @@ class Spec:
     pareto: Annotated[tuple[Goal, ...], Reader(lambda given, info: goals_of(given, _columns(info), 2, 3), _GOALS)] = ()
     ops: Annotated[str | None, Reader(_ops, " or ".join(OPS)), written("array")] = None
     phase: Annotated[str | None, Reader(_phase, "a phase that the workloads name"), written("decode")] = None
-    weights: Annotated[Stored | None, Choice()] = None
-    caches: Annotated[Stored | None, Choice()] = None
+    weights: Annotated[StoredTensor | None, Choice()] = None
+    caches: Annotated[StoredTensor | None, Choice()] = None
     dtype: Annotated[str | None, Reader(_dtype, f"one of {', '.join(DTYPES)}"), written("bf16")] = None
     prompt: Annotated[int | None, Reader(_prompt, "a whole number of tokens"), written(512)] = None
     shapes: Annotated[str | None, Reader(_phase, "shapes as text"), written("8x224x224x3")] = None
