@@ -99,7 +99,7 @@ def _training(wanted: bool, keep: str | Sequence[str] | None, optimizer: str | N
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedRun:
     """A workload on a machine.
 
     Attributes:
@@ -124,7 +124,7 @@ def asked_for(
     changes: Overrides | None,
     asked: ModelOptions,
     note: Note = unheard,
-) -> Asked:
+) -> AskedRun:
     """Return the workload and the machine that are asked for.
 
     Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
@@ -140,7 +140,7 @@ def asked_for(
         if batch not in (None, workload.batch) or asked != ModelOptions():
             says = "it is loaded already; give batch and options to load_workload, or the workload by its name"
             raise InputError(Problem(says, f"workload {workload.name}"))
-        return Asked(workload, machine, None, hardware is None, tuple(notes))
+        return AskedRun(workload, machine, None, hardware is None, tuple(notes))
     name, images = str(workload), run_batch(batch)
     document = open_workload(name, replace(asked, batch=images))
     if batch and document.images and batch != document.images:
@@ -161,7 +161,7 @@ def asked_for(
     for each in document.notes:
         note(each)
     again = None if document.images else of_images
-    return Asked(work, machine, again, hardware is None, (*notes, *document.notes))
+    return AskedRun(work, machine, again, hardware is None, (*notes, *document.notes))
 
 
 def machine_for(hardware: MachineName | Machine | None, changes: Overrides | None) -> tuple[Machine, Sequence[str]]:
@@ -175,7 +175,7 @@ def machine_for(hardware: MachineName | Machine | None, changes: Overrides | Non
     return machine_of(document, changes or []), document.notes
 
 
-def resolved(asked: Asked, lowering: str | None, layers: str = "*", progress: Progress = unheard) -> Jobs:
+def resolved(asked: AskedRun, lowering: str | None, layers: str = "*", progress: Progress = unheard) -> Jobs:
     """Return the jobs of the layers that `layers` picks. Raises InputError as `resolve` and `Jobs.picked` do."""
     place = {layer.name: index for index, layer in enumerate((asked.work.entire or asked.work).layers)}
 

@@ -26,7 +26,7 @@ from tpusim.machines.lowered import unheard
 from tpusim.network.workload import Workload
 from tpusim.report.tables.explain import explained
 from tpusim.report.tables.explain_network import network_at_a_glance, network_explained
-from tpusim.study.explain.bottleneck import Alternative, Explained, alternatives, explain_layer, overlapping
+from tpusim.study.explain.bottleneck import Alternative, ExplainedLayer, alternatives, explain_layer, overlapping
 from tpusim.study.explain.network import ExplainedNetwork, explain_network
 from tpusim.study.explain.relaxation import Setup, relaxations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Diagnosis(Answer):
     """Why a layer, or a network, takes as long as it does.
 
-    `found` is an `ExplainedNetwork`, or of one layer an `Explained`, whose `lowerings` are what others cost.
+    `found` is an `ExplainedNetwork`, or of one layer an `ExplainedLayer`, whose `lowerings` are what others cost.
     """
 
     workload: str
@@ -141,7 +141,7 @@ def _one_job(jobs: Jobs, name: str | None) -> Job:
     return found[0]
 
 
-def _rows(found: Explained) -> Iterator[Row]:
+def _rows(found: ExplainedLayer) -> Iterator[Row]:
     """Yield the layer as it is, then each change."""
     layer, clock = found.layer, found.layer.time_us / found.layer.cycles
     yield _row(layer.name, "", "", "layer", layer.cycles, clock, 1.0)

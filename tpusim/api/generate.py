@@ -42,7 +42,7 @@ _WITH_PROMPT = 2
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Generated(Answer):
+class GenerationAnswer(Answer):
     """The time of tokens; `found` is a `Generation`."""
 
     sizes: str
@@ -70,7 +70,7 @@ def generate(
     progress: Progress = unheard,
     note: Note = unheard,
     **options: Unpack[WorkloadOptions],
-) -> Generated:
+) -> GenerationAnswer:
     """Time tokens that a language model makes one after another, as `tpusim run --tokens` does.
 
     Args:
@@ -152,7 +152,7 @@ def generate(
     sizes += f", {shared_by(network.chips)}" * (network.chips > 1)
     if asked.phase is None and prompt is None:
         tell("the sizes of the workload file hold; --phase asks for those of a phase, such as decode")
-    return Generated(generated(made, sizes), [*_rows(made)], made, tuple(notes), sizes=sizes)
+    return GenerationAnswer(generated(made, sizes), [*_rows(made)], made, tuple(notes), sizes=sizes)
 
 
 def _in_phase(document: Document, phase: str, dims: Mapping[str, int]) -> Document:

@@ -9,8 +9,8 @@ from typing import Any
 
 from tpusim.api.answer import Answer, Row
 from tpusim.api.explain import Diagnosis
-from tpusim.api.generate import Generated
-from tpusim.api.sweep import Swept
+from tpusim.api.generate import GenerationAnswer
+from tpusim.api.sweep import SweepAnswer
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import write
 from tpusim.report.page.assemble import page, sweep_data, told_page
@@ -94,7 +94,7 @@ def report(source: Source, out: str | Path | None = None) -> Path:
 
 
 def _page(source: Source) -> bytes:
-    if isinstance(source, Diagnosis | Generated):
+    if isinstance(source, Diagnosis | GenerationAnswer):
         return told_page(source.title, source.shown, source.tiles)
     held = _read(source, "report")
     if isinstance(held, SweepPoints):
@@ -117,7 +117,7 @@ def _is_of_sweep(source: Source, wanted: str) -> bool:
     if isinstance(source, Result):
         return False
     if isinstance(source, Answer):
-        if not isinstance(source, Swept) or source.points is None:
+        if not isinstance(source, SweepAnswer) or source.points is None:
             raise InputError(f"{wanted} is of runs and sweeps that have points, and this is none: {source!r}")
         return True
     if not isinstance(source, str | Path):
@@ -134,7 +134,7 @@ def _read(source: Source, wanted: str) -> Result | SweepPoints:
     swept = _is_of_sweep(source, wanted)
     if isinstance(source, Result):
         return source
-    if isinstance(source, Swept):
+    if isinstance(source, SweepAnswer):
         assert source.points is not None
         return source.points
     assert isinstance(source, str | Path)

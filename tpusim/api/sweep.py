@@ -35,7 +35,7 @@ _JOIN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Swept(Answer):
+class SweepAnswer(Answer):
     """The points of a sweep; `found` is the `Sweep` as it was read.
 
     Attributes:
@@ -62,7 +62,7 @@ def sweep(
     format: Sequence[str] = (),
     progress: SweepProgress = unheard,
     note: Note = unheard,
-) -> Swept:
+) -> SweepAnswer:
     """Simulate every point of a sweep, timing alone, as `tpusim sweep` does.
 
     Args:
@@ -109,7 +109,7 @@ def sweep(
 def _swept(
     sweep: Sweep, folder: Path, executor: Executor, resume: bool, parquet: bool, kinds: Sequence[str],
     progress: SweepProgress, kept: bool = True,
-) -> Swept:  # fmt: skip
+) -> SweepAnswer:  # fmt: skip
     make_folder(folder)
     with alone(folder), closing(Store(folder / FILE)) as store:
         began = time.monotonic()
@@ -130,7 +130,7 @@ def _swept(
     framed = [{in_frame(key) if key in COLUMNS else key: row[key] for key in columns if key in row} for row in rows]
     shown = CommandAnswer([*told, *more], {"sweep": sweep.name, "setup": sweep.setup, "points": rows})
     names = tuple(files) if kept else ()
-    return Swept(shown, framed, sweep, sweep.notes, points=points, outcome=outcome, files=names, seconds=seconds)
+    return SweepAnswer(shown, framed, sweep, sweep.notes, points=points, outcome=outcome, files=names, seconds=seconds)
 
 
 def _compute(

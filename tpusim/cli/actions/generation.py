@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tpusim.api.generate import Generated, generate
+from tpusim.api.generate import GenerationAnswer, generate
 from tpusim.api.pictures import write_pictures
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import tell
@@ -29,7 +29,7 @@ def generate_and_report(workload: str, hardware: str | None, json: str | None, o
     output.deliver(made.shown, *([partial(_to_folder, made, out, output)] if out is not None else []))
 
 
-def _to_folder(made: Generated, folder: Path, output: JsonOutput) -> None:
+def _to_folder(made: GenerationAnswer, folder: Path, output: JsonOutput) -> None:
     write(folder / GENERATION_FILE, f"{made.to_json()}\n".encode())
     # Imported here, because matplotlib takes a second to import.
     from tpusim.report.plots.generation import time_of_tokens

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tpusim.api.sweep import Swept, sweep, where_kept
+from tpusim.api.sweep import SweepAnswer, sweep, where_kept
 from tpusim.base.errors import TpusimError
 from tpusim.base.words import counted
 from tpusim.cli.progress import Meter
@@ -74,7 +74,7 @@ def metered(total: int, store: Path, kept: str) -> Iterator[Meter]:
             raise type(error)(f"{error}; {kept}") from None
 
 
-def _report_failures(made: Swept, folder: Path) -> None:
+def _report_failures(made: SweepAnswer, folder: Path) -> None:
     """Raise TpusimError if there are any failures."""
     rows, axes = made.rows, made.found.axes
     failed = [row for row in rows if row["error"]]

@@ -35,7 +35,7 @@ from tpusim.study.explain.bottleneck import (
     LEAST_GAIN,
     Alternative,
     Bottleneck,
-    Explained,
+    ExplainedLayer,
     Gain,
     LayerInChain,
     UntriedChange,
@@ -54,7 +54,7 @@ _NARROW = 72
 
 
 def explained(
-    found: Explained,
+    found: ExplainedLayer,
     work: Workload,
     between: LayerInChain | None,
     fit: Sequence[Alternative],
@@ -110,7 +110,7 @@ def _main_name(layer: LayerResult) -> str:
     return "array" if main_unit(layer) == ARRAY_UNIT else main_name(layer)
 
 
-def _amounts(found: Explained) -> list[tuple[str, float]]:
+def _amounts(found: ExplainedLayer) -> list[tuple[str, float]]:
     """Where the cycles go: of a TPU's array by its phases, of another machine by the parts of its main unit."""
     if isinstance(found, Bottleneck):
         return [(PHASES[phase], count) for phase, count in asdict(found.phases).items() if count]
@@ -128,7 +128,7 @@ def _others_busy(layer: LayerResult) -> list[tuple[str, int]]:
     return busy
 
 
-def _choices(found: Explained) -> list[Content]:
+def _choices(found: ExplainedLayer) -> list[Content]:
     """What the lowering chose, as it tells it; else the figures that the machine's family has of its own."""
     if isinstance(found, Bottleneck):
         return [Listing(found.explanation.aspects | _rank(found))]
@@ -137,7 +137,7 @@ def _choices(found: Explained) -> list[Content]:
 
 
 def _data(
-    found: Explained,
+    found: ExplainedLayer,
     work: Workload,
     between: LayerInChain | None,
     fit: Sequence[Alternative],
@@ -380,7 +380,7 @@ _ACCOUNT = "It tells what the array waits for, not what a change frees; the gain
 _WORK = {"layer": "", "image": " for as many images", "row": " for as many rows", "MAC": " for as many MACs"}
 
 
-def verdict(found: Explained) -> Sentences:
+def verdict(found: ExplainedLayer) -> Sentences:
     """Say what bounds the layer, what relieving it gains, and whether the cycles of the array agree; of a machine
     without an array what its largest loss is.
     """
@@ -398,7 +398,7 @@ def verdict(found: Explained) -> Sentences:
     return Sentences([bound, _best(found.most, found), agrees])
 
 
-def bound_sentence(found: Explained) -> str:
+def bound_sentence(found: ExplainedLayer) -> str:
     """Say what bounds the layer; empty where its family names no limits."""
     if found.most is None:
         least = f"{100 * (LEAST_GAIN - 1):.0f} %"
@@ -409,7 +409,7 @@ def bound_sentence(found: Explained) -> str:
     return f"Bound by {limit}: {finding.format(**_facts(found))}"
 
 
-def largest_loss(found: Explained) -> str:
+def largest_loss(found: ExplainedLayer) -> str:
     """Say which state but useful work takes most of the main unit's cycles."""
     parts = parts_of(found.layer)
     states = {state.key: state for state in all_parts(found.layer)}
@@ -495,7 +495,7 @@ def _a_word(found: Bottleneck) -> Iterator[str]:
         yield f"a word that is streamed takes {found.program.word_cycles} to be transposed; "
 
 
-def _best(most: Gain, found: Explained) -> str:
+def _best(most: Gain, found: ExplainedLayer) -> str:
     """Say which change gains the most, and how much of it the present plan keeps; and, where another lowering is
     needed, which change gains the most with this one.
     """
@@ -532,7 +532,7 @@ def alone_text(gain: Gain) -> str:
     return NONE if gain.alone is None else gain_text(replace(gain, gain=gain.alone))
 
 
-def cycles_text(found: Explained, gain: Gain) -> str:
+def cycles_text(found: ExplainedLayer, gain: Gain) -> str:
     """Write the cycles for the work of the layer as it is."""
     cycles = found.layer.cycles / gain.gain
     return f"{cycles:,.0f}" if cycles >= 1 else "< 1"

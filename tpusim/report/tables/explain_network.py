@@ -10,7 +10,7 @@ from tpusim.report.tables.explain import LIMITS, bound_sentence, gain_data, gain
 from tpusim.report.text import percent, quantity
 from tpusim.result.chips import share_notice, shared_by
 from tpusim.result.vocabulary.figures import TIMES
-from tpusim.study.explain.bottleneck import Explained, Gain
+from tpusim.study.explain.bottleneck import ExplainedLayer, Gain
 from tpusim.study.explain.network import CostlyLayers, ExplainedNetwork, NetworkGain
 
 _NARROW = 100
@@ -79,7 +79,7 @@ def network_at_a_glance(found: ExplainedNetwork) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def bound_by(found: Explained) -> str:
+def bound_by(found: ExplainedLayer) -> str:
     """Return what bounds a layer, in a word or two; "-" where nothing does, or where its family names no limits."""
     return LIMITS[found.limit][0] if found.limit else NONE
 

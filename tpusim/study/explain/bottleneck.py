@@ -89,7 +89,7 @@ class UntriedChange:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedLayer:
     """A layer of any machine as it is, and the gains of all relaxations, the largest first."""
 
     setup: Setup
@@ -114,7 +114,7 @@ class Explained:
 
 
 @dataclass(frozen=True)
-class Bottleneck(Explained):
+class Bottleneck(ExplainedLayer):
     """An explained layer of a machine with lanes, with its Program and explanation.
 
     `standing` is that of its tiling among all that fit, or None where its lowering does not tell.
@@ -142,7 +142,7 @@ class Bottleneck(Explained):
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def explain_layer(setup: Setup, watch: ToldTried) -> Explained:
+def explain_layer(setup: Setup, watch: ToldTried) -> ExplainedLayer:
     """Time the layer as it is, and relaxed in every way that applies; on a machine with lanes a `Bottleneck`.
 
     Raises:
@@ -157,11 +157,13 @@ def explain_layer(setup: Setup, watch: ToldTried) -> Explained:
     if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    found = Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, UntriedChange)))
+    found = ExplainedLayer(
+        setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, UntriedChange))
+    )
     return _of_the_array(found) if setup.is_of_lanes else found
 
 
-def _of_the_array(found: Explained) -> Bottleneck:
+def _of_the_array(found: ExplainedLayer) -> Bottleneck:
     """A layer of a machine with lanes, with the split of its cycles.
 
     If more input gains the most, the limit is what it relieves: loads, traffic and the layer's ends are shared

@@ -20,7 +20,7 @@ from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import MOST_IMAGES, Workload
 from tpusim.result.records import LayerResult
 from tpusim.result.vocabulary.fields import by_path
-from tpusim.study.explain.bottleneck import Explained, Gain, UntriedChange, explain_layer
+from tpusim.study.explain.bottleneck import ExplainedLayer, Gain, UntriedChange, explain_layer
 from tpusim.study.explain.relaxation import Setup, Timings, relaxations
 
 MOST_EXPLAINED = 5
@@ -44,7 +44,7 @@ class CostlyLayers:
         share: share of the network's cycles.
     """
 
-    found: Explained
+    found: ExplainedLayer
     names: tuple[str, ...]
     cycles: int
     share: float

@@ -414,7 +414,7 @@ class Band(NamedTuple):
     last: bool
 
 
-class _ByBands(_PointByPoint):
+class _BandPooling(_PointByPoint):
     """Pooling by windows that no lane holds as a whole: band by band of a window.
 
     The elements of each row of a band are joined to a word, all rows at the same time, and to those of the bands
@@ -545,14 +545,14 @@ def _units(
     return kind(layer, batch, hardware, outputs, tiling)
 
 
-_banded_of = lru_cache(maxsize=1 << 10)(_ByBands)
+_banded_of = lru_cache(maxsize=1 << 10)(_BandPooling)
 units_of = lru_cache(maxsize=1 << 10)(_units)
 """Units of an op, kept because all layers are asked for their steps before one is lowered. Raises CapacityError."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
-    if isinstance(work, _ByBands):
+    if isinstance(work, _BandPooling):
         taps += f"; {work.tiling.chunk_taps} x {work.tiling.chunk_folds} of them at a time"
     sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
     turned = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)

@@ -291,14 +291,14 @@ def settled(units: Units, stays: ResidentTensors) -> HomedLayer:
     return HomedLayer(units, stays, rows, empty, words)
 
 
-def _rows(units: Units, stays: ResidentTensors, spilled: bool) -> tuple[Rows, _AtHome, dict[str, int]]:
+def _rows(units: Units, stays: ResidentTensors, spilled: bool) -> tuple[Rows, _HomeUnits, dict[str, int]]:
     """The steps of a layer at home, its units, and the first words of its homes, as addresses relative to slots."""
     areas = link(units)
     bases = {name: in_slot(number) for number, name in enumerate(areas)}
     places = {name: in_slot(number) for number, name in enumerate(stays.homes, len(areas))}
     if stays.over:
         places[OFMAP] = places[stays.over]
-    at_home = _AtHome(units, stays, places, bases, spilled)
+    at_home = _HomeUnits(units, stays, places, bases, spilled)
     return Schedule(at_home, bases).run(), at_home, places
 
 
@@ -347,7 +347,7 @@ class _HomePlaces:
         return there
 
 
-class _AtHome(Units):
+class _HomeUnits(Units):
     """Units whose areas have words at home.
 
     `places` has the first words of homes, by tensor. With `spilled`, the outcome goes to HBM, too. Slots are asked for
@@ -363,8 +363,8 @@ class _AtHome(Units):
         self.word_fill, self.before = of.word_fill, of.before
         self.tensors, self.policy = of.tensors, of.policy
         read = replace(stays, home=None)
-        self.strands: Mapping[str, _AtHome] = {
-            name: _AtHome(each, read, places, bases, spilled) for name, each in of.strands.items()
+        self.strands: Mapping[str, _HomeUnits] = {
+            name: _HomeUnits(each, read, places, bases, spilled) for name, each in of.strands.items()
         }
         self._units = [*of.units()]
         self._rings = sorted((_HomePlaces(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
