@@ -55,6 +55,12 @@ def test_measured_collectives_come_close() -> None:
         assert abs(row.error) < (0.1 if row.name.startswith("v5e") else 0.05), row
 
 
+def test_the_readme_says_how_close_they_come() -> None:
+    found = compared()[LARGE]
+    (row,) = (line for line in (ROOT / "README.md").read_text().splitlines() if f"`{COLLECTIVES}`" in line)
+    assert row.endswith(f"| {len(found.rows)} | {100 * found.ours.mean:.1f} % |")
+
+
 def test_without_the_fitted_number_large_ones_are_still_close() -> None:
     """What is fitted is a launch: of a few microseconds, so it counts where a collective takes a few more."""
     found = compared()[LARGE + NO_LAUNCH_SETS]
