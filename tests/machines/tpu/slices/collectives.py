@@ -50,7 +50,8 @@ def random_case(seed: int) -> CollectiveCase:
     random = Random(seed)
     group, op = random_group(random), random.choice([*OPS])
     emitters = Emitters(
-        launch_ps=1, chunk_bytes=random.choice([4, 8, 16, 64]), passes=random.choice([1, 1, 2, 3]),
+        launch_ps=1, chunk_bytes=random.choice([4, 8, 16, 64]), most_passes=random.choice([3, 16, 32]),
+        passes=random.choice([1, 1, 2, 3]),
         dma_bytes=random.choice([4, 8, 32]), streams=random.choice(["together", "apart"]),
     )  # fmt: skip
     collective = Collective(op, random.randint(1, 90), random.choice([1, 2, 4]), group, emitters)

@@ -91,7 +91,7 @@ def test_passes_that_repeat_are_left_out_without_a_change() -> None:
     assert left_out
 
 
-SMALL = Emitters(launch_ps=1, chunk_bytes=4, dma_bytes=4)
+SMALL = Emitters(launch_ps=1, chunk_bytes=4, most_passes=16, dma_bytes=4)
 
 
 def group_of(*sides: int, wraps: bool = True) -> Group:
@@ -177,14 +177,14 @@ RATES = Rates(launch=5, link=(Fraction(4),), hop=(3,), memory=Fraction(16), late
 def test_cycles_are_those_that_anybody_counts(
     sides: tuple[int, ...], wraps: bool, op: str, elements: int, cycles: int
 ) -> None:
-    emitters = Emitters(launch_ps=1, chunk_bytes=64, dma_bytes=64, streams="apart", passes=2)
+    emitters = Emitters(launch_ps=1, chunk_bytes=64, most_passes=16, dma_bytes=64, streams="apart", passes=2)
     collective = Collective(op, elements, 4, group_of(*sides, wraps=wraps), emitters)
     assert timed(collective, algorithms_for(op)[-1], RATES).cycles == cycles
 
 
 def test_a_long_message_takes_its_bytes_over_the_slowest_link() -> None:
     """Hops and launch aside: a gather brings all but its own part over two links, an all-reduce twice that."""
-    emitters = Emitters(launch_ps=1, chunk_bytes=4000, dma_bytes=64, streams="apart", passes=4)
+    emitters = Emitters(launch_ps=1, chunk_bytes=4000, most_passes=16, dma_bytes=64, streams="apart", passes=4)
     rates = replace(RATES, memory=Fraction(10**6), adds=Fraction(10**6))
     for op, algorithm, times in (("all_gather", "gather_ring", 1), ("all_reduce", "rotated_pincer", 2)):
         collective = Collective(op, 80_000, 4, group_of(8), emitters)

@@ -254,7 +254,7 @@ def closed_form(question: Question) -> Fraction:
     """Seconds of a collective by bytes alone: two links an axis that closes, one of a line, each at its bandwidth.
 
     A gather brings all but a chip's own part over them, an all-reduce twice that. Of an all-to-all the middle of an
-    axis counts, of a permute one link; the network between slices comes behind.
+    axis counts, of a permute one link. The network between slices may be busy at the same time: the slower counts.
     """
     collective, links = question.collective, question.place.interconnect
     group, size, wire = collective.group, collective.bytes, links.link.bandwidth_bytes_per_s
@@ -264,11 +264,11 @@ def closed_form(question: Question) -> Fraction:
     dcn = links.dcn.bandwidth_bytes_per_s if links.dcn else 1
     slices = group.size // chips
     if collective.op == "permute":
-        return Fraction(size, wire if inside else dcn)
+        return Fraction(size, wire if slices == 1 else min(wire, dcn))
     if collective.op == "all_to_all":
         # Half of what each half of an axis has crosses its middle, by two links each way where it closes.
         middle = [Fraction(size * span.many, (8 if group.closed(span) else 4) * wire) for span in inside]
         return max([*middle, Fraction(size * (slices - 1), slices * dcn)])
     times = OPS[collective.op].sent
     found = times * size * Fraction(chips - 1, chips) / (ways * wire) if inside else Fraction(0)
-    return found + times * Fraction(size, chips) * Fraction(slices - 1, slices) / dcn
+    return max(found, times * Fraction(size, chips) * Fraction(slices - 1, slices) / dcn)
