@@ -68,6 +68,10 @@ def random_rates(random: Random, axes: int) -> Rates:
     return Rates(random.randint(0, 9), links, hops, rate(90), random.randint(1, 5), rate(30))
 
 
-def with_passes(case: CollectiveCase, times: int) -> CollectiveCase:
-    """The same of more elements, so that a stream takes more passes."""
-    return case._replace(collective=replace(case.collective, elements=case.collective.elements * times))
+def with_passes(case: CollectiveCase, many: int) -> CollectiveCase:
+    """The same of more elements, so that a stream takes many passes, and some more where several are under way."""
+    collective = case.collective
+    many += 6 * collective.emitters.passes
+    emitters = collective.emitters.model_copy(update={"chunk_bytes": 4, "most_passes": many})
+    elements = collective.elements + many * collective.group.size**2
+    return case._replace(collective=replace(collective, elements=elements, emitters=emitters))

@@ -29,7 +29,8 @@ class RingWalk:
     """The steps of all chips as they are written: hop after hop of some streams, pass after pass.
 
     A hop waits for the one before it of its stream, or of all streams where these go together; the first of a pass for
-    the last of the pass before, or of an earlier one where several passes may be under way.
+    the last of the pass before, or of an earlier one where several passes may be under way. All hops of a phase wait
+    for the end of those before, too: what comes from a neighbour that is ahead says nothing of a chip's own sums.
     """
 
     def __init__(self, collective: Collective, streams: int, passes: int) -> None:
@@ -41,13 +42,15 @@ class RingWalk:
         self._ends: list[list[tuple[int, ...]]] = []
         self._before: list[tuple[int, ...]] = [()] * streams
         self._now: list[tuple[int, ...]] = [()] * streams
+        self._phases: list[tuple[int, ...]] = [()] * streams
 
     def hop(
         self, stream: int, way: Way, elements: int, adds: bool, piece: Callable[[Place], MovedPiece], label: str
     ) -> None:
         """Write the next hop of a stream."""
-        before = self._before
-        after = tuple(sorted({number for each in before for number in each})) if self._together else before[stream]
+        waited = [*zip(self._before, self._phases, strict=True)]
+        streams = waited if self._together else [waited[stream]]
+        after = tuple(sorted({number for before, phases in streams for number in (*before, *phases)}))
         self._now[stream] = (len(self.steps),)
         self.steps.append(ExchangeStep(way, elements, adds, after, piece, label))
 
@@ -55,8 +58,13 @@ class RingWalk:
         """End a hop of all streams: what comes next waits for it."""
         self._before = [*self._now]
 
+    def phase_over(self) -> None:
+        """End a phase of all streams."""
+        self._phases = [phases + last for phases, last in zip(self._phases, self._now, strict=True)]
+
     def pass_over(self) -> None:
         """End a pass of all streams."""
+        self._phases = [()] * len(self._now)
         self._ends.append(self._before)
         if len(self._ends) >= self._under_way:
             self._before = self._ends[-self._under_way]

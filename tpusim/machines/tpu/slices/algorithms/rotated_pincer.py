@@ -72,8 +72,11 @@ def _walk(collective: Collective, streams: Sequence[Stream]) -> RingWalk:
         start, stop = cut(*part(place, stream, turn, phase), span.many, number)
         return MovedPiece(start, stop, start, None) if joins else MovedPiece(start, stop, None, start)
 
+    hops = _hops(streams[0][0])
     for turn in walk.turns:
-        for phase, hop, joins in _hops(streams[0][0]):
+        for phase, hop, joins in hops:
+            if hop == 0:
+                walk.phase_over()
             for stream, (order, way) in enumerate(streams):
                 span = order[phase]
                 # Rings of other axes may be longer.

@@ -44,7 +44,8 @@ def reduces(collective: Collective) -> Exchange:
                 made = partial(piece, colour=colour, phase=phase, offset=offset, joins=joins)
                 label = f"{'join' if joins else 'add'} along {name}, +{offset}"
                 steps.append(ExchangeStep(ways[order[phase], offset], size, not joins, before[colour], made, label))
-            before[colour] = tuple(range(first, len(steps)))
+            # A neighbour that is ahead says nothing of a chip's own sums, so the phases before count as well.
+            before[colour] = (*before[colour], *range(first, len(steps)))
     return Exchange(group, steps, elements, *kept_and_left(collective))
 
 
