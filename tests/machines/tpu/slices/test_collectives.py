@@ -231,3 +231,39 @@ def test_a_long_message_takes_its_bytes_over_the_slowest_link() -> None:
         collective = Collective(op, 80_000, 4, group_of(8), emitters)
         ideal = times * 80_000 * 7 / 8 / 2
         assert ideal < timed(collective, algorithm, rates).cycles < 1.05 * ideal
+
+
+def test_a_message_visits_both_chips_and_what_is_between_them() -> None:
+    """It is read at home; what is added is read there, too, and the sum is written: memory is held three times."""
+    emitters = SMALL.model_copy(update={"chunk_bytes": 2**20})
+    for op, there in (("permute", ["memory"]), ("reduce_scatter", ["memory", "adder", "memory"])):
+        collective = Collective(op, 12, 4, group_of(3), emitters)
+        messages = messages_of(exchange_of(collective, algorithms_for(op)[-1]), RATES, 4, every=True)
+        visited = [messages.servers[visit.server] for visit in messages.visits[0]]
+        assert [each.unit for each in visited] == ["memory", "link", *there]
+        assert [each.place for each in visited] == [(0,), (0,), *[(1,)] * len(there)]
+        assert all(visit.holds > 0 for visits in messages.visits for visit in visits)
+
+
+@pytest.mark.parametrize(("streams", "passes", "second", "next_pass"), [
+    ("together", 1, (0, 1), (4, 5)), ("apart", 1, (0,), (4,)), ("apart", 2, (0,), ()), ("together", 2, (0, 1), ()),
+])  # fmt: skip
+def test_hops_wait_for_those_before(
+    streams: str, passes: int, second: tuple[int, ...], next_pass: tuple[int, ...]
+) -> None:
+    """A gather of four chips has three hops of two streams: steps 0 and 1, 2 and 3, 4 and 5; then comes a pass."""
+    emitters = SMALL.model_copy(update={"streams": streams, "passes": passes})
+    steps = exchange_of(Collective("all_gather", 64, 4, group_of(4), emitters), "gather_ring").steps
+    assert [steps[at].after for at in (0, 2, 6)] == [(), second, next_pass]
+    if passes == 2:
+        assert steps[12].after == steps[6].after + ((4, 5) if streams == "together" else (4,))
+
+
+@pytest.mark.parametrize("algorithm", ["rotated_pincer", "short_pincer"])
+def test_the_network_between_slices_carries_the_smallest_parts(algorithm: str) -> None:
+    torus = Torus((TorusAxis("x", 4, wraps=True), TorusAxis("dcn", 2, wraps=True, direct=True)))
+    group = Group(torus, (Span(0, 1, 4), Span(1, 1, 2)))
+    emitters = SMALL.model_copy(update={"chunk_bytes": 2**20})
+    exchange = exchange_of(Collective("all_reduce", 64, 4, group, emitters), algorithm)
+    most = [max(step.elements for step in exchange.steps if step.way.ports((0, 0))[0].axis == axis) for axis in (0, 1)]
+    assert most[0] >= 2 * most[1]
