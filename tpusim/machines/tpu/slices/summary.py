@@ -9,11 +9,10 @@ from functools import cached_property
 from math import prod
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.slices import event
 from tpusim.machines.tpu.slices.algorithms.registry import CompilerChoice, chosen
 from tpusim.machines.tpu.slices.algorithms.ring import ring_through
 from tpusim.machines.tpu.slices.collective import OPS, Collective
-from tpusim.machines.tpu.slices.exchange import ExchangeLog, Messages, Rates, ServerName, rates_of
+from tpusim.machines.tpu.slices.exchange import Rates, ServerName, rates_of
 from tpusim.machines.tpu.slices.mesh import Mesh, placed, plain_mesh
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.machines.tpu.slices.timing import TimedExchange, timed
@@ -242,12 +241,10 @@ def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def timed_collective(
-    question: Question, engine: Callable[[Messages], ExchangeLog] = event.run, whole: bool = False
-) -> CollectiveTime:
+def timed_collective(question: Question, whole: bool = False) -> CollectiveTime:
     """Time a collective by the algorithm that is asked for, or by that which the compiler takes. Raises InputError."""
     algorithm = question.algorithm or question.choice.algorithm
-    return CollectiveTime(question, algorithm, timed(question.collective, algorithm, question.rates, engine, whole))
+    return CollectiveTime(question, algorithm, timed(question.collective, algorithm, question.rates, whole))
 
 
 def closed_form(question: Question) -> Fraction:

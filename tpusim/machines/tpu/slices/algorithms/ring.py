@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, Holds, Leaves, MovedPiece, Way
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, OperandRange, ResultRanges, Way
 from tpusim.machines.tpu.slices.torus import Group, LinkPort, Place, Span, Torus, TorusAxis
 
 WAYS = (1, -1)
@@ -73,8 +73,8 @@ class RingWalk:
         self._now = [*self._before]
 
     def exchange(
-        self, group: Group, elements: int, holds: Holds, leaves: Leaves, order: tuple[int, ...] | None = None,
-        alike: bool = True,
+        self, group: Group, elements: int, holds: OperandRange, leaves: ResultRanges,
+        order: tuple[int, ...] | None = None, alike: bool = True,
     ) -> Exchange:  # fmt: skip
         """Return the steps as an exchange."""
         return Exchange(group, self.steps, elements, holds, leaves, order, alike, self.passes, len(self.turns))
