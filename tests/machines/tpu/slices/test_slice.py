@@ -124,7 +124,8 @@ def test_rates_are_those_of_the_files(name: str, element_bytes: int, link: float
     axes = len(made.torus)
     assert [float(each) for each in found.link[:axes]] == [pytest.approx(link)] * axes
     assert found.hop[:axes] == (clock // 2_000_000,) * axes
-    assert (float(found.link[axes]) * clock, found.hop[axes]) == (pytest.approx(dcn_rate(made)), clock // 100_000)
+    assert float(found.link[axes]) * clock == pytest.approx(dcn_rate(made))
+    assert found.hop[axes] == clock // 100_000
     assert float(found.adds) == pytest.approx(adds)
     assert float(found.memory) * clock == pytest.approx(made.chip.hbm_bytes_per_s)
     assert found.launch == made.interconnect.collectives.launch_ps * (clock // 10**6) // 10**6
