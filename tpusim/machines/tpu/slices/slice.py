@@ -282,6 +282,11 @@ class ChipSlice(FileModel):
         return self.interconnect.wraps(self.torus)
 
     @property
+    def rings(self) -> list[str]:
+        """Names of the axes that close to rings."""
+        return [AXES[index] for index, wraps in enumerate(self.wraps) if wraps]
+
+    @property
     def chip(self) -> Hardware:
         """The machine of a chip."""
         return self.interconnect.chip
@@ -289,7 +294,7 @@ class ChipSlice(FileModel):
     @property
     def words(self) -> str:
         """The slice for people: "256 chips of TPU v6e, 16 x 16, both axes wrap"."""
-        closed = [AXES[index] for index, wraps in enumerate(self.wraps) if wraps]
+        closed = self.rings
         shape = " x ".join(map(str, self.torus))
         told = f"{', '.join(closed)} wrap{'s' * (len(closed) == 1)}" if closed else "no axis wraps"
         joined = f"; {self.slices} such slices" * (self.slices > 1)
