@@ -64,7 +64,7 @@ def test_a_curve_doubles_from_size_to_size() -> None:
 
 
 def test_large_tori_cost_as_much_as_small_ones() -> None:
-    """One chip of each kind is simulated, however many there are: 6,144 have the steps of one."""
+    """One chip of each kind is simulated, however many there are; too many to compute the values of all."""
     found = told("all-reduce", "--slice", "v5p_16x16x24", "--bytes", "256MiB")
     assert found["chips"] == 6144
     assert found["checked"] is None

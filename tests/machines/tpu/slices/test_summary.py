@@ -72,3 +72,39 @@ def test_the_network_between_slices_is_not_taken_for_a_link(op: str, axes: tuple
     slower = load_slice("v5e_2x2", ["slices=2", "interconnect.dcn.bandwidth=1 GB/s"])
     fast, slow = (timed_collective(Question(each, op, 2**20, axes)).seconds for each in (place, slower))
     assert slow > 1.5 * fast
+
+
+def test_one_chip_stands_for_all_of_a_torus() -> None:
+    made = timed_collective(Question(load_slice("v5p_16x16x24"), "all_reduce", 2**28))
+    assert made.timing.messages.places == ((0, 0, 0),)
+    assert len(made.links) == 6 * 6144
+
+
+def test_the_links_of_a_ring_are_told_on_the_torus() -> None:
+    """A ring through 4 x 4 chips goes from neighbour to neighbour, both ways, and leaves 16 of 48 links alone."""
+    made = timed_collective(Question(load_slice("v5e_4x4"), "all_gather", 2**24))
+    group = made.question.collective.group
+    members = group.cycle((0, 0))
+    wanted = {
+        link
+        for here, there in pairwise([*members, members[0]])
+        for link in (*group.torus.between(here, there), *group.torus.between(there, here))
+    }
+    assert {*made.links} == wanted
+    assert len(wanted) == 32
+
+
+@pytest.mark.parametrize(("name", "op", "seconds"), [
+    # Of 2^20 bytes: all but a 16th over two links of each of two axes that close.
+    ("v6e_16x16", "all_gather", 2**20 * 255 / 256 / (4 * 93.35e9)),
+    ("v6e_16x16", "all_reduce", 2**21 * 255 / 256 / (4 * 93.35e9)),
+    # A line has one link into its end.
+    ("v6e_2x4", "reduce_scatter", 2**20 * 7 / 8 / (2 * 93.35e9)),
+    ("v6e_2x4", "permute", 2**20 / 93.35e9),
+    # Half of what the two on one side have crosses the middle of four.
+    ("v6e_2x4", "all_to_all", 2**20 / 93.35e9),
+    ("v6e_16x16", "all_to_all", 2**20 * 2 / 93.35e9),
+])  # fmt: skip
+def test_the_closed_form_is_bytes_over_links(name: str, op: str, seconds: float) -> None:
+    made = timed_collective(Question(load_slice(name), op, 2**20))
+    assert made.bound == pytest.approx(seconds)
