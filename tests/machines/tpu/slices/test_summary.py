@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -46,6 +47,8 @@ def test_accounts_are_complete_whatever_is_left_out() -> None:
         assert made.account == whole.account, seed
         assert made.links == whole.links, seed
         assert max(made.timing.held) <= made.cycles, seed
+        ends, steps = whole.timing.log.ends, whole.timing.messages.steps
+        assert max(ends[whole.last_chip * steps :][:steps]) == made.cycles, seed
         left_out += made.timing.left_out > 0
     assert left_out > 3
 
@@ -72,6 +75,25 @@ def test_the_network_between_slices_is_not_taken_for_a_link(op: str, axes: tuple
     slower = load_slice("v5e_2x2", ["slices=2", "interconnect.dcn.bandwidth=1 GB/s"])
     fast, slow = (timed_collective(Question(each, op, 2**20, axes)).seconds for each in (place, slower))
     assert slow > 1.5 * fast
+
+
+@pytest.mark.parametrize("name", ["v5e_2x2", "v7x_2x2x1"])
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce"])
+def test_joined_slices_are_no_ring(name: str, op: str) -> None:
+    made = timed_collective(Question(load_slice(name, ["slices=2"]), op, 2**24))
+    assert made.algorithm == "rotated_pincer"
+    assert all(book.startswith(("IciX", "IciY", "SparseCore")) for book in made.question.choice.books)
+    rings = [each for each in algorithms_for(op) if "ring" in each]
+    assert all(timed_collective(replace(made.question, algorithm=each)).seconds > made.seconds for each in rings)
+
+
+def test_what_a_chip_does_first_counts() -> None:
+    """All chips of a ring send at once: as long as its one link is held it carries, whatever else is done."""
+    made = timed_collective(Question(load_slice("v6e_16x16"), "permute", 2**24))
+    held = dict(zip((each.unit for each in made.timing.messages.servers), made.timing.held, strict=True))
+    assert made.account["sends"] == held["link"]
+    assert made.account["launch"] == made.question.rates.launch
+    assert 0 < made.account["moves"] < held["memory"]
 
 
 def test_one_chip_stands_for_all_of_a_torus() -> None:
