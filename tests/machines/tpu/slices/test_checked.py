@@ -13,6 +13,7 @@ from tpusim.machines.tpu.slices import checked, processes, register
 from tpusim.machines.tpu.slices.exchange import ExchangeLog
 from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.machines.tpu.slices.summary import CollectiveTime, Question, timed_collective
+from tpusim.reference.collectives import expected
 
 ENGINES = ("simpy", "register")
 
@@ -29,7 +30,7 @@ def test_elements_are_all_compared(made: CollectiveTime) -> None:
 
 
 def test_one_wrong_element_of_a_chip_is_counted(made: CollectiveTime, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = checked.expected
+    right = expected
 
     def wrong(op: str, operands: Sequence[Any]) -> list[Any]:
         found = [each.copy() for each in right(op, operands)]
