@@ -1,7 +1,8 @@
 """The short variant of the rotated pincer, for few bytes: parts go straight to where they are added.
 
 An axis takes two steps, in which parts cross as many links as they are apart, where rings take one of many small steps
-after another. What that is in the compiler's code is not known beyond its name; this is ours.
+after another. What that is in the compiler's code is not known beyond its name; this is ours. Parts of several chips
+may be added to the same elements at once: each is one sum, as if the adder held them from its read to its write.
 """
 
 from __future__ import annotations
