@@ -17,7 +17,7 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli.app import app
 from tpusim.machines.family import family_named
 from tpusim.machines.lowered import unheard
-from tpusim.report.shown import Column, Shown, Table
+from tpusim.report.shown import Column, CommandAnswer, Table
 from tpusim.report.tables import compare, explain, hardware, validation
 from tpusim.report.tables import run as run_table
 from tpusim.report.tables.compared import compared_results
@@ -115,7 +115,7 @@ def command_tables() -> dict[str, dict[str, str]]:
     return {name: dict(_told(name, each) for each in held if each.header) for name, held in columns.items()}
 
 
-def _columns(shown: Shown) -> Iterator[Column[Any]]:
+def _columns(shown: CommandAnswer) -> Iterator[Column[Any]]:
     for paragraph in shown.paragraphs:
         for content in paragraph:
             yield from content.columns if isinstance(content, Table) else ()

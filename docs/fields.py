@@ -223,13 +223,13 @@ def workload_sections() -> list[Section]:
     """What a workload file may hold, and what every entry of its layers."""
     file, *_ = sections(workload_file._File, shipped("workloads"), units=False)
     layers = _layers()
-    around, *_ = sections(entries._Around, layers, units=False)
+    around, *_ = sections(entries._EntryKeys, layers, units=False)
     kinds = Entry("op", "kind of operation; each has a section of its own among the ops.", f"one of {', '.join(OPS)}, "
                   f"{', '.join((*COMPOSITES, *FREE))}", REQUIRED, "", "op: conv2d")  # fmt: skip
     read = Entry(entries.INPUTS, "layers that the entry reads, or inputs of the network; where no entry of a file says "
                  "so, each reads the one before it.", "a name, or a list of names", "the entry before", "",
                  next(f"inputs: {flow(each['inputs'])}" for each in layers if "inputs" in each))  # fmt: skip
-    return [file, Section("layers[]", summary(entries._Around), [kinds, *around.entries, read])]
+    return [file, Section("layers[]", summary(entries._EntryKeys), [kinds, *around.entries, read])]
 
 
 def sweep_sections() -> list[Section]:

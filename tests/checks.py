@@ -11,7 +11,7 @@ from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.flow.verify import check_values
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.prepared import Prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer
 from tpusim.network.ops.op import Op
 from tpusim.numerics.equality import Verdict
 from tpusim.reference import Operands
@@ -55,5 +55,5 @@ def check_program_values(
     take: Callable[[Any], None] | None = None,
 ) -> Verdict:
     """Compare on operands that are given; `take` gets the ofmap, if it is wanted."""
-    ready = Prepared(program, None, hardware, "")  # type: ignore[arg-type]
+    ready = PreparedLayer(program, None, hardware, "")  # type: ignore[arg-type]
     return check_values(layer, ready, operands, numbers, lambda count, _: told(count), take)

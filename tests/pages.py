@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
-from typer.testing import Result as Shown
+from typer.testing import Result as CommandAnswer
 
 from tpusim.cli import app as cli
 from tpusim.report.tables.sweep import point_columns
@@ -27,7 +27,7 @@ def wrong(layer: LayerResult) -> LayerResult:
     return replace(layer, outputs_checked=layer.outputs, outputs_mismatched=3, first_mismatch=first)
 
 
-def report(*arguments: str) -> Shown:
+def report(*arguments: str) -> CommandAnswer:
     return CliRunner().invoke(cli.app, ["report", *arguments])
 
 

@@ -15,7 +15,7 @@ from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.program.steps import Preload
-from tpusim.machines.tpu.program.transfers import Inbound, Spill
+from tpusim.machines.tpu.program.transfers import InboundTransfer, Spill
 from tpusim.machines.tpu.runs.prepared import prepared
 from tpusim.machines.tpu.sections import Arrangement, BlockSizes
 from tpusim.network.ops.array_op import Gemm
@@ -100,7 +100,7 @@ def test_a_step_of_the_pipeline_waits_for_its_windows_and_keeps_its_results() ->
     program = prepared(Gemm("product", 16, 16, 8), 1, machine, "channel_first").program
     first = next(at for at, step in enumerate(program.rows) if isinstance(step, Preload))
     spills = [at for at, step in enumerate(program.rows) if isinstance(step, Spill)]
-    ahead = [step for step in program.rows[:first] if isinstance(step, Inbound)]
+    ahead = [step for step in program.rows[:first] if isinstance(step, InboundTransfer)]
     assert {step.tensor.name for step in ahead} == {"ifmap", "filter"}
     for at in spills:
         last = max(index for index in program.rows[at].after)
@@ -178,10 +178,10 @@ def test_no_window_hangs_over_where_all_are_full() -> None:
 def test_a_window_comes_whenever_it_is_not_that_of_the_step_ahead(m: int, blocks: int) -> None:
     """Two row folds take turns, so both operands come in every step, though there are two slots for each."""
     program = prepared(Gemm("product", m, 4, 8), 1, pipelined(images=16, in_channels=4), "channel_first").program
-    came = [step.tensor.name for step in program.rows if isinstance(step, Inbound)]
+    came = [step.tensor.name for step in program.rows if isinstance(step, InboundTransfer)]
     assert came.count("filter") == came.count("ifmap") == 2 * blocks
     whole = prepared(Gemm("product", m, 4, 8), 1, pipelined(images=16), "channel_first").program
-    came = [step.tensor.name for step in whole.rows if isinstance(step, Inbound)]
+    came = [step.tensor.name for step in whole.rows if isinstance(step, InboundTransfer)]
     assert came.count("filter") == 1
 
 

@@ -37,7 +37,7 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, L
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import BankFill
-from tpusim.machines.tpu.runs.prepared import Prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer
 from tpusim.machines.tpu.search import search
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
@@ -258,7 +258,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 
 def verdict_of(program: Program, engine: str) -> Verdict:
     explanation = lowered(LAYER, BATCH, MACHINE, "channel_last")[1]
-    task = Task(LAYER, BATCH, Prepared(program, explanation, MACHINE, "channel_last"), True, 0, unheard)
+    task = Task(LAYER, BATCH, PreparedLayer(program, explanation, MACHINE, "channel_last"), True, 0, unheard)
     return timed(task, engine)[1]()
 
 

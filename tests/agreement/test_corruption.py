@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Transfer
-from tpusim.machines.tpu.runs.prepared import Prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer
 from tpusim.numerics.equality import Verdict
 
 LAYER = conv(6, 6, 7, 3)
@@ -128,7 +128,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MACHINE) -> Verdict:
     explanation = CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[1]
     task = Task(
-        LAYER, BATCH, Prepared(program, explanation, hardware, "channel_first"), check=True, seed=0, watch=unheard
+        LAYER, BATCH, PreparedLayer(program, explanation, hardware, "channel_first"), check=True, seed=0, watch=unheard
     )
     return timed(task, engine)[1]()
 
@@ -178,7 +178,7 @@ def test_a_lane_that_does_not_exist_is_named(lane: int, engine: str) -> None:
     [
         (event, "run", (1, 0), "simpy"),
         (event, "by_simpy", (0, 1), "simpy"),
-        (Prepared, "stepped", (0, 1), "register"),
+        (PreparedLayer, "stepped", (0, 1), "register"),
     ],
     ids=["event", "simpy", "register"],
 )

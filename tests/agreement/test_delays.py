@@ -251,7 +251,7 @@ def test_which_copies_are_rotated(by: str, rotations: int) -> None:
     agree(layer, 2, program, hardware)
 
 
-class Transposed(TapGroups):
+class TransposedCut(TapGroups):
     """A cut whose ifmap is transposed for each pass."""
 
     transposed = True
@@ -265,7 +265,7 @@ def test_a_lowering_that_transposes_has_long_frames(batch: int, arrays: int) -> 
     layer = conv(1, 6, 4, 3)
     words = {"transpose_cycles": 31, "stack_cycles": 2}
     hardware = machine(bytes_per_cycle=1000, array={"count": arrays}, vector_unit=words, mapping={"multi_tile": 4})
-    program = convolved(Transposed, layer, batch, hardware)[0].lower()[0]
+    program = convolved(TransposedCut, layer, batch, hardware)[0].lower()[0]
     groups = -(-batch // 2)
     assert program.word_cycles == -(-31 // groups)
     frame = program.frame(hardware)
@@ -326,7 +326,7 @@ def test_the_estimate_knows_what_a_stacked_word_and_a_long_frame_take() -> None:
     layer = conv(1, 30, 8, 3)
     for unit, entry, cut in (
         ({"stack_cycles": 5}, "ready", TapGroups),
-        ({"transpose_cycles": 40}, "ready", Transposed),
+        ({"transpose_cycles": 40}, "ready", TransposedCut),
         ({"relayout_cycles": 60}, "relaid", TapGroups),
     ):
         cycles, estimates = [], []

@@ -31,7 +31,7 @@ from tests.strategies import (
 )
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.program.addresses import BankFeed, Feed, Picked, Pointers, walked
+from tpusim.machines.tpu.program.addresses import BankFeed, Feed, PickedWords, Pointers, walked
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Spill
@@ -197,7 +197,7 @@ def picked(program: Program, index: int, feed: Feed) -> Iterator[Cells]:
     numbers = pointers(program, index, table.base).reshape(table.words, -1)[:, : table.pointers]
     each = numbers.reshape(table.words, table.operands, table.elements, table.together)
     for group in feed.groups:
-        assert isinstance(group.pattern, Picked)
+        assert isinstance(group.pattern, PickedWords)
         mine = each[:, group.pattern.operand, :, group.pattern.which]
         yield span(group.first_lane, group.lanes), np.unique(group.pattern.base + mine[mine % 2 == 0] // 2)
 

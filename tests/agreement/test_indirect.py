@@ -69,7 +69,7 @@ def test_accesses_padding_and_values_are_those_of_channel_first(layer: Conv2d, b
         assert program == in_layout(CHANNEL_FIRST.lower(layer, batch, hardware)[0], hardware)
         return
     plan, _ = indirect.plans_of(layer, batch, hardware)[0]
-    counted, planned = Convolution(plan).counted(), indirect.WithPointers(plan).counted()
+    counted, planned = Convolution(plan).counted(), indirect.PointerConvolution(plan).counted()
     assert counted
     assert planned
     assert planned.transfers - counted.transfers == len(fills(program, NAME))

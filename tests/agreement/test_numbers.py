@@ -23,7 +23,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.prepared import Prepared, as_floats
+from tpusim.machines.tpu.runs.prepared import PreparedLayer, as_floats
 from tpusim.network.ops.array_op import ConvTranspose2d, Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
@@ -42,7 +42,7 @@ def lowered(layer: Op, batch: int, hardware: Hardware) -> Program:
 
 
 def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
-    prepared = Prepared(program, CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[1], MACHINE, "channel_first")
+    prepared = PreparedLayer(program, CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[1], MACHINE, "channel_first")
     return timed(Task(LAYER, BATCH, prepared, True, 0, unheard, numbers), engine)[1]()
 
 

@@ -22,7 +22,7 @@ from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import riding
 from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
-from tpusim.machines.tpu.schedule.home import ScatteredError, Stays, home_of, settled
+from tpusim.machines.tpu.schedule.home import ResidentTensors, ScatteredError, home_of, settled
 from tpusim.machines.tpu.schedule.joined import ReadOutcomes, linked
 from tpusim.machines.tpu.schedule.residence import Residence, residence
 from tpusim.network.ops.elementwise import Add, Relu
@@ -190,7 +190,7 @@ def test_who_adds_to_what_stays_takes_its_place_or_leaves_it() -> None:
     draft = riding(LOWERINGS["channel_first"].drafts(inner, 4, hardware)[0], layer, hardware)
     home = home_of(draft.units)
     assert home is not None
-    settled(draft.units, Stays({OTHER: home}, home, OTHER))
-    for stays in (Stays({OTHER: home}), Stays({OTHER: home}, home)):
+    settled(draft.units, ResidentTensors({OTHER: home}, home, OTHER))
+    for stays in (ResidentTensors({OTHER: home}), ResidentTensors({OTHER: home}, home)):
         with pytest.raises(ScatteredError):
             settled(draft.units, stays)

@@ -39,7 +39,17 @@ from tpusim.machines.tpu.observation.timeline import CAUSES
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
-from tpusim.machines.tpu.program.transfers import HBM, LANES, SCRATCH, Fill, Inbound, Place, Prefetch, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import (
+    HBM,
+    LANES,
+    SCRATCH,
+    Fill,
+    InboundTransfer,
+    Place,
+    Prefetch,
+    Tensor,
+    Transfer,
+)
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
 from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched, residence
 from tpusim.machines.tpu.sections import ScratchMemory
@@ -82,7 +92,7 @@ def elsewhere(program: Program, hardware: Hardware, names: Collection[str], ahea
         end = there[each.name].extent(hardware.element_bytes).stop
     steps: list[Step | tuple[int, Prefetch]] = [*program.rows]
     for at, step in reversed([*enumerate(program.rows)]):
-        if isinstance(step, Inbound) and there.get(step.tensor.name, step.tensor).name != step.tensor.name:
+        if isinstance(step, InboundTransfer) and there.get(step.tensor.name, step.tensor).name != step.tensor.name:
             to = there[step.tensor.name]
             prefetch = Prefetch((), step.tensor, step.parts, step.hbm_bytes, to, regions=step.regions)
             steps.insert(max(0, at - ahead), (at, prefetch))

@@ -31,10 +31,10 @@ from tpusim.machines.tpu.program.addresses import (
     ElementTable,
     Feed,
     LaneGroup,
-    Picked,
+    PickedWords,
 )
 from tpusim.machines.tpu.program.check import check_program
-from tpusim.machines.tpu.program.program import Buffer, Constant, Derived, Program
+from tpusim.machines.tpu.program.program import Buffer, Constant, DerivedTensor, Program
 from tpusim.machines.tpu.program.steps import Preload, Scalars, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
 from tpusim.machines.tpu.sections import Slots
@@ -163,7 +163,7 @@ def picked(made: Program, numbers: Any = NUMBERS, per_word: int = 4) -> Program:
 def picks(operand: int, per_word: int = 4, lanes: tuple[int, int] = (0, 4)) -> Feed:
     table = ElementTable(TABLES, WORDS, 2, 2, 1, per_word)
     stored = int((np.arange(16).reshape(WORDS, 2, 2)[:, operand] > 2).sum())
-    return Feed((LaneGroup(*lanes, Picked(table, operand, 0, ONE, stored)),))
+    return Feed((LaneGroup(*lanes, PickedWords(table, operand, 0, ONE, stored)),))
 
 
 def other(feed: Feed, **changes: Any) -> Feed:
@@ -235,7 +235,7 @@ def test_spills_divide_what_is_larger_on_chip() -> None:
 
 
 def test_an_operand_is_made_of_another() -> None:
-    made = replace(program(multiply_add(at(ONE), scalars=1)), derived=(Derived("filter", "filter", np.negative),))
+    made = replace(program(multiply_add(at(ONE), scalars=1)), derived=(DerivedTensor("filter", "filter", np.negative),))
     np.testing.assert_array_equal(outcome(made), -FIRST * FACTORS[:, :1])
 
 
@@ -604,7 +604,7 @@ class Writer:
         for operand, area in enumerate(sources):
             stored = (numbers[:, operand] >= 0).sum(axis=(0, 1)).tolist()
             cut = self.draw(st.integers(1, self.width - 1)) if together > 1 and self.width > 1 else self.width
-            patterns = [Picked(table, operand, which, area * WORDS, stored[which]) for which in range(together)]
+            patterns = [PickedWords(table, operand, which, area * WORDS, stored[which]) for which in range(together)]
             groups = (LaneGroup(0, cut, patterns[0]), LaneGroup(cut, self.width - cut, patterns[-1]))
             operands += [Feed(tuple(each for each in groups if each.lanes)), self.feed(self.draw(others), words)]
         writes = self.feed(into, words, plain=True)

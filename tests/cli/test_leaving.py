@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tpusim.base.interruption import ENDING, HeldBack
+from tpusim.base.interruption import ENDING, HeldInterrupt
 from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
 from tpusim.result.load import read_result
@@ -272,7 +272,7 @@ def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
 
 @pytest.mark.parametrize("number", ENDING)
 def test_what_is_kept_back_is_answered_once_and_not_lost(number: signal.Signals) -> None:
-    before, kept = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}, HeldBack()
+    before, kept = {each: signal.signal(each, signal.default_int_handler) for each in ENDING}, HeldInterrupt()
     try:
         kept.hold()
         signal.raise_signal(number)
@@ -289,7 +289,7 @@ def test_what_is_kept_back_is_answered_once_and_not_lost(number: signal.Signals)
 
 
 def test_what_somebody_else_answers_is_not_kept_back() -> None:
-    asked, kept = list[int](), HeldBack()
+    asked, kept = list[int](), HeldInterrupt()
     before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
     try:
         kept.hold()

@@ -18,8 +18,8 @@ from tpusim.cli.app import app
 from tpusim.report.tables import paper
 from tpusim.report.tables.validation import validated
 from tpusim.study.paper.claims import Finding, words
-from tpusim.study.paper.exhibit import Exhibit, Exhibited, TextTable
-from tpusim.study.validation.cases import LeftOut, NumberSet
+from tpusim.study.paper.exhibit import Exhibit, ExhibitFigures, TextTable
+from tpusim.study.validation.cases import NumberSet, Omission
 from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 SCHEMAS = answers.schemas()
@@ -71,7 +71,7 @@ def validate() -> Iterator[str]:
     )
     sets = [
         NumberSet(name, "scheduled", "layers", "cases", "tpu_v2_core", (), ("array.size=64",), fitted=fitted,
-                  left_out=(LeftOut("copy", 3),), tiles=fitted, generation="v3", part="tiles")
+                  left_out=(Omission("copy", 3),), tiles=fitted, generation="v3", part="tiles")
         for name, fitted in (("one", True), ("other", False))
     ]  # fmt: skip
     yield validated([Comparison(each, rows) for each in sets]).to_json()
@@ -104,7 +104,7 @@ def shipped() -> Iterator[str]:
 def of_paper() -> Iterator[str]:
     known = words()["14a"]
     found = {each.key: [Finding("at batch 8", 1.0)] for each in known.claims[:1]}
-    yield paper.to_json([Exhibit(known, Exhibited([TextTable(["a"], [["1"]])], found))])
+    yield paper.to_json([Exhibit(known, ExhibitFigures([TextTable(["a"], [["1"]])], found))])
 
 
 PRINTED = {

@@ -21,13 +21,13 @@ from tpusim import Conv2d, load_hardware, simulate
 from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu import event
-from tpusim.machines.tpu.cut.dense import Dense, OnChip, Transposed
+from tpusim.machines.tpu.cut.dense import Dense, LaneMatrixCut, TransposedCut
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.banked import BankedCandidates, BankedPlan, FromBanks
+from tpusim.machines.tpu.lowering.banked import BankCut, BankedCandidates, BankedPlan
 from tpusim.machines.tpu.lowering.convolution import Convolution, by_bundles, by_taps
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
 from tpusim.machines.tpu.program.program import Program
@@ -57,8 +57,8 @@ CUTS: dict[str, Callable[[ConvShape, Hardware], Cut]] = {
     "channel_first": by_taps,
     "tap groups": TapGroups,
     "dense": lambda shape, hardware: Dense(shape, hardware, hardware.mapping.k_order),
-    "on chip": OnChip,
-    "transposed": Transposed,
+    "on chip": LaneMatrixCut,
+    "transposed": TransposedCut,
     "block diagonal": by_bundles,
 }
 IN_LANES = frozenset({"on chip", "transposed"})
@@ -86,14 +86,14 @@ def test_no_run_beats_its_bound(layer: Op, batch: int, hardware: Hardware, data:
     shape = cut.shape
 
     def program(tiling: Tiling[int]) -> Program:
-        if isinstance(cut, FromBanks):
+        if isinstance(cut, BankCut):
             return program_of(Convolution(BankedPlan(shape, hardware, tiling, cut)))
         return program_of(Convolution(Plan(shape, hardware, tiling, cut)))
 
     if hardware.banked:
         # No pipeline is made of steps that read from banks.
         hardware = hardware.without_windows()
-        cut = FromBanks(shape, hardware, cut)
+        cut = BankCut(shape, hardware, cut)
     among = BankedCandidates if hardware.banked else candidates_of(hardware)
     tilings = tilings_of(candidates := among(cut, hardware))
     suppose(bool(tilings))

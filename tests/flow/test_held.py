@@ -16,7 +16,7 @@ from tests.checks import check_layer
 from tests.strategies import conv, layers, machine, machines
 from tpusim import reference
 from tpusim.base.errors import CapacityError
-from tpusim.flow.boxes import Covered, indices, outline, straight
+from tpusim.flow.boxes import Coverage, indices, outline, straight
 from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath
 from tpusim.machines.tpu.description import Hardware
@@ -116,7 +116,7 @@ def test_marks_of_boxes_are_those_of_their_elements(data: st.DataObject) -> None
 
     boxes = [box() for _ in range(data.draw(st.integers(1, 4)))]
     boxes += [tuple(map(range, shape))] if data.draw(st.booleans()) else []  # type: ignore[list-item]
-    marks, covered = np.zeros(shape, np.bool_), Covered(boxes, shape)
+    marks, covered = np.zeros(shape, np.bool_), Coverage(boxes, shape)
     for each in boxes:
         marks[np.ix_(*each)] = True
         covered.add(each)

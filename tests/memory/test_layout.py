@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rules import rule
-from tpusim.memory.layout import HWCN, Box, Stored, axes_of, inside, whole_bursts
+from tpusim.memory.layout import HWCN, Box, StoredTensor, axes_of, inside, whole_bursts
 
 Shape = tuple[int, int, int, int]
 
@@ -18,7 +18,7 @@ Shape = tuple[int, int, int, int]
 def burst_bytes(box: Box, shape: Shape, element_bytes: int, burst: int) -> int:
     """What a pipe moves of a map that lies HWCN."""
     order = axes_of(HWCN)
-    runs = Stored(0, shape, shape, order, order, element_bytes, burst).runs(box)
+    runs = StoredTensor(0, shape, shape, order, order, element_bytes, burst).runs(box)
     return runs.moved(burst) if runs else 0
 
 

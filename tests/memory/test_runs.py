@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.memory.test_layout import parts
 from tpusim.base.errors import InputError
-from tpusim.memory.layout import AXES, FILTERS, Bursts, Layouts, Region, Runs, Stored, axes_of, read_layouts
+from tpusim.memory.layout import AXES, FILTERS, Bursts, Layouts, Region, Runs, StoredTensor, axes_of, read_layouts
 
 
 class Case(NamedTuple):
-    stored: Stored
+    stored: StoredTensor
     region: Region
 
 
@@ -36,7 +36,7 @@ def stored_parts(draw: st.DrawFn) -> Case:
     shifts = draw(st.lists(st.sampled_from([0, 0, -1, 2]), min_size=axes, max_size=axes))
     inside = (draw(parts(extent, 4)) for extent in shape)
     region = tuple(range(part.start + by, part.stop + by, part.step) for part, by in zip(inside, shifts, strict=True))
-    return Case(Stored(base, shape, padded, order, needed, size, burst), region)
+    return Case(StoredTensor(base, shape, padded, order, needed, size, burst), region)
 
 
 def coordinates(case: Case) -> list[list[int]]:
@@ -49,7 +49,7 @@ def coordinates(case: Case) -> list[list[int]]:
     return found
 
 
-def address(stored: Stored, at: tuple[int, ...]) -> int:
+def address(stored: StoredTensor, at: tuple[int, ...]) -> int:
     place = 0
     for axis in stored.order:
         place = place * stored.padded[axis] + at[axis]
@@ -117,14 +117,14 @@ def test_fig_7_by_hand() -> None:
     """Of eight channels of 5 x 5 a block needs columns A to C of rows 1 to 3; elements of a byte (paper Fig. 7)."""
     region = range(8), range(3), range(3), range(1)
     by = {
-        name: Stored(0, (8, 5, 5, 1), (8, 5, 5, 1), axes_of(name), (1, 2, 3, 0), 1, 4).runs(region)
+        name: StoredTensor(0, (8, 5, 5, 1), (8, 5, 5, 1), axes_of(name), (1, 2, 3, 0), 1, 4).runs(region)
         for name in ("CHW", "HWC")
     }
     # A row of a channel is three neighbours, row by row in all channels; a row of pixels is 24.
     assert by["CHW"] == Runs(0, ((3, 5), (8, 25)), 3)
     assert by["HWC"] == Runs(0, ((3, 40),), 24)
     # Every other column: five bytes of a row hold the three, and a step of two is shorter than a burst.
-    strided = Stored(0, (8, 5, 5, 1), (8, 5, 5, 1), axes_of("CHW"), (1, 2, 3, 0), 1, 4)
+    strided = StoredTensor(0, (8, 5, 5, 1), (8, 5, 5, 1), axes_of("CHW"), (1, 2, 3, 0), 1, 4)
     assert strided.runs((range(8), range(1), range(0, 5, 2), range(1))) == Runs(0, ((8, 25),), 5)
 
 

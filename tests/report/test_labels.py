@@ -15,7 +15,7 @@ from tests.pages import with_layers
 from tpusim import load_hardware, load_workload
 from tpusim.machines.lowered import unheard
 from tpusim.report.plots.figure import STYLE, figure_of
-from tpusim.report.plots.labels import Occupied, name_marks, near, settled, titles
+from tpusim.report.plots.labels import OccupiedPlaces, name_marks, near, settled, titles
 from tpusim.report.plots.layer import explained
 from tpusim.report.plots.run import plots
 from tpusim.result.records import Result
@@ -38,7 +38,7 @@ def test_names_beside_any_marks_are_apart_and_within_the_plot(spots: list[tuple[
         figure = figure_of(5.2, 3.6)
         plot = figure.subplots()
         settled(figure)
-        taken = Occupied()
+        taken = OccupiedPlaces()
         taken.add_line(plot, [(0, 0.2), (0.4, 0.8), (1, 0.8)])
         lines = [*taken.lines]
         taken.add_marks(plot, spots, [4.0] * len(spots))
@@ -61,7 +61,7 @@ def test_a_name_alone_stands_beside_its_mark() -> None:
     figure = figure_of(5.2, 3.6)
     plot = figure.subplots()
     settled(figure)
-    assert name_marks(plot, [(0.5, 0.5)], [4.0], ["conv1"], Occupied(), fontsize=7) == []
+    assert name_marks(plot, [(0.5, 0.5)], [4.0], ["conv1"], OccupiedPlaces(), fontsize=7) == []
     (text,) = plot.texts
     box, at = text.get_window_extent(), plot.transData.transform((0.5, 0.5))
     assert 0 < box.x0 - at[0] < 10 / 72 * figure.dpi

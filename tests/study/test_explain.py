@@ -18,12 +18,12 @@ from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.observation.timeline import HOLDERS
-from tpusim.machines.tpu.runs.prepared import Prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.workload import Workload
 from tpusim.report.plots import layer as layer_plots
-from tpusim.report.shown import Listed, Sentences
+from tpusim.report.shown import Listing, Sentences
 from tpusim.report.tables import explain
 from tpusim.result.records import STALL_CAUSES
 from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Bottleneck, find_bottleneck
@@ -336,7 +336,7 @@ def test_a_tiling_has_a_rank_among_all_that_fit() -> None:
     """A block that is given is held against those that a search might take; what it names as the first is faster."""
     layer = of_resnet50("layer3.0.conv2")
 
-    def ready(*changes: str) -> Prepared:
+    def ready(*changes: str) -> PreparedLayer:
         return Setup(layer, 8, load_hardware("tpu_v2", [ESTIMATE, *changes])).ready
 
     free, given = ready(), ready("mapping.block.rows=1", "mapping.block.cols=1")
@@ -379,7 +379,7 @@ def test_the_rank_is_told_in_words(changes: tuple[str, ...]) -> None:
 def test_a_rank_counts_what_words_hold(layer: Conv2d | Gemm, batch: int, changes: list[str], says: str) -> None:
     """Words of a product hold rows, which are no outputs of a map; those of few images hold strips of it."""
     shown = explain.explained(explained(layer, batch, *changes), Workload("one", batch, (layer,)), None, (), ())
-    words = {key: text for part in shown.paragraphs for each in part if isinstance(each, Listed) for key, text in
+    words = {key: text for part in shown.paragraphs for each in part if isinstance(each, Listing) for key, text in
              each.texts.items()}["rank"]  # fmt: skip
     assert re.search(says, words), words
 

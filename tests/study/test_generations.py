@@ -23,7 +23,7 @@ from tpusim.network.ops.moves import Transpose
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.report.style import SERIES
 from tpusim.report.tables.validation import over_generations, validated
-from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, rows, tables_from
+from tpusim.study.validation.cases import PASSES, Case, NumberSet, Omission, rows, tables_from
 from tpusim.study.validation.chips import DECODERS, chip_sets, layers_of
 from tpusim.study.validation.comparison import ComparedCase, Comparison, Validation, compare, of_type
 from tpusim.study.validation.convolutions import LANES
@@ -396,7 +396,7 @@ def test_tiles_are_ranked_and_those_that_do_not_fit_left_out() -> None:
                  changes=("mapping.block.images=65536", "mapping.block.out_channels=4096"))  # fmt: skip
     (comparison,) = compare(Validation([made(*tiles, whole, tiles=True)]), quiet)
     assert [row.name for row in comparison.rows] == ["8", "64", "512"]
-    assert comparison.numbers.left_out == (LeftOut("whole", 1, "does not fit"),)
+    assert comparison.numbers.left_out == (Omission("whole", 1, "does not fit"),)
     assert comparison.rank_correlation == 1
     assert comparison.first_choice is comparison.rows[2]
     with pytest.raises(CapacityError, match="takes none of the blocks"):

@@ -52,7 +52,7 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     Path("grid.yaml").write_text(GRID)
 
 
-class Timed:
+class TimeReport:
     """Workers whose parcels take as long as they are weighed, without doing them: it tells in which order they end."""
 
     def __init__(self, workers: int) -> None:
@@ -78,7 +78,7 @@ class Timed:
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_points_end_one_after_another(workers: int) -> None:
     points = {key: point for point, key in keyed(load_sweep("grid.yaml"))}
-    assembly, executor, keys = Assembly(points), Timed(workers), [*points]
+    assembly, executor, keys = Assembly(points), TimeReport(workers), [*points]
     parcels = assembly.parcels(workers)
     # Otherwise any order would do.
     assert len({work.lowering for parcel in parcels for work in parcel}) > 1

@@ -78,7 +78,7 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-class Named(Protocol):
+class NamedLayers(Protocol):
     """A layer, or several."""
 
     @property
@@ -86,7 +86,7 @@ class Named(Protocol):
 
 
 @contextmanager
-def failures_named(layer: Named) -> Iterator[None]:
+def failures_named(layer: NamedLayers) -> Iterator[None]:
     """Name the layer in failures of the machine."""
     try:
         yield

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 from warnings import warn
 
 from tpusim.base.errors import InputError
-from tpusim.base.interruption import HeldBack
+from tpusim.base.interruption import HeldInterrupt
 
 Thing = TypeVar("Thing")
 F = TypeVar("F", bound=Callable[..., object])
@@ -115,7 +115,7 @@ def _follow_the_compiler() -> None:
 
     event: Any = import_module("numba.core.event")
     told = parent_process() is not None  # Whoever started it says so, or shows progress.
-    kept = HeldBack()
+    kept = HeldInterrupt()
 
     class Follower(event.Listener):  # type: ignore[misc]
         def on_start(self, started: Any) -> None:

@@ -17,7 +17,7 @@ def heard() -> None:
             signal.signal(each, signal.default_int_handler)
 
 
-class HeldBack:
+class HeldInterrupt:
     """Ctrl-C, kept back where others would swallow it: LLVM calls Python, and goes on whatever that raises."""
 
     def __init__(self) -> None:

@@ -151,12 +151,12 @@ def run(
     Exit code 0: done; 1: a wrong output (the JSON is still written) or a deadlock; 2: bad input, or too little memory;
     130: Ctrl-C (the layers that were done are shown, and written where --out or --json says).
     """
-    from tpusim.cli.actions.inputs import EndToEnd, load, options_of, resolved, tell_unasked, training_of
+    from tpusim.cli.actions.inputs import NetworkData, load, options_of, resolved, tell_unasked, training_of
     from tpusim.cli.actions.run import simulate_and_report
     from tpusim.cli.json_output import CsvOutput
 
     table = CsvOutput(csv, read=workload)
-    ends = EndToEnd(given, outputs, check)
+    ends = NetworkData(given, outputs, check)
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, ends.arrays, shapes, step, phase, weights, caches)
     unnamed = options.by_default(context, "hardware")
@@ -426,7 +426,7 @@ def trace(
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
     from tpusim.cli.actions.inputs import load, options_of, resolved, tell_left_out, tell_unasked, training_of
-    from tpusim.cli.actions.trace import Wanted, print_or_write
+    from tpusim.cli.actions.trace import CycleWindow, print_or_write
 
     step = training_of(training, keep, optimizer)
     asked = options_of(dims, skip_unknown, ops, {}, shapes, step, phase, weights, caches)
@@ -434,7 +434,7 @@ def trace(
     tell_left_out(jobs.work)
     if options.by_default(context, "hardware"):
         tell_unasked(jobs.work)
-    print_or_write(Wanted(jobs, seed, first, last), out)
+    print_or_write(CycleWindow(jobs, seed, first, last), out)
 
 
 @command("validate --set-of-numbers vgg16")

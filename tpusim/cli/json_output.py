@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TextIO
 
 from tpusim.base.errors import InputError
 from tpusim.base.files import is_device, probe, write
-from tpusim.cli.terminal import Nowhere, deliver, present, say
+from tpusim.cli.terminal import NullStream, deliver, present, say
 
 if TYPE_CHECKING:
-    from tpusim.report.shown import Shown
+    from tpusim.report.shown import CommandAnswer
 
 STDOUT = "-"
 _READ = frozenset({".yaml", ".yml", ".onnx", ".csv", ".npz"})
@@ -29,7 +29,7 @@ class JsonOutput:
         """Raise InputError, before the work, if it cannot be written; the directory `made` will exist by then."""
         self._file = None if target in (None, STDOUT) else Path(str(target))
         self._to_stdout = target == STDOUT
-        if self._to_stdout and isinstance(sys.stdout, Nowhere):
+        if self._to_stdout and isinstance(sys.stdout, NullStream):
             raise InputError(f"{self.option} -: standard output is closed; give a file")
         if self._file is not None and self._file.suffix.lower() in _READ - {self.suffix}:
             says = f"such files are read, not written; name one that ends with {self.suffix}"
@@ -44,7 +44,7 @@ class JsonOutput:
         if self._file is not None:
             write(self._file, f"{text}\n".encode())
 
-    def deliver(self, shown: Shown, *more: Callable[[], None]) -> None:
+    def deliver(self, shown: CommandAnswer, *more: Callable[[], None]) -> None:
         """Write the JSON, show the words, then do `more`; a failure of one does not stop the others.
 
         Raises:

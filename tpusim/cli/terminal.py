@@ -64,14 +64,14 @@ def leave_now(code: int) -> NoReturn:
     os._exit(code)
 
 
-class Nowhere(io.StringIO):
+class NullStream(io.StringIO):
     """Stands in for a closed stream."""
 
 
 def prepare_streams() -> None:
     # Python sets a closed stream (`>&-`) to None.
-    sys.stdout = sys.stdout or Nowhere()
-    sys.stderr = sys.stderr or Nowhere()
+    sys.stdout = sys.stdout or NullStream()
+    sys.stderr = sys.stderr or NullStream()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a layer's name must not end the run.
@@ -180,7 +180,7 @@ def say(stream: TextIO, *lines: str) -> bool:
 
 
 def _put(stream: TextIO, lines: Sequence[str]) -> bool:
-    if stream is sys.stdout and isinstance(stream, Nowhere):
+    if stream is sys.stdout and isinstance(stream, NullStream):
         raise InputError("standard output: is closed, and nobody reads what is told; send it to /dev/null instead")
     try:
         stream.write("".join(f"{line}\n" for line in lines))

@@ -148,7 +148,7 @@ def merged(boxes: Iterable[Box], fits: Callable[[Box], bool]) -> list[tuple[Box,
         held = fewer
 
 
-class Covered:
+class Coverage:
     """Elements of a tensor that lie in some of `boxes`: one mark for all elements between edges of boxes."""
 
     def __init__(self, boxes: Sequence[Box], shape: tuple[int, ...]) -> None:

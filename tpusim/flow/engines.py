@@ -11,10 +11,10 @@ from functools import cache, partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpusim.base.errors import CheckFailed, InputError, Named, Problem, failures_named
+from tpusim.base.errors import CheckFailed, InputError, NamedLayers, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
 from tpusim.machines.family import Machine
-from tpusim.machines.lowered import Account, Chain, LayerWatch, ReadyLayer, Timed
+from tpusim.machines.lowered import Account, Chain, LayerWatch, ReadyLayer, TimeReport
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.numerics.equality import Verdict
 from tpusim.result.records import LayerResult
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 ENGINES = ("event", "simpy", "register", "both")
 """Engines that keep time; `both` stands for all that a machine's family has."""
-TimedLayer = tuple[Timed, Callable[[], Verdict]]
+TimedLayer = tuple[TimeReport, Callable[[], Verdict]]
 """Time of a layer, and a function that checks its values, at any time and on any thread."""
 
 UNCHECKED = Verdict(0, 0, None)
 
 
-class Begun(NamedTuple):
+class PendingResult(NamedTuple):
     """The name of a timed layer, and a function for the rest of its result, on any thread; layers of a kind share one,
     whoever of them it names.
     """
@@ -81,16 +81,16 @@ class Execution:
     watch: LayerWatch
     numbers: Numbers
     journey: Journey | None
-    _known: dict[int, tuple[Timed, Account, Verdict, LayerResult]] = field(default_factory=dict, init=False)
+    _known: dict[int, tuple[TimeReport, Account, Verdict, LayerResult]] = field(default_factory=dict, init=False)
     """Results by the time that layers of a kind share."""
 
-    def begun(self, layer: Op, ready: ReadyLayer) -> Begun:
+    def begun(self, layer: Op, ready: ReadyLayer) -> PendingResult:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
         account = partial(ready.account, layer, self.batch, timing)
-        return Begun(layer.name, partial(self._result, layer, account, timing, verdict))
+        return PendingResult(layer.name, partial(self._result, layer, account, timing, verdict))
 
-    def together(self, chain: Chain) -> Iterator[Begun]:
+    def together(self, chain: Chain) -> Iterator[PendingResult]:
         """Time the layers of a chain together.
 
         Raises:
@@ -115,13 +115,13 @@ class Execution:
                 _check_agreement(name, chain, "register", timing)
         for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
             account = partial(chain.account, at, self.batch, timing)
-            yield Begun(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
+            yield PendingResult(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
 
     def _task(self, layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)
 
     def _result(
-        self, layer: Op, account: Callable[[], Account], timing: Timed, verdict: Callable[[], Verdict]
+        self, layer: Op, account: Callable[[], Account], timing: TimeReport, verdict: Callable[[], Verdict]
     ) -> LayerResult:
         told, values, known = account(), verdict(), self._known.get(id(timing))
         if known is None or known[1:3] != (told, values):
@@ -170,7 +170,7 @@ def _checked_alone(chain: Chain, at: int, task: Task) -> Verdict:
 
 
 def layer_result(
-    layer: Op, batch: int, machine: Machine, account: Account, timing: Timed, verdict: Verdict
+    layer: Op, batch: int, machine: Machine, account: Account, timing: TimeReport, verdict: Verdict
 ) -> LayerResult:
     """A row of the report: a layer's time, what its family tells of it, and the verdict on its values."""
     cycles, macs, peak = timing.cycles, layer.macs(batch), machine.macs_per_cycle
@@ -236,7 +236,7 @@ def _stepped(task: Task) -> TimedLayer:
     return timing, partial(_checked, task) if written is None else partial(_compared, task, operands, written)
 
 
-def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[Timed, list[TimedLayer]]:
+def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[TimeReport, list[TimedLayer]]:
     """Time of all layers from one run; for each layer its share, and the verdict on its values with operands of its
     own.
     """
@@ -270,7 +270,7 @@ def _compared(task: Task, operands: Callable[[], Operands], written: Mapping[str
     return verdict_of(task.layer, operands(), written, task.numbers)
 
 
-def _check_agreement(name: str, ready: ReadyLayer | Chain, engine: str, timing: Timed | None) -> None:
+def _check_agreement(name: str, ready: ReadyLayer | Chain, engine: str, timing: TimeReport | None) -> None:
     """Raise CheckFailed with the first difference, unless an engine reports the figures of the event engine.
 
     `timing` is None where the family has no such engine.
@@ -287,7 +287,7 @@ def _check_agreement(name: str, ready: ReadyLayer | Chain, engine: str, timing: 
 
 
 @contextmanager
-def memory_needed(layer: Named) -> Iterator[None]:
+def memory_needed(layer: NamedLayers) -> Iterator[None]:
     """Turn a MemoryError into advice: the register engine holds every word that a layer moves."""
     try:
         yield

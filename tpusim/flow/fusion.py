@@ -13,7 +13,7 @@ from functools import lru_cache
 from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import AUTO, prepared, usual
 from tpusim.flow.on_the_way import on_the_way
-from tpusim.machines.family import Checking, Fusing, Machine, family_of
+from tpusim.machines.family import CheckPlan, FusionLimits, Machine, family_of
 from tpusim.machines.lowered import LayerWatch, unheard
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.elementwise import Add, Clip, LeakyRelu, Relu
@@ -52,13 +52,13 @@ class _Riders:
         """Whether all of this takes fewer cycles layer by layer, each with its fastest lowering."""
         if not self.apart:
             return False
-        together, *each = (_cycles(_Timed(one.shape_key, one, workload.batch, hardware))
+        together, *each = (_cycles(_TimedLayer(one.shape_key, one, workload.batch, hardware))
                            for one in (self.fused, self.layer, *self.apart))  # fmt: skip
         return together > sum(each)
 
 
 @dataclass(frozen=True)
-class _Timed:
+class _TimedLayer:
     """A layer to be timed; only its shape counts for equality."""
 
     shape: Hashable
@@ -68,7 +68,7 @@ class _Timed:
 
 
 @lru_cache(maxsize=1024)
-def _cycles(asked: _Timed) -> int:
+def _cycles(asked: _TimedLayer) -> int:
     lowering = family_of(asked.hardware).meant(asked.layer, AUTO)
     cycles: int = prepared(asked.layer, asked.batch, asked.hardware, lowering).timing.cycles
     return cycles
@@ -114,7 +114,7 @@ class _Fusion:
         self,
         workload: Workload,
         hardware: Machine,
-        fusing: Fusing,
+        fusing: FusionLimits,
         asked: Mapping[str, str],
         empty: Collection[str] = (),
     ) -> None:
@@ -212,7 +212,7 @@ class _Fusion:
         if "bias" not in self.fusing.carries(asked):
             return False
         try:
-            self.family.planned(biased, self.workload.batch, self.hardware, asked, Checking(), sys.maxsize)
+            self.family.planned(biased, self.workload.batch, self.hardware, asked, CheckPlan(), sys.maxsize)
         except CapacityError:
             return False
         return True

@@ -17,13 +17,13 @@ from tpusim.base.memory import free_bytes
 from tpusim.flow.jobs import Job, Jobs
 from tpusim.flow.lowerings import AUTO, fitting, tried
 from tpusim.flow.numbers import ANY_ORDER, SMALL, Numbers
-from tpusim.machines.family import Checking, Machine, Need, family_of
+from tpusim.machines.family import CheckPlan, Machine, Need, family_of
 from tpusim.memory.layout import FILTER
 from tpusim.memory.tile import Tile
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import INPUT, UPDATE, Source, Workload
-from tpusim.result.records import HeldInHbm
+from tpusim.result.records import HbmContents
 
 # ---- the machine's HBM
 
@@ -172,16 +172,16 @@ def _between(
     return [*accumulate(changes)][:-1]
 
 
-def hbm_use(workload: Workload, machine: Machine) -> HeldInHbm | None:
+def hbm_use(workload: Workload, machine: Machine) -> HbmContents | None:
     """Return what HBM has to hold for a network, with padding and without; None where the machine holds any network."""
     capacity = family_of(machine).capacity(machine)
     if capacity is None:
         return None
     need, bare = hbm_need(workload, machine), hbm_need(workload, machine, UNPADDED)
-    return HeldInHbm(capacity, need.total, bare.total, need.at, need.parts, bare.parts)
+    return HbmContents(capacity, need.total, bare.total, need.at, need.parts, bare.parts)
 
 
-def held_in_hbm(workload: Workload, machine: Machine) -> HeldInHbm | None:
+def held_in_hbm(workload: Workload, machine: Machine) -> HbmContents | None:
     """Return `hbm_use`. Raises CapacityError where that is more than the HBM holds, with what the network needs."""
     use = hbm_use(workload, machine)
     if use is None or use.need_bytes <= use.capacity_bytes:
@@ -224,7 +224,7 @@ class Room:
 
     needs: Mapping[Hashable, Need]
     spare: int
-    hbm: HeldInHbm | None = None
+    hbm: HbmContents | None = None
 
     @property
     def kept(self) -> int:
@@ -249,7 +249,7 @@ def need_of(asked: AskedJob, free: int = sys.maxsize) -> Need:
     """
     (layer, batch, lowering, _), machine, engine, check, numbers = asked
     family, own = family_of(machine), numbers.of(layer)
-    how = Checking(engine, check, own.operand_bytes, own.output_bytes)
+    how = CheckPlan(engine, check, own.operand_bytes, own.output_bytes)
     names = tried(lowering, layer, batch, family, check and numbers.bounded)
     plans = [*fitting(names, lambda name: family.planned(layer, batch, machine, name, how, free))]
     # Only the fastest so far is kept beside the one that is tried, without its log, which is about half of its need.

@@ -165,7 +165,7 @@ def _normalizing(node: Node, operands: Sequence[BatchParts]) -> list[BatchParts]
 
 
 @dataclass(frozen=True)
-class Carried:
+class RiderNodes:
     """Nodes that the layers of `bearer` also compute, in order; and the names of the values that they add: a number for
     each channel (`bias`), and a map (`other`), if there are any.
     """
@@ -189,7 +189,7 @@ class Carried:
 
 def carried_by(
     bearer: Node, layer: Op, riders: Collection[str], readers: Mapping[str, Sequence[Node | None]]
-) -> Carried:
+) -> RiderNodes:
     """Nodes that the layers of a node, such as `layer`, carry: entries named `riders`, and normalizations folded into
     weights.
 
@@ -218,14 +218,18 @@ def carried_by(
     if left:
         says = f"between {bearer.name} and {', '.join(sorted(left))}, which rides on it, is what others read as well"
         raise InputError(f"{says}, or what is done outside the machine; {_LEAVE_OUT}")
-    return Carried(bearer, tuple(found), bias, other)
+    return RiderNodes(bearer, tuple(found), bias, other)
 
 
-class CarryingLayers(NodeLayers):
+class BearerLayers(NodeLayers):
     """Layers of a node that carry others; their results are those of the last node that they carry."""
 
     def __init__(
-        self, carried: Carried, operands: Sequence[BatchParts], values: Mapping[str, BatchParts], layers: Sequence[Op]
+        self,
+        carried: RiderNodes,
+        operands: Sequence[BatchParts],
+        values: Mapping[str, BatchParts],
+        layers: Sequence[Op],
     ) -> None:
         """`operands` are the bearer's, `values` those of the nodes that it carries.
 

@@ -25,7 +25,7 @@ _LEAVE = frozenset({"conv2d", "conv2d_input_gradient"})
 _MASKS = frozenset({"relu_gradient", "masked"})
 
 
-class _Made(NamedTuple):
+class _MapChain(NamedTuple):
     """A map as it is made on the way: ops, one after another, and all that they read, the map that they begin with
     first.
     """
@@ -40,7 +40,7 @@ class _Bearer:
 
     layer: ArrayOp
     reads: list[Source]
-    ahead: dict[int, _Made] = field(default_factory=dict)
+    ahead: dict[int, _MapChain] = field(default_factory=dict)
     behind: list[tuple[Pointwise, tuple[Source, ...]]] = field(default_factory=list)
     tallies: tuple[Tally, ...] = ()
 
@@ -49,7 +49,9 @@ class _Bearer:
         """The layer as it runs, and what it reads."""
         if not (self.ahead or self.behind or self.tallies):
             return self.layer, tuple(self.reads)
-        first, second = (self.ahead.get(at, _Made((), (read,))) for at, read in zip((0, 1), self.reads, strict=True))
+        first, second = (
+            self.ahead.get(at, _MapChain((), (read,))) for at, read in zip((0, 1), self.reads, strict=True)
+        )
         behind = tuple(op for op, _ in self.behind)
         made = Fused(
             self.layer.name, self.layer, ahead=first.ops, ahead_filter=second.ops, behind=behind, tallies=self.tallies
@@ -182,24 +184,24 @@ class _StepFusion:
                 if reader in self.bearers:
                     first, *others = made.reads
                     direct = first.direct and self.edges[reader][at].direct
-                    self.bearers[reader].ahead[at] = _Made(made.ops, (first._replace(direct=direct), *others))
+                    self.bearers[reader].ahead[at] = _MapChain(made.ops, (first._replace(direct=direct), *others))
                 else:
                     self.layers[reader] = _like(self.layers[reader], "masked")
                     self.edges[reader] = [self.edges[reader][0], *made.reads]
             for each in (name, *within):
                 self.drop(each)
 
-    def _made(self, name: str) -> tuple[_Made | None, tuple[str, ...]]:
+    def _made(self, name: str) -> tuple[_MapChain | None, tuple[str, ...]]:
         """What a layer makes as work on the way, and the layer within it, which nobody else reads."""
         layer = self.layers[name]
         if layer.op in ("scale_shift", "batch_norm_gradient"):
-            return _Made((_bare(layer),), tuple(self.edges[name])), ()
+            return _MapChain((_bare(layer),), tuple(self.edges[name])), ()
         within = self.maker(name, 0, "scale_shift") if layer.op == "relu" else None
         if within is None or len(self.readers()[within]) > 1:
             return None, ()
-        return _Made((_bare(self.layers[within]), _bare(layer)), tuple(self.edges[within])), (within,)
+        return _MapChain((_bare(self.layers[within]), _bare(layer)), tuple(self.edges[within])), (within,)
 
-    def _makes(self, reader: str, at: int, made: _Made) -> bool:
+    def _makes(self, reader: str, at: int, made: _MapChain) -> bool:
         """Whether a reader can do with what a map is made of; it reads all of the map, and no other beside it."""
         layer = self.layers[reader]
         if self.maker(reader, at) is None:
@@ -278,7 +280,7 @@ class _StepFusion:
             masked: Any = OPS["masked"]
             for bearer, at in ways:
                 made = bearer.ahead[at]
-                bearer.ahead[at] = _Made((masked("masked", 1), *made.ops), (*mask, *made.reads[1:]))
+                bearer.ahead[at] = _MapChain((masked("masked", 1), *made.ops), (*mask, *made.reads[1:]))
             self.layers[name] = _like(self.layers[name], "channel_masked_sums")
             self.edges[name] = [*mask]
             shape, apart = self.layers[name].shapes(self.batch)["ifmap"], Source((name,), direct=False)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.version import __version__
 from tpusim.flow.ahead import ROOM_BYTES, Made, Needing, ahead
-from tpusim.flow.engines import ENGINES, Begun, Execution
+from tpusim.flow.engines import ENGINES, Execution, PendingResult
 from tpusim.flow.jobs import Job, Jobs, resolve
 from tpusim.flow.lowerings import prepared
 from tpusim.flow.need import Room, check_numbers, room_for
@@ -34,7 +34,7 @@ from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LayerWatch, ReadyLayer, unheard
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import HeldInHbm, LayerResult, Result, total_of
+from tpusim.result.records import HbmContents, LayerResult, Result, total_of
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
@@ -158,7 +158,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
         return prepared(job.layer, job.batch, machine, job.lowering, doing, bounded)
 
     # 5. Check: what is left of a layer whose time is known.
-    def left(each: Begun) -> Needing[LayerResult]:
+    def left(each: PendingResult) -> Needing[LayerResult]:
         name = each.layer
 
         def rest() -> LayerResult:
@@ -171,7 +171,7 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
     # 4. Time: layers by themselves, or in chains.
     if family.overlaps(machine):
         chains = family.chains(ready, work, machine, room.kept)
-        begun: Iterator[Begun] = chain.from_iterable(map(execution.together, chains))
+        begun: Iterator[PendingResult] = chain.from_iterable(map(execution.together, chains))
     else:
         begun = starmap(execution.begun, ready)
     # Memory decides how far the next layer may be ahead.
@@ -204,7 +204,7 @@ def shared(jobs: Jobs, make: Callable[[Job], Made], room: Room) -> Iterator[tupl
 
 
 def result_of(
-    jobs: Jobs, layers: Sequence[LayerResult], seconds: float, hbm: HeldInHbm | None, *, engine: str, seed: int,
+    jobs: Jobs, layers: Sequence[LayerResult], seconds: float, hbm: HbmContents | None, *, engine: str, seed: int,
     sums: str = ANY_ORDER,
 ) -> Result:  # fmt: skip
     """The result of `layers`, those of the first jobs, at least one; `hbm` is what the machine's HBM has to hold."""

@@ -18,7 +18,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.memory import free_bytes
 from tpusim.base.words import counted
 from tpusim.flow.jobs import resolve
-from tpusim.flow.node_layers import BatchParts, Carried, CarryingLayers, NodeLayers, carried_by, together
+from tpusim.flow.node_layers import BatchParts, BearerLayers, NodeLayers, RiderNodes, carried_by, together
 from tpusim.flow.numbers import ANY_ORDER, Numbers, numbers_of
 from tpusim.machines.family import Machine
 from tpusim.network.graph import GivenInput, Graph, Node
@@ -202,7 +202,7 @@ class Journey:
             beside = {name: self._value(name) for name in carried.reads} if carried else {}
             with _failures_of(node):
                 if carried:
-                    return CarryingLayers(carried, operands, beside, layers)
+                    return BearerLayers(carried, operands, beside, layers)
                 return NodeLayers(node, operands, len(layers))
         raise AssertionError("a layer that no node has")
 
@@ -345,7 +345,9 @@ def _by_node(graph: Graph, work: Workload) -> dict[str, tuple[Op, ...]]:
     return found
 
 
-def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], numbers: Numbers) -> dict[str, Carried]:
+def _carried(
+    graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], numbers: Numbers
+) -> dict[str, RiderNodes]:
     """Nodes that the layers of an entry carry, if any. Raises InputError if values cannot go that way."""
     readers: dict[str, list[Node | None]] = {}
     for node in graph.nodes:
@@ -354,7 +356,7 @@ def _carried(graph: Graph, work: Workload, layers: Mapping[str, Sequence[Op]], n
     for name in graph.outputs:
         # An output of the graph counts as a reader: a value that is asked for cannot stay inside a carried layer.
         readers.setdefault(name, []).append(None)
-    riders, found = dict(work.riders), dict[str, Carried]()
+    riders, found = dict(work.riders), dict[str, RiderNodes]()
     for node in graph.nodes:
         first = layers[node.layer][0] if node.layer in layers else None
         if isinstance(first, Fused):

@@ -17,9 +17,18 @@ import numpy as np
 
 from tpusim import reference
 from tpusim.base.errors import CheckFailed, failures_named
-from tpusim.flow.boxes import Covered, Outline, alone, in_order, indices, merged, outline, places, straight, within
+from tpusim.flow.boxes import Coverage, Outline, alone, in_order, indices, merged, outline, places, straight, within
 from tpusim.flow.numbers import SMALL, Numbers
-from tpusim.machines.lowered import InMemory, InParts, ReadyLayer, Taker, Told, WrittenPart, WrittenTensor, unheard
+from tpusim.machines.lowered import (
+    LayerInParts,
+    ReadyLayer,
+    Taker,
+    TensorInMemory,
+    Told,
+    WrittenPart,
+    WrittenTensor,
+    unheard,
+)
 from tpusim.network.ops.fused import Fused
 from tpusim.network.ops.op import OFMAP, Index, Op
 from tpusim.numerics import equality
@@ -73,7 +82,7 @@ def check_values(
 
 
 def _by_parts(
-    layer: Op, program: InParts, operands: Operands, numbers: Numbers, told: Told, take: Take | None
+    layer: Op, program: LayerInParts, operands: Operands, numbers: Numbers, told: Told, take: Take | None
 ) -> Verdict:
     """The verdict on each part as it is written. An ofmap to be taken is compared at the end, and so is one of real
     numbers, as whole boxes of which are looked at in float32 first.
@@ -233,9 +242,9 @@ class ComparedTensor:
         outlines = [outline(each, tensor.shape, strided) for part in tensor.parts for each in straight(part)]
         boxes = [box for each in outlines for _, box in each.boxes]
         # From the first wrong element on, each has a mark and a value; values before that need not be shown.
-        self._right = Covered(boxes, tensor.shape)
-        self._known: InMemory | None = None
-        self._wrong: InMemory | None = None
+        self._right = Coverage(boxes, tensor.shape)
+        self._known: TensorInMemory | None = None
+        self._wrong: TensorInMemory | None = None
         self._outlines = iter(outlines)
         self._ahead = iter(merged(boxes, self._fits))
         self._left = 0
@@ -265,7 +274,7 @@ class ComparedTensor:
             outside.append(beyond.reshape(counts).transpose(order))
         return bool((right | np.concatenate(outside).reshape(right.shape)).all())
 
-    def _by_element(self) -> tuple[InMemory, InMemory]:
+    def _by_element(self) -> tuple[TensorInMemory, TensorInMemory]:
         """Whether each element is right, and values, NaN before the first wrong one."""
         if self._known is None or self._wrong is None:
             self._known, self._wrong = self._tensor.filled(np.False_), self._tensor.filled(np.float32(np.nan))

@@ -121,7 +121,7 @@ class Need(NamedTuple):
         return self.program + self.values
 
 
-class Checking(NamedTuple):
+class CheckPlan(NamedTuple):
     """The way values are computed and checked: the engine, whether they are checked at all, and the bytes of an
     operand, and of an output that waits for its check.
     """
@@ -147,7 +147,7 @@ _COMPARED_BYTES = 4 + 8 + 8
 """Bytes for comparing an output: the machine's value, the expected one, and an intermediate."""
 
 
-class Fusing(NamedTuple):
+class FusionLimits(NamedTuple):
     """Limits of fusing ops to the results of a layer.
 
     Attributes:
@@ -175,7 +175,7 @@ Basis = Literal["model", "published"]
 
 
 @dataclass(frozen=True)
-class AreaPart:
+class AreaShare:
     """Area of a part in the machine's technology; `what` tells its composition, and `basis` the origin of the
     number.
     """
@@ -210,7 +210,7 @@ class ChipArea:
     """
 
     silicon: Technology
-    parts: tuple[AreaPart, ...]
+    parts: tuple[AreaShare, ...]
     macros_mm2: float
     memory_bytes: int
     words: tuple[Sram, ...]
@@ -325,7 +325,7 @@ class Family(Protocol):
         """Defaults of the fields that a file may leave out, in the YAML form."""
         return {}
 
-    def planned(self, layer: Op, batch: int, machine: Any, lowering: str, how: Checking, most: int) -> Need:
+    def planned(self, layer: Op, batch: int, machine: Any, lowering: str, how: CheckPlan, most: int) -> Need:
         """Memory needs of a layer. A Program that surely takes more than `most` bytes is not counted any further.
 
         Raises:
@@ -341,7 +341,7 @@ class Family(Protocol):
         """Changes of fields that `explain` tries, one at a time, by a description of each."""
         return {}
 
-    def fusing(self, machine: Any) -> Fusing | None:
+    def fusing(self, machine: Any) -> FusionLimits | None:
         """Limits of fusing; None if the machine fuses nothing."""
         return None
 

@@ -36,7 +36,7 @@ def lacking(of: object) -> NotImplementedError:
 # ---- time, and what is counted
 
 
-class Timed(Protocol):
+class TimeReport(Protocol):
     """Report of one layer by an interpreter that keeps time."""
 
     @property
@@ -106,7 +106,7 @@ class Taker(Protocol):
         """Take `values` [lane, *items] of a WrittenPart; the view is valid during this call only."""
 
 
-class InMemory(Taker, Protocol):
+class TensorInMemory(Taker, Protocol):
     """A tensor in memory, to which parts are written."""
 
     @property
@@ -126,11 +126,11 @@ class WrittenTensor:
 
     shape: tuple[int, ...]
     parts: Sequence[WrittenPart]
-    filled: Callable[[Any], InMemory]
+    filled: Callable[[Any], TensorInMemory]
 
 
 @dataclass(frozen=True)
-class InParts:
+class LayerInParts:
     """A layer whose values are handed on as they are written.
 
     Attributes:
@@ -318,10 +318,10 @@ class ReadyLayer(Protocol):
 
     @cached_property
     def timing(self) -> Any:
-        """Time by the event engine: a `Timed`. Raises DeadlockError."""
+        """Time by the event engine: a `TimeReport`. Raises DeadlockError."""
 
     @property
-    def by_simpy(self) -> Timed | None:
+    def by_simpy(self) -> TimeReport | None:
         """Time by the family's rules as processes of SimPy; None where it has no such engine. Raises DeadlockError."""
         return None
 
@@ -332,7 +332,7 @@ class ReadyLayer(Protocol):
 
     def stepped(
         self, operands: Callable[[], Operands], number: np.dtype[Any], told: Told
-    ) -> tuple[Timed, Mapping[str, Tensor] | None]:
+    ) -> tuple[TimeReport, Mapping[str, Tensor] | None]:
         """Time by the family's second interpreter, and, if that computes values, every tensor that it writes.
 
         Args:
@@ -382,7 +382,7 @@ class ReadyLayer(Protocol):
         """
         raise lacking(self)
 
-    def in_parts(self, number: np.dtype[Any]) -> InParts | None:
+    def in_parts(self, number: np.dtype[Any]) -> LayerInParts | None:
         """The layer with values handed on as they are written; None if `values` gives them all at once. Raises
         CheckFailed.
         """
@@ -401,7 +401,7 @@ class ReadyLayer(Protocol):
 
 @dataclass(frozen=True)
 class PlainTiming:
-    """Report of one layer by an interpreter that keeps time: a `Timed`, for families without further figures.
+    """Report of one layer by an interpreter that keeps time: a `TimeReport`, for families without further figures.
 
     Attributes:
         cycles: cycles of the machine's clock.

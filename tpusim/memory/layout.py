@@ -149,7 +149,7 @@ def _once(numbers: Addresses) -> Addresses:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor in HBM, from the byte at `base` on.
 
     Attributes:

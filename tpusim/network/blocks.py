@@ -17,7 +17,7 @@ from tpusim.network.entries import (
     INPUTS,
     LOWERING,
     MOST_LAYERS,
-    HandedOn,
+    EntryOutput,
     Read,
     Wiring,
     inputs_of,
@@ -153,18 +153,18 @@ def wiring_of(document: Document, batch: int) -> Wiring:
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
-class _Known(NamedTuple):
+class _KnownEntry(NamedTuple):
     """An entry as it was read: its name, all else that the reading depends on, what was read, and what the entry and
     the inputs hand on.
     """
 
     name: str
     sizes: list[int | None]
-    reads: list[HandedOn]
+    reads: list[EntryOutput]
     read: Read
-    handed: Mapping[str, HandedOn]
+    handed: Mapping[str, EntryOutput]
 
-    def like(self, name: str, reads: Sequence[HandedOn]) -> _Known | None:
+    def like(self, name: str, reads: Sequence[EntryOutput]) -> _KnownEntry | None:
         """Return the entry as another of that name is, which reads these; None where more than names differs."""
         called = {self.name: name}
         for own, other in zip(self.reads, reads, strict=True):
@@ -187,7 +187,7 @@ class _Known(NamedTuple):
         layers = tuple(layer.called(called[layer.name]) for layer in self.read.layers)
         read = self.read._replace(layers=layers, sources=tuple(map(all_now, self.read.sources)))
         made = self.handed[self.name]
-        return _Known(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
+        return _KnownEntry(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
 
 
 class Parts(NamedTuple):
@@ -218,7 +218,7 @@ class EntryReader:
         self._ahead = dict(copies)
         """By entry of a copy the same one of the copy ahead."""
         self._words: dict[int, Sequence[str]] = {}
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, _KnownEntry] = {}
 
     def read(self, names: Mapping[str, int], wiring: Wiring) -> tuple[Read, ...]:
         """Return the layers of all entries, whose sizes may be worked out from `names`; the `wiring` knows none yet.
@@ -256,7 +256,7 @@ class EntryReader:
             known = other.like(entry["name"], reads) if other and other.sizes == sizes else None
             if known is None:
                 read = read_layers(entry, names, wiring)
-                known = _Known(entry["name"], sizes, reads, read, wiring.known(entry["name"]))
+                known = _KnownEntry(entry["name"], sizes, reads, read, wiring.known(entry["name"]))
             if wiring.sure:
                 self._known[index] = known
         wiring.know(known.name, known.handed)

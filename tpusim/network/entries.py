@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # ---- which entry reads which
 
 
-class HandedOn(NamedTuple):
+class EntryOutput(NamedTuple):
     """The output of an entry, as other entries read it.
 
     Attributes:
@@ -47,7 +47,7 @@ class HandedOn(NamedTuple):
         return self.shape == wanted if self.shape is not None else self.elements in (None, prod(wanted))
 
 
-class Free(ABC):
+class FreeEntry(ABC):
     """An entry of a network's graph that takes no time: it says how the outputs of layers are read."""
 
     __slots__ = ()
@@ -57,12 +57,12 @@ class Free(ABC):
     name: str
 
     @abstractmethod
-    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
+    def made(self, read: Sequence[EntryOutput], batch: int) -> EntryOutput:
         """Return the output for these inputs. Raises InputError where there is none."""
 
 
 @validated
-class Concat(Free):
+class Concat(FreeEntry):
     """Maps of one size, side by side along the channels: a layer that reads them reads each where it lies.
 
     Attributes:
@@ -73,19 +73,19 @@ class Concat(Free):
 
     name: Annotated[str, Name(), written("concat1")]
 
-    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
+    def made(self, read: Sequence[EntryOutput], batch: int) -> EntryOutput:
         source = side_by_side(each.source for each in read)
         shapes = [each.shape for each in read if each.shape is not None]
         if {shape[1:] for shape in shapes} - {shapes[0][1:] if shapes else None}:
             sizes = ", ".join(size_of(shape, batch) for shape in shapes)
             raise InputError(f"joins maps of {sizes} (channels x rows x columns), which differ in more than channels")
         if len(shapes) < len(read):
-            return HandedOn(source, lost=any(each.lost for each in read))
-        return HandedOn(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
+            return EntryOutput(source, lost=any(each.lost for each in read))
+        return EntryOutput(source, (sum(shape[0] for shape in shapes), *shapes[0][1:]))
 
 
 @validated
-class Flatten(Free):
+class Flatten(FreeEntry):
     """A map as one row of channels, as a product reads it: channel by channel its rows, and in each row its columns.
 
     Attributes:
@@ -96,7 +96,7 @@ class Flatten(Free):
 
     name: Annotated[str, Name(), written("flatten1")]
 
-    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
+    def made(self, read: Sequence[EntryOutput], batch: int) -> EntryOutput:
         if len(read) != 1:
             raise InputError(f"reads {len(read)} maps; name one, or join them by a concat before")
         (one,) = read
@@ -104,11 +104,11 @@ class Flatten(Free):
             return one._replace(source=one.source._replace(direct=False))
         channels, rows, cols, images = one.shape
         direct = one.source.direct and rows * cols == 1
-        return HandedOn(one.source._replace(direct=direct), (channels * rows * cols, 1, 1, images))
+        return EntryOutput(one.source._replace(direct=direct), (channels * rows * cols, 1, 1, images))
 
 
 @validated
-class View(Free):
+class View(FreeEntry):
     """A map of the stated size, made of the input in a way that takes no time: turned, cut, or not simulated.
 
     Attributes:
@@ -127,13 +127,13 @@ class View(Free):
     width: Annotated[Size, written(56)] = 1
     images: Annotated[Images, written("batch*197")] = 0
 
-    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
+    def made(self, read: Sequence[EntryOutput], batch: int) -> EntryOutput:
         shape = self.channels, self.height, self.width, self.images or batch
-        return HandedOn(side_by_side((each.source for each in read), direct=False), shape)
+        return EntryOutput(side_by_side((each.source for each in read), direct=False), shape)
 
 
 @validated
-class Cache(Free):
+class Cache(FreeEntry):
     """Numbers of the tokens so far, such as keys or values, which stay in HBM from step to step; the input's are the
     last of them.
 
@@ -153,7 +153,7 @@ class Cache(Free):
     tokens: Annotated[Channels, written("context")]
     images: Annotated[Images, written("batch")] = 0
 
-    def made(self, read: Sequence[HandedOn], batch: int) -> HandedOn:
+    def made(self, read: Sequence[EntryOutput], batch: int) -> EntryOutput:
         source, elements = (
             side_by_side(each.source for each in read),
             self.channels * self.tokens * (self.images or batch),
@@ -162,10 +162,12 @@ class Cache(Free):
         given = [prod(each.shape) if each.shape else each.elements for each in read]
         if None not in given and (new := sum(each or 0 for each in given)) > elements:
             raise InputError(f"holds {elements:,} elements, and {new:,} come in; give it more tokens")
-        return HandedOn(source._replace(direct=False, cache=elements), None, elements, any(each.lost for each in read))
+        return EntryOutput(
+            source._replace(direct=False, cache=elements), None, elements, any(each.lost for each in read)
+        )
 
 
-FREE: dict[str, type[Free]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache)}
+FREE: dict[str, type[FreeEntry]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache)}
 """The entries that take no time, by their names in files."""
 COMPOSITES: Registry[type[Composite]] = Registry(
     "tpusim.network", {"attention": "composites.Attention", "experts": "composites.Experts"}
@@ -217,14 +219,14 @@ class Wiring:
         follow from it are not.
         """
         self.stated, self.batch, self.sure = stated, batch, sure
-        self.made = {name: HandedOn(Source((name,))) for name in inputs}
+        self.made = {name: EntryOutput(Source((name,))) for name in inputs}
         """Outputs by the name of their entry, of the entries added so far."""
         self._inputs: dict[str, str] = dict.fromkeys(inputs, "")
         """By input of the network its size and the layer that settles it: the first that reads the input."""
         self._last = self.made[inputs[0]]
         self._names = {name for name in names if isinstance(name, str)}
 
-    def read_by(self, entry: Mapping[str, Any]) -> list[HandedOn]:
+    def read_by(self, entry: Mapping[str, Any]) -> list[EntryOutput]:
         """Return what the next entry reads: the entry before it, unless it says otherwise. Raises InputError."""
         if INPUTS not in entry:
             return [self._last]
@@ -234,14 +236,14 @@ class Wiring:
             raise InputError(Problem(says, INPUTS))
         # With faulty sizes or inputs, an unknown name is probably their consequence.
         if not self.sure:
-            return [self.made.get(name, HandedOn(Source((name,)), lost=True)) for name in given]
+            return [self.made.get(name, EntryOutput(Source((name,)), lost=True)) for name in given]
         wrong = [(index, name) for index, name in enumerate(given) if name not in self.made]
         if wrong:
             own = entry.get("name")
             raise InputError([Problem(self._unknown(name, own), path_of((INPUTS, index))) for index, name in wrong])
         return [self.made[name] for name in given]
 
-    def sizes(self, kind: type[Op], read: Sequence[HandedOn], given: Mapping[str, Any]) -> dict[str, int]:
+    def sizes(self, kind: type[Op], read: Sequence[EntryOutput], given: Mapping[str, Any]) -> dict[str, int]:
         """Return the sizes of a layer that follow from its inputs; images where they are not the batch."""
         shape = read[0].shape
         # In a plain list of layers, a layer with all its sizes takes nothing from the layer before, not even images.
@@ -255,7 +257,7 @@ class Wiring:
         self,
         problems: Iterable[Problem],
         kind: type[Op],
-        read: Sequence[HandedOn],
+        read: Sequence[EntryOutput],
         given: Mapping[str, Any],
         alone: bool,
     ) -> list[Problem]:
@@ -274,7 +276,7 @@ class Wiring:
             why = f"the first layer that reads {name} says its size"
         return [replace(each, message=f"{each.message} ({why})") if each.where in absent else each for each in problems]
 
-    def check(self, layer: Op, read: Sequence[HandedOn], given: Mapping[str, Any]) -> None:
+    def check(self, layer: Op, read: Sequence[EntryOutput], given: Mapping[str, Any]) -> None:
         """Check that a layer has the sizes of its inputs; the first reader of an input of the network settles the
         input's size.
 
@@ -298,7 +300,7 @@ class Wiring:
         if problems and self.sure:
             raise InputError(problems)
 
-    def add_free(self, entry: Free, read: Sequence[HandedOn]) -> None:
+    def add_free(self, entry: FreeEntry, read: Sequence[EntryOutput]) -> None:
         """Add an entry that takes no time. Raises InputError."""
         self._put(entry.name, entry.made(read, self.batch))
 
@@ -306,11 +308,11 @@ class Wiring:
         """Add the layers of an entry; `alone`: one layer, without a `count`."""
         names, shapes = tuple(layer.name for layer in layers), [layer.shapes(self.batch)[OFMAP] for layer in layers]
         if alone:
-            self._put(name, HandedOn(Source(names), shapes[0]))
+            self._put(name, EntryOutput(Source(names), shapes[0]))
         else:
-            self._put(name, HandedOn(Source(names, direct=False), None, sum(map(prod, shapes))))
+            self._put(name, EntryOutput(Source(names, direct=False), None, sum(map(prod, shapes))))
 
-    def check_composite(self, entry: Composite, read: Sequence[HandedOn]) -> None:
+    def check_composite(self, entry: Composite, read: Sequence[EntryOutput]) -> None:
         """Check that an entry of several layers reads as many elements as it takes. Raises InputError."""
         for name, made, wanted in zip(entry.reads, read, entry.operands(self.batch), strict=True):
             there = prod(made.shape) if made.shape is not None else made.elements
@@ -322,11 +324,11 @@ class Wiring:
     def add_composite(self, entry: Composite, parts: Iterable[CompositeLayer]) -> None:
         """Add an entry of several unlike layers."""
         ends = tuple(part.layer.name for part in parts if part.ends)
-        self._put(entry.name, HandedOn(Source(ends, direct=False), entry.outcome(self.batch)))
+        self._put(entry.name, EntryOutput(Source(ends, direct=False), entry.outcome(self.batch)))
 
     def lose(self, name: object) -> None:
         """Add a faulty entry, so that entries that read it are not reported as well."""
-        self._last = HandedOn(Source((str(name),)), lost=True)
+        self._last = EntryOutput(Source((str(name),)), lost=True)
         if isinstance(name, str):
             self.made[name] = self._last
 
@@ -334,16 +336,16 @@ class Wiring:
         """Return the wiring of the same entries, none of which is added yet."""
         return Wiring(tuple(self._inputs), self.batch, self._names, self.sure, self.stated)
 
-    def known(self, name: str) -> dict[str, HandedOn]:
+    def known(self, name: str) -> dict[str, EntryOutput]:
         """Return what an entry has made, if anything, and the inputs of the network as they are settled by then."""
         return {each: self.made[each] for each in (*self._inputs, name) if each in self.made}
 
-    def know(self, name: str, made: Mapping[str, HandedOn]) -> None:
+    def know(self, name: str, made: Mapping[str, EntryOutput]) -> None:
         """Take an entry as `known` returned it, in place of reading it again."""
         self.made.update(made)
         self._last = self.made[name]
 
-    def _put(self, name: str, made: HandedOn) -> None:
+    def _put(self, name: str, made: EntryOutput) -> None:
         self.made[name] = self._last = made
 
     def _unknown(self, name: str, own: object) -> str:
@@ -356,7 +358,7 @@ class Wiring:
         hint = did_you_mean(name, self.made) or ";"
         return f"there is no layer {show(name)} to read{hint} name layers before this one, or {INPUT}"
 
-    def _unfit(self, layer: Op, made: HandedOn, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
+    def _unfit(self, layer: Op, made: EntryOutput, wanted: Shape, given: Mapping[str, Any], number: int) -> Problem:
         """Describe a layer whose size differs from that of its input."""
         who = " and ".join(made.source.names)
         if made.shape is None:
@@ -437,11 +439,11 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
 
 def _read_layer(
     entry: Mapping[str, Any], op: str, sizes: dict[str, Any], names: Mapping[str, int], wiring: Wiring | None,
-    read: Sequence[HandedOn],
+    read: Sequence[EntryOutput],
 ) -> Read:  # fmt: skip
     """Read an entry that is a layer, or several."""
     wrong: list[Problem] = []
-    around, layer, follow = _Around(), None, dict[str, int]()
+    around, layer, follow = _EntryKeys(), None, dict[str, int]()
     try:
         around = _around(entry, names, _AROUND)
     except InputError as error:
@@ -476,7 +478,7 @@ def _read_layer(
 
 
 def _read_composite(
-    entry: Mapping[str, Any], op: str, names: Mapping[str, int], wiring: Wiring | None, read: Sequence[HandedOn]
+    entry: Mapping[str, Any], op: str, names: Mapping[str, int], wiring: Wiring | None, read: Sequence[EntryOutput]
 ) -> Read:
     """Read an entry that stands for several layers of different kinds."""
     own = {key: value for key, value in entry.items() if key not in ("op", INPUTS)}
@@ -492,7 +494,7 @@ def _read_composite(
 
 
 @validated
-class _Around:
+class _EntryKeys:
     """The keys of an entry beside those of its operation.
 
     Attributes:
@@ -507,7 +509,7 @@ class _Around:
 
 
 _AROUND = ("count", LOWERING, BIASES, INPUTS)
-_AROUND_FORM = Form(_Around)
+_AROUND_FORM = Form(_EntryKeys)
 
 
 @cache
@@ -518,7 +520,7 @@ def _form_of(op: str) -> Form[Any]:
     return Form(OPS[op], f" for {op}", ["op", *_AROUND])
 
 
-def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _Around:
+def _around(entry: Mapping[str, object], names: Mapping[str, int], keys: Iterable[str]) -> _EntryKeys:
     said = {key: entry[key] for key in keys if key in entry and key != INPUTS}
     return _AROUND_FORM.build(said, {NAMES: names})
 

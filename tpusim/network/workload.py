@@ -16,7 +16,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import Choice, Name, Reader, Real, names_of, size, validated, whole
 from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.network.ops import OPS
-from tpusim.network.ops.array_op import ArrayOp, Gemm, Stored
+from tpusim.network.ops.array_op import ArrayOp, Gemm, StoredTensor
 from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import BATCH, Op
 
@@ -465,7 +465,7 @@ class Workload:
         stored = {each.name: each.filter_stored for each in self.layers if isinstance(each, ArrayOp)}
         return tuple(name for name, each in stored.items() if each != "computed")
 
-    def with_stored(self, weights: Stored, caches: Stored) -> Self:
+    def with_stored(self, weights: StoredTensor, caches: StoredTensor) -> Self:
         """Return the workload with second factors of products stored so: those that no layer makes, and caches.
 
         Others stay as they are, and so does what is narrow already.

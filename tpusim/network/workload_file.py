@@ -31,7 +31,7 @@ from tpusim.network.formats import (
     names_sizes,
     read,
 )
-from tpusim.network.ops.array_op import Stored
+from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.ops.op import BATCH
 from tpusim.network.workload import (
     INPUT,
@@ -336,8 +336,8 @@ class _File:
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
     inputs: Annotated[tuple[str, ...], Reader(inputs_of, "a list of names"), written("[image, mask]")] = (INPUT,)
     training: Training | None = None
-    weights: Annotated[Stored, Choice()] = "computed"
-    caches: Annotated[Stored, Choice()] = "computed"
+    weights: Annotated[StoredTensor, Choice()] = "computed"
+    caches: Annotated[StoredTensor, Choice()] = "computed"
     ops: Annotated[str, Reader(check_ops, " or ".join(OPS))] = "all"
 
     def __post_init__(self) -> None:

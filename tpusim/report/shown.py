@@ -63,7 +63,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Listed:
+class Listing:
     """Texts by their names, in columns beside them."""
 
     texts: Mapping[str, str]
@@ -156,13 +156,13 @@ class Legend:
         return Sentences([" ".join([*(f"{each.legend}." for each in kept), *self.more])])
 
 
-Content = str | Sentences | Bars | Listed | Table[Any] | Legend
+Content = str | Sentences | Bars | Listing | Table[Any] | Legend
 """Text as it stands, sentences, bars, a table or its legend; an empty block is left out."""
 Paragraphs = Sequence[Sequence[Content]]
 
 
 @dataclass(frozen=True)
-class Shown:
+class CommandAnswer:
     """The answer of a command: in paragraphs for people, and as data for other tools."""
 
     paragraphs: Paragraphs
@@ -198,7 +198,7 @@ def text_of(block: Content, room: int | None = None) -> str:
             return folded(lines, room, indent) if room else "\n".join(lines)
         case Sentences(lines, indent):
             return folded(lines, width, indent)
-        case Bars() | Listed():
+        case Bars() | Listing():
             return "\n".join(block.lines(width))
     return str(block)
 

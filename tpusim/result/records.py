@@ -227,7 +227,7 @@ class Residency:
 
 
 @dataclass(frozen=True)
-class HeldInHbm:
+class HbmContents:
     """What the machine's HBM has to hold for a network, where the machine's file says how much it holds.
 
     Parts are weights, inputs and outputs, caches, and maps between layers, the most of them while the layer `at` runs.
@@ -417,7 +417,7 @@ class Result:
     reference_only: Mapping[str, Count] = field(default_factory=dict)
     changes: Mapping[str, str] = field(default_factory=dict)
     chips: Count = 1
-    hbm_use: HeldInHbm | None = None
+    hbm_use: HbmContents | None = None
     seal: str = field(default="", compare=False, repr=False)
 
     @property

@@ -26,7 +26,7 @@ FEWEST_ON_A_LINE = 3
 
 
 @dataclass(frozen=True)
-class TokenPart:
+class TokenShare:
     """A part of a token's time.
 
     Attributes:
@@ -55,7 +55,7 @@ class Token:
 
     context: int
     cycles: float
-    parts: tuple[TokenPart, ...] = ()
+    parts: tuple[TokenShare, ...] = ()
     plan: int | None = None
 
     @property
@@ -81,7 +81,7 @@ class Prompt:
 
     tokens: int
     cycles: int
-    parts: tuple[TokenPart, ...]
+    parts: tuple[TokenShare, ...]
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def _results(jobs: Jobs, known: dict[Hashable, LayerResult]) -> Sequence[LayerRe
     return [known[kind] for kind in jobs.kinds]
 
 
-def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenPart, ...]:
+def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenShare, ...]:
     """Return the parts of a token, in the order in which they come."""
     sources = work.sources()
     readers = {layer.name for layer in work.layers if any(each.cache for each in sources.get(layer.name, ()))}
@@ -303,7 +303,7 @@ def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenPart, .
 
     mine = [part(at) for at in range(len(work.layers))]
     return tuple(
-        TokenPart(
+        TokenShare(
             name,
             mine.count(name),
             sum(each.cycles for each, own in zip(results, mine, strict=True) if own == name),

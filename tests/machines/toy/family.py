@@ -25,7 +25,7 @@ from tpusim.input.form import (
     whole,
     written,
 )
-from tpusim.machines.family import Checking, Family, Need
+from tpusim.machines.family import CheckPlan, Family, Need
 from tpusim.machines.lowered import Account, PlainTiming, ReadyLayer, SlotDrawing, Told
 from tpusim.network.ops.op import Op
 from tpusim.reference import Operands, Tensor
@@ -157,7 +157,7 @@ class ToyFamily(Family):
             "what nobody can build": {"macs": 0},
         }
 
-    def planned(self, layer: Op, batch: int, machine: Toy, lowering: str, how: Checking, most: int) -> Need:
+    def planned(self, layer: Op, batch: int, machine: Toy, lowering: str, how: CheckPlan, most: int) -> Need:
         return Need(1000, how.whole(layer, batch))
 
     def lowered(self, layer: Op, batch: int, machine: Toy, lowering: str) -> ToyLowered:

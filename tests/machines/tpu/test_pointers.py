@@ -19,7 +19,7 @@ from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.definition import IFMAP, POINTER, PORTS, PSUM, RESULT, Frame
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
-from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME, Pointed
+from tpusim.machines.tpu.lowering.indirect import INDIRECT, NAME, PointedProgram
 from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.addresses import (
     MOST_WORDS,
@@ -36,7 +36,7 @@ from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
-from tpusim.machines.tpu.runs.prepared import Prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer
 from tpusim.network.workload_file import load_workload
 from tpusim.numerics.equality import Verdict
 
@@ -163,7 +163,9 @@ MACHINE = machine(4, 4, capacity_words=120)
 
 def verdict_of(program: Program, engine: str, hardware: Hardware = MACHINE) -> Verdict:
     explanation = INDIRECT.lower(LAYER, BATCH, MACHINE)[1]
-    task = Task(LAYER, BATCH, Prepared(program, explanation, hardware, "indirect"), check=True, seed=0, watch=unheard)
+    task = Task(
+        LAYER, BATCH, PreparedLayer(program, explanation, hardware, "indirect"), check=True, seed=0, watch=unheard
+    )
     return timed(task, engine)[1]()
 
 
@@ -285,7 +287,7 @@ def with_step(program: Program, at: int, step: Spill | Stream) -> Program:
 
 def gathering(
     addresses: Numbers, words: int, hardware: Hardware, folds: int = 1, elements: int = 0
-) -> tuple[Pointed, dict[str, NDArray[np.float32]]]:
+) -> tuple[PointedProgram, dict[str, NDArray[np.float32]]]:
     """A pass over a map of `words` words a lane, by any addresses [pass, tap, word]; the passes add up."""
     passes, taps, length = addresses.shape
     fill, rows, rng = elements or hardware.vector_memory.word_elements, hardware.array.rows, np.random.default_rng(5)
@@ -319,7 +321,7 @@ def gathering(
     )
     program = Program((ifmap, filter_, ofmap), buffers, tuple(steps), fill)
     operands = {each.name: rng.integers(1, 9, each.shape).astype(np.float32) for each in (ifmap, filter_)}
-    return Pointed(program, hardware), operands
+    return PointedProgram(program, hardware), operands
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpusim.memory.dram.clocked import Clocked
+from tpusim.memory.dram.clocked import ClockedDram
 from tpusim.memory.dram.device import _ONE_ACCESS, Device, load_device
-from tpusim.memory.dram.one_pass import OnePass
+from tpusim.memory.dram.one_pass import OnePassDram
 from tpusim.memory.dram.rules import ACT, PRE, RD, REF, Rules
 
 CASES = int(os.environ.get("TPUSIM_CASES", 400))
@@ -65,7 +65,7 @@ def check(seed: int) -> None:
     random = np.random.default_rng(seed)
     device = random_device(random)
     due = int(random.integers(0, 50)) if random.random() < 0.5 else None
-    one_pass, clocked = OnePass(device, due), Clocked(device, due)
+    one_pass, clocked = OnePassDram(device, due), ClockedDram(device, due)
     served, offered, start = [], [], 0
     for _ in range(int(random.integers(1, 4))):
         transfer = random_transfer(random, device, start)
@@ -91,7 +91,7 @@ def test_the_two_models_agree_to_the_cycle(first: int) -> None:
 
 def test_transfers_one_by_one_are_the_same_as_all_at_once() -> None:
     device = load_device("hbm2_1ch")
-    one_pass, clocked = OnePass(device), Clocked(device)
+    one_pass, clocked = OnePassDram(device), ClockedDram(device)
     for start in (0, 5000):
         ours, theirs = (model.serve(np.arange(64) * 64, start=start) for model in (one_pass, clocked))
         np.testing.assert_array_equal(ours, theirs)
@@ -99,7 +99,7 @@ def test_transfers_one_by_one_are_the_same_as_all_at_once() -> None:
 
 def test_nothing_depends_on_what_comes_after() -> None:
     device = load_device("hbm2_1ch")
-    alone, followed = OnePass(device), OnePass(device)
+    alone, followed = OnePassDram(device), OnePassDram(device)
     first = np.arange(300) * 4096
     np.testing.assert_array_equal(alone.serve(first), before := followed.serve(first))
     kept = before.done.copy()

@@ -10,11 +10,11 @@ import pytest
 from tests import ROOT
 from tests.rules import rule
 from tpusim.memory.dram import rules
-from tpusim.memory.dram.clocked import Clocked
+from tpusim.memory.dram.clocked import ClockedDram
 from tpusim.memory.dram.device import load_device
-from tpusim.memory.dram.one_pass import OnePass
+from tpusim.memory.dram.one_pass import OnePassDram
 
-MODELS = [OnePass, Clocked]
+MODELS = [OnePassDram, ClockedDram]
 FIRST = 31
 """The first read of a closed bank: 1 cycle to its queue, tRCD 14, CL 14, its burst 2."""
 

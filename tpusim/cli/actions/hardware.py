@@ -18,7 +18,7 @@ from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.memory.dram.device import FOLDER, load_device
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import load_workload
-from tpusim.report.shown import Content, Shown
+from tpusim.report.shown import CommandAnswer, Content
 from tpusim.report.tables import hardware as tables
 
 _TPU_RANKS = {"clock": 1, "vector memory": 2, "word": 3, "banks": 4}
@@ -69,7 +69,7 @@ def show_shipped(json: str | None) -> None:
         "lowerings": {family.name: dict(glosses(family)) for family in (USUAL_FAMILY, *others)},
         "sweeps": [{"name": name, "workloads": held["workloads"], "axes": held["axes"]} for name, held in sweeps],
     }
-    output.deliver(Shown(paragraphs, data))
+    output.deliver(CommandAnswer(paragraphs, data))
 
 
 def _source(workload: Workload) -> str:

@@ -198,7 +198,7 @@ def tell_left_out(work: Workload) -> None:
 
 
 @dataclass(frozen=True)
-class EndToEnd:
+class NetworkData:
     """Source of a network's inputs, and target of its outputs; None: random inputs, no outputs kept.
 
     Where nothing is to be computed (`check` is false), the inputs settle sizes and branches alone.

@@ -12,7 +12,7 @@ import typer
 
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.base.files import probe, write
-from tpusim.cli.actions.inputs import EndToEnd
+from tpusim.cli.actions.inputs import NetworkData
 from tpusim.cli.json_output import CsvOutput, JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
@@ -29,7 +29,7 @@ Write = Callable[[], None]
 
 
 def simulate_and_report(
-    jobs: Jobs, json: str | None, table: CsvOutput, out: Path | None, ends: EndToEnd, **choices: Any
+    jobs: Jobs, json: str | None, table: CsvOutput, out: Path | None, ends: NetworkData, **choices: Any
 ) -> None:
     """Run `jobs`, write the result as JSON, its layers as CSV, all into `out`, outputs as `ends` says, and report it.
 

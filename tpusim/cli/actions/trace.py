@@ -28,7 +28,7 @@ from tpusim.report.trace.lanes import (
     lines,
     vcd,
 )
-from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracePart, timeline
+from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracedWork, timeline
 from tpusim.result.chips import shared_by
 
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
@@ -37,7 +37,7 @@ FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CycleWindow:
     """Cycles [first, last] to be traced; to the end if `last` is None."""
 
     jobs: Jobs
@@ -87,7 +87,7 @@ class Wanted:
         return self.last is not None and self.last < self.first
 
 
-def print_or_write(wanted: Wanted, out: Path | None) -> None:
+def print_or_write(wanted: CycleWindow, out: Path | None) -> None:
     """Print the trace as text, or write it in the form that the suffix of `out` names."""
     wanted.check(out)
     if out is not None:
@@ -115,7 +115,7 @@ def _until(end: int, cycles: Iterator[LaneCycle]) -> Iterator[LaneCycle]:
     return takewhile(lambda cycle: cycle.number < end, cycles)
 
 
-def _registers(wanted: Wanted, out: Path) -> bytes:
+def _registers(wanted: CycleWindow, out: Path) -> bytes:
     """Return the content of the file, every lane in every cycle, from the register engine."""
     total, cycles = simulated_trace(wanted.jobs, wanted.seed)
     end = wanted.end(total)
@@ -136,7 +136,7 @@ def _registers(wanted: Wanted, out: Path) -> bytes:
         return traced(shown, title, out.suffix[1:])
 
 
-def _timeline(wanted: Wanted, out: Path) -> bytes:
+def _timeline(wanted: CycleWindow, out: Path) -> bytes:
     """Return the content of the file, every unit, layer after layer, from the event engine."""
     if out.suffix in PERFETTO_FORMATS:
         # Imported here, because it is an extra.
@@ -156,10 +156,10 @@ def _timeline(wanted: Wanted, out: Path) -> bytes:
         )
 
 
-def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
+def _placed(wanted: CycleWindow, out: Path) -> tuple[list[TracedWork], int]:
     """Return the shown parts on one axis of time, and the number of cycles up to the end of the last."""
     most = MOST_SLICES if out.suffix in PERFETTO_FORMATS else MOST_JSON_SLICES
-    placed: list[TracePart] = []
+    placed: list[TracedWork] = []
     inputs = wanted.jobs.work.inputs() if wanted.lanes else {}
     at = cycles = slices = done = 0
     with Meter(len(wanted.jobs.each)) as meter:
@@ -175,7 +175,7 @@ def _placed(wanted: Wanted, out: Path) -> tuple[list[TracePart], int]:
                     LayerSpan(layer.name, *span, inputs.get(layer.name, ()))
                     for layer, span in zip(stretch.layers, pairwise(stretch.cuts), strict=True)
                 )
-                placed.append(TracePart(at, run.drawn(first, stop), spans))
+                placed.append(TracedWork(at, run.drawn(first, stop), spans))
                 slices += placed[-1].drawing.slices(first, stop)
                 _not_beyond(slices, most, "slices", last, out)
             at += run.cycles

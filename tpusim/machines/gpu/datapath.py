@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tpusim.machines.gpu.program import Boxes, ChannelRun, GpuProgram, InOrder, KStep, ProductKernel
+from tpusim.machines.gpu.program import Boxes, ChannelRun, ConsecutiveTiles, GpuProgram, KStep, ProductKernel
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.reference import Operands, Tensor
 
@@ -141,7 +141,7 @@ class _Patch:
     The first tap of a slab of channels stages the patch that all taps of the slab read.
     """
 
-    def __init__(self, pixels: _Map | _Matrix, boxes: InOrder | Boxes, which: tuple[int, int]) -> None:
+    def __init__(self, pixels: _Map | _Matrix, boxes: ConsecutiveTiles | Boxes, which: tuple[int, int]) -> None:
         assert isinstance(boxes, Boxes)
         assert isinstance(pixels, _Map)
         conv, (images, *sides) = pixels.conv, boxes.box

@@ -12,7 +12,7 @@ import numpy as np
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE
 from tpusim.input.document import Document
 from tpusim.input.form import Overrides
-from tpusim.machines.family import PEAK, Checking, Family, Need, peak_fact
+from tpusim.machines.family import PEAK, CheckPlan, Family, Need, peak_fact
 from tpusim.machines.gpu import datapath, description, event, stepping
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.gpu.lowering import GLOSSES, LOWERINGS, layer_of
@@ -131,7 +131,7 @@ class Gpus(Family):
             "no time for launches, offsets and strides": dict.fromkeys(launch, "1 ps"),
         }
 
-    def planned(self, layer: Op, batch: int, machine: Gpu, lowering: str, how: Checking, most: int) -> Need:
+    def planned(self, layer: Op, batch: int, machine: Gpu, lowering: str, how: CheckPlan, most: int) -> Need:
         """Memory needs by the k-steps of a block. Raises CapacityError and UnsuitableError."""
         asked = layer_of(layer, batch, machine)
         steps = asked.taps * -(-asked.channels // machine.mapping.k_step)

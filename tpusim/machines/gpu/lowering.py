@@ -17,8 +17,8 @@ from tpusim.machines.gpu.program import (
     PART_BYTES,
     Boxes,
     ChannelRun,
+    ConsecutiveTiles,
     GpuProgram,
-    InOrder,
     Kernel,
     KStep,
     MoveKernel,
@@ -221,7 +221,7 @@ def _gathered(
     resident = layer.gpu.resident(tile, _staged_bytes(layer, tile))
     if not resident:
         return None
-    blocks = InOrder(layer.outputs, tile.m)
+    blocks = ConsecutiveTiles(layer.outputs, tile.m)
     # Only the number of channels of a k-step, and of the taps that begin in it, affects its traffic.
     kinds = [(sum(run.channels for run in step), sum(run.first == 0 for run in step)) for step in steps]
     known = {kind: _gathered_step(layer, tile, *kind[: 1 + offsets]) for kind in set(kinds)}

@@ -19,7 +19,7 @@ Outputs = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class InOrder:
+class ConsecutiveTiles:
     """Tiles of `rows` consecutive outputs each, for `outputs` in all."""
 
     outputs: int
@@ -78,7 +78,7 @@ class Boxes:
             yield some * more * most, (images, rows, cols)
 
 
-Blocks = InOrder | Boxes
+Blocks = ConsecutiveTiles | Boxes
 
 
 def unique(outputs: int, taps: int, stride: int, dilation: int) -> int:

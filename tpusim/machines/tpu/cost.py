@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpusim.machines.family import AreaPart, ChipArea, Sram
+from tpusim.machines.family import AreaShare, ChipArea, Sram
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
@@ -49,30 +49,30 @@ def scalar_words(hardware: Hardware) -> int:
     return hardware.lanes * hardware.vector_unit.scalar_words
 
 
-def parts_of(hardware: Hardware) -> Iterator[AreaPart]:
+def parts_of(hardware: Hardware) -> Iterator[AreaShare]:
     """Every modelled part of a machine; vector memories by the pitch of their cells."""
     silicon, bits, pes, alus = hardware.silicon, word_bits(hardware), hardware.pes, hardware.vector_unit.alus
     for key, name, count, words in _srams(hardware):
         what = f"{count:,} x {words:,} words of {bits} bits, by the pitch of cells"
-        yield AreaPart(key, name, count * silicon.pitch.area(words, bits), "model", what)
+        yield AreaShare(key, name, count * silicon.pitch.area(words, bits), "model", what)
     if hardware.banks:
         ports, rows = hardware.banks * hardware.vector_memory.bank_ports, hardware.array.rows
         what = f"{ports:,} x {rows:,} ports of {bits} bits, scaled from one that was laid out"
         area = silicon.crossbar.area(ports, rows, bits, silicon.feature_nm)
-        yield AreaPart("crossbar", "crossbar", area, "published", what)
+        yield AreaShare("crossbar", "crossbar", area, "published", what)
     macs = hardware.macs_per_cycle
     what = f"{macs:,} multipliers of {NARROW_BITS} bits, adders of {WIDE_BITS}"
-    yield AreaPart("array", "array", silicon.arithmetic.area(macs, narrow=True), "published", what)
+    yield AreaShare("array", "array", silicon.arithmetic.area(macs, narrow=True), "published", what)
 
-    def flip_flops(key: str, name: str, count: int, of: str, each: int) -> AreaPart:
-        return AreaPart(key, name, silicon.flip_flop.area(count * each), "model", f"{count:,} {of} of flip-flops")
+    def flip_flops(key: str, name: str, count: int, of: str, each: int) -> AreaShare:
+        return AreaShare(key, name, silicon.flip_flop.area(count * each), "model", f"{count:,} {of} of flip-flops")
 
     each = pe_register_bits(hardware)
     yield flip_flops("pe_registers", "registers of the PEs", pes, f"x {each} bits", each)
     of = f"words of {bits} bits"
     yield flip_flops("serializers", "serializers, de-serializers", serializer_words(hardware), of, bits)
     what = f"{alus:,} multipliers and adders of {WIDE_BITS} bits"
-    yield AreaPart("vector_unit", "vector unit", silicon.arithmetic.area(alus, narrow=False), "published", what)
+    yield AreaShare("vector_unit", "vector unit", silicon.arithmetic.area(alus, narrow=False), "published", what)
     yield flip_flops("vector_registers", "its registers", scalar_words(hardware), of, bits)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
-from tpusim.machines.family import PEAK, Checking, ChipArea, Family, Fusing, LaneMemories, Need, peak_fact
+from tpusim.machines.family import PEAK, CheckPlan, ChipArea, Family, FusionLimits, LaneMemories, Need, peak_fact
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, least_of, meant, planned_of, unasked
 from tpusim.memory.tile import Tile
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.machines.tpu.runs.chains import ProgramChain
-    from tpusim.machines.tpu.runs.prepared import Prepared
+    from tpusim.machines.tpu.runs.prepared import PreparedLayer
     from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
 
@@ -177,7 +177,7 @@ class Tpu(Family):
         """The least cycles by the lowering's own bound."""
         return least_of(layer, batch, machine, lowering)
 
-    def planned(self, layer: Op, batch: int, machine: Hardware, lowering: str, how: Checking, most: int) -> Need:
+    def planned(self, layer: Op, batch: int, machine: Hardware, lowering: str, how: CheckPlan, most: int) -> Need:
         """Memory needs of a layer: from the numbers of steps if the lowering can tell them cheaply, else from the
         fewest passes that load every weight and store the sums.
 
@@ -198,19 +198,19 @@ class Tpu(Family):
             machine = machine.having("array", rows=side, cols=side)
             yield f"array.size={side}", machine
 
-    def fusing(self, machine: Hardware) -> Fusing | None:
+    def fusing(self, machine: Hardware) -> FusionLimits | None:
         """Limits of fusion: as many operations as a lane has ALUs; None if the machine does not fuse."""
         if machine.sequencer.fusion == "none":
             return None
         from tpusim.machines.tpu.program.steps import Finish
 
-        return Fusing(
+        return FusionLimits(
             most=machine.vector_unit.alus // (machine.lanes * machine.array.count),
             carries=lambda lowering: LOWERINGS[lowering].carries,
             operations=lambda operation, coefficients: sum(Finish(operation, coefficients).operations),
         )
 
-    def lowered(self, layer: Op, batch: int, machine: Hardware, lowering: str) -> Prepared:
+    def lowered(self, layer: Op, batch: int, machine: Hardware, lowering: str) -> PreparedLayer:
         """The Program of the fastest draft."""
         from tpusim.machines.tpu.runs.prepared import prepared
 
@@ -221,7 +221,7 @@ class Tpu(Family):
         return machine.sequencer.between_layers != "drain"
 
     def chains(
-        self, members: Iterable[tuple[Op, Prepared]], workload: Workload, machine: Hardware, kept: int
+        self, members: Iterable[tuple[Op, PreparedLayer]], workload: Workload, machine: Hardware, kept: int
     ) -> Iterator[ProgramChain]:
         """Chains of layers; the event engine's log of a Program needs about as much memory as the Program."""
         from tpusim.machines.tpu.runs.chains import chains_of
@@ -229,7 +229,7 @@ class Tpu(Family):
         return chains_of(members, workload, machine, kept // (2 * TRANSFER_BYTES))
 
 
-def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: Checking, intermediates: int) -> int:
+def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: CheckPlan, intermediates: int) -> int:
     """Bytes of the values that a check or the register engine holds.
 
     A known output takes a byte, and so does a small operand; real ones take more, and the register engine holds numbers

@@ -7,7 +7,7 @@
     transfer.accepted, transfer.done
 
 Transfers are accepted in the order in which they are offered, each once the one before is accepted completely;
-the same transfers with the same starts have the same cycles in `OnePass`. This model is the witness of the one-pass
+the same transfers with the same starts have the same cycles in `OnePassDram`. This model is the witness of the one-pass
 model, and shares with it only the device and the requests (`rules`).
 """
 
@@ -42,9 +42,9 @@ from tpusim.memory.dram.rules import (
     WRITE,
     Counts,
     Numbers,
-    Requested,
+    RequestedBursts,
     Rules,
-    Served,
+    ServedRequests,
     inlined,
     kernel,
     part,
@@ -110,7 +110,7 @@ class Registers(NamedTuple):
         return cls(rules, line, table, line, table, block, block, block, block, table)
 
 
-class Offered:
+class OfferedTransfer:
     """A transfer on its way: `accepted` and `done` are memory cycles, int64[n], -1 while they are unknown.
 
     The cycle in which data is done is known once its column command is issued.
@@ -146,7 +146,7 @@ class Offered:
         return self._finished
 
 
-class Clocked:
+class ClockedDram:
     """A DRAM, fresh at cycle 0 and clocked from there; `now` is the next cycle.
 
     The first refresh is due in cycle `first_refresh`, or tREFI. `requested` has the number of bursts that
@@ -154,7 +154,7 @@ class Clocked:
     """
 
     def __init__(self, device: Device, first_refresh: int | None = None) -> None:
-        self.requested = Requested()
+        self.requested = RequestedBursts()
         self._rules = r = Rules.of(device)
         self._mapping = device.addresses()
         due = r.interval if first_refresh is None else first_refresh
@@ -167,13 +167,13 @@ class Clocked:
         self._every.banks[:, :, OPEN] = -1
         self._window = np.zeros(r.lookahead, np.int64)
         # The transfers on their way.
-        self._live: list[Offered] = []
+        self._live: list[OfferedTransfer] = []
         self._transfers = np.zeros((0, HELD + 1), np.int64)
 
     def offer(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
-    ) -> Offered:
-        """Hand over one transfer, in the form of `OnePass.serve`; its requests are accepted from the next cycle on.
+    ) -> OfferedTransfer:
+        """Hand over one transfer, in the form of `OnePassDram.serve`; its requests are accepted from the next cycle on.
 
         Raises InputError, see `rules.transfer`.
         """
@@ -187,7 +187,7 @@ class Clocked:
             self._live, requests, self._transfers = [], requests[:0], self._transfers[:0]
             self._whole[AT] = 0
         rows[:, TRANSFER], rows[:, ALSO] = self._whole[OFFERED], -1
-        offered = Offered(rows, len(requests))
+        offered = OfferedTransfer(rows, len(requests))
         self._live.append(offered)
         self._whole[OFFERED] += 1
         requests = np.concatenate([requests, rows])
@@ -216,14 +216,14 @@ class Clocked:
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
-    ) -> Served:
+    ) -> ServedRequests:
         """Serve one transfer, cycle by cycle, to its last column command. Raises InputError for a past start."""
         if start < self.now and self.now:
             raise InputError(f"cycle {start} is over, the next one is {self.now}; offer transfers before they overlap")
         offered = self.offer(addresses, write, start, times)
         while not offered.finished:
             self.clock()
-        return Served(offered.accepted.copy(), offered.done.copy())
+        return ServedRequests(offered.accepted.copy(), offered.done.copy())
 
     def counts(self) -> Counts:
         """Counts of the events in each channel."""

@@ -4,7 +4,7 @@
     accepted, done = memory.serve(addresses, write=False, start=100)
 
 Cycles are those of the memory's own clock, `device.clock_hz`. `memory.counts()` has the events since the
-beginning. `clocked.Clocked` takes the same transfers and gives the same answers.
+beginning. `clocked.ClockedDram` takes the same transfers and gives the same answers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tpusim.memory.dram.rules import (
     WRITE,
     Counts,
     Numbers,
-    Requested,
+    RequestedBursts,
     Rules,
-    Served,
+    ServedRequests,
     inlined,
     kernel,
     transfer,
 )
 
 
-class OnePass:
+class OnePassDram:
     """A DRAM with its state: open rows, constraints of commands, the refresh clock, and its progress.
 
     The DRAM is fresh at cycle 0; its first refresh is due in cycle `first_refresh`, or tREFI.
@@ -50,13 +50,13 @@ class OnePass:
         self._state = fresh(self._rules, device.channels, due)
         sizes = self._rules.lookahead, self._rules.outstanding + 1, (device.channels, 2)
         self._room = tuple(np.zeros(size, np.int64) for size in sizes)
-        self.requested = Requested()
+        self.requested = RequestedBursts()
         # The number of acceptances in the cycle of the last.
         self.last_accepted, self._taken = 0, 0
 
     def serve(
         self, addresses: ArrayLike, write: ArrayLike = False, start: int = 0, times: ArrayLike | None = None
-    ) -> Served:
+    ) -> ServedRequests:
         """Serve one transfer to the end: requests of a burst each, at byte `addresses`, int64[n], in order.
 
         `write` is one value for all, or bool[n]. No request is accepted before cycle `start`, before its own of
@@ -71,7 +71,7 @@ class OnePass:
             already = self._taken if begin == self.last_accepted else 0
             cycle, count = _serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
             self.last_accepted, self._taken = int(cycle), int(count)
-        return Served(requests[:, ACCEPTED], requests[:, DONE].copy())
+        return ServedRequests(requests[:, ACCEPTED], requests[:, DONE].copy())
 
     def counts(self, before: int = 0) -> Counts:
         """Counts of the events in each channel up to its last column command, and refreshes up to cycle `before`.

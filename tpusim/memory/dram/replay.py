@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.input.scalars import show
 from tpusim.input.source import given_text
-from tpusim.memory.dram.clocked import Clocked
+from tpusim.memory.dram.clocked import ClockedDram
 from tpusim.memory.dram.device import Device
-from tpusim.memory.dram.one_pass import OnePass
-from tpusim.memory.dram.rules import Counts, Numbers, Served, places
+from tpusim.memory.dram.one_pass import OnePassDram
+from tpusim.memory.dram.rules import Counts, Numbers, ServedRequests, places
 
 ENGINES = ("one_pass", "clocked", "both")
 
@@ -97,7 +97,7 @@ def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doin
     else:
         watch(f"{len(trace.addresses):,} bursts in one pass")
         # A fresh memory, as a trace begins with all rows closed.
-        memory = OnePass(device)
+        memory = OnePassDram(device)
         served = memory.serve(trace.addresses, trace.write, times=trace.times)
         counts = memory.counts(int(served.done.max()))
     if engine == "both":
@@ -114,17 +114,17 @@ def replay(trace: Trace, device: Device, engine: str, watch: Watch = lambda doin
     return _figures(trace, device, engine, served, counts)
 
 
-def _clocked(trace: Trace, device: Device, watch: Watch) -> tuple[Served, Counts]:
-    memory = Clocked(device)
+def _clocked(trace: Trace, device: Device, watch: Watch) -> tuple[ServedRequests, Counts]:
+    memory = ClockedDram(device)
     offered = memory.offer(trace.addresses, trace.write, times=trace.times)
     while not offered.finished or memory.now < offered.done.max():
         if memory.now % _NEWS == 0:
             watch(f"{len(trace.addresses):,} bursts clocked, cycle {memory.now:,}")
         memory.clock()
-    return Served(offered.accepted, offered.done), memory.counts()
+    return ServedRequests(offered.accepted, offered.done), memory.counts()
 
 
-def _figures(trace: Trace, device: Device, engine: str, served: Served, counts: Counts) -> Replay:
+def _figures(trace: Trace, device: Device, engine: str, served: ServedRequests, counts: Counts) -> Replay:
     channel = places(device.addresses(), trace.addresses).channel
     # Bytes of each burst that the trace asks for: the first and last burst of a row may be wanted in part only.
     burst, ends = device.organisation.burst_bytes, np.cumsum(trace.bursts_of)

@@ -152,7 +152,7 @@ _ADDRESSES = "addresses are a list of bytes from 0"
 _ORDER = "times are as many as addresses, and in order from 0; write is one for all, or as many"
 
 
-class Served(NamedTuple):
+class ServedRequests(NamedTuple):
     """Memory cycles, int64[n], in which each request was accepted, and in which its data has arrived or is in the
     DRAM.
     """
@@ -175,16 +175,16 @@ class Counts(NamedTuple):
     conflicts: Numbers
 
 
-class Requested(NamedTuple):
+class RequestedBursts(NamedTuple):
     """Bursts that transfers asked for; `busiest` is the sum of each transfer's bursts in its busiest channel."""
 
     reads: int = 0
     writes: int = 0
     busiest: int = 0
 
-    def and_also(self, bursts: int, writes: int, busiest: int) -> Requested:
+    def and_also(self, bursts: int, writes: int, busiest: int) -> RequestedBursts:
         """Add one more transfer of `bursts`, of which some are `writes`."""
-        return Requested(self.reads + bursts - writes, self.writes + writes, self.busiest + busiest)
+        return RequestedBursts(self.reads + bursts - writes, self.writes + writes, self.busiest + busiest)
 
 
 class Places(NamedTuple):

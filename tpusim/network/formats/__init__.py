@@ -170,7 +170,7 @@ LayerSizes: TypeAlias = dict[str, Any]
 """A layer as a file has it, without its name; `images` is how many its input holds."""
 
 
-class AsLayer(NamedTuple):
+class LayerOfNode(NamedTuple):
     """A node as a layer: its sizes, and the views of its values."""
 
     sizes: LayerSizes

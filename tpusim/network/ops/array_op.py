@@ -32,13 +32,13 @@ from tpusim.network.ops.op import (
     steps_text,
 )
 
-Stored: TypeAlias = Literal["computed", "int8", "int4"]
+StoredTensor: TypeAlias = Literal["computed", "int8", "int4"]
 """The type in which HBM has numbers: that which they are computed with, or a narrower one."""
 STORED_BITS: Mapping[str, int] = {"int8": 8, "int4": 4}
 """Bits of a number in the types that HBM has instead of that of the computation."""
 
 
-def stored_bits(stored: Stored, element_bytes: int) -> int:
+def stored_bits(stored: StoredTensor, element_bytes: int) -> int:
     """Return the bits of an element of a type in HBM, no wider than an element of the computation."""
     # A machine whose own elements are as narrow gains nothing by a narrow type.
     return min(STORED_BITS.get(stored, 8 * element_bytes), 8 * element_bytes)
@@ -102,7 +102,7 @@ class ArrayOp(Op):
         """The sizes that row folds and column folds divide, in words: "64 input channels", "128 output channels"."""
 
     @property
-    def filter_stored(self) -> Stored:
+    def filter_stored(self) -> StoredTensor:
         """The type in which HBM has the filter."""
         return "computed"
 
@@ -543,7 +543,7 @@ class Gemm(ArrayOp):
     k: Annotated[Channels, written(512)]
     groups: Annotated[Channels, written("8*batch")] = 1
     # Left out of the text that random operands are drawn by: they do not depend on it.
-    stored: Annotated[Stored, Choice()] = field(default="computed", repr=False, kw_only=True)
+    stored: Annotated[StoredTensor, Choice()] = field(default="computed", repr=False, kw_only=True)
 
     @property
     def text(self) -> str:
@@ -552,7 +552,7 @@ class Gemm(ArrayOp):
         return text + (f" w{STORED_BITS[self.stored]}" if self.stored in STORED_BITS else "")
 
     @property
-    def filter_stored(self) -> Stored:
+    def filter_stored(self) -> StoredTensor:
         return self.stored
 
     @property

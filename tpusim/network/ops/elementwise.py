@@ -155,7 +155,7 @@ class Arithmetic(Pointwise):
 
 
 @validated
-class Paired(Pointwise):
+class PairOp(Pointwise):
     """An op of two maps of one size: of a gate, and what it lets through; of the gradient of an activation's result,
     and what tells its slope; of weights, and what is known of their gradients.
     """
@@ -472,12 +472,12 @@ ROWS = {
     "softplus": OpRow(Pointwise, "log(1 + exp(x)).", "Softplus", exact=False),
     "silu": OpRow(Pointwise, "The element times its sigmoid; also called swish.", exact=False),
     # Shazeer 2020, arXiv:2002.05202.
-    "swiglu": OpRow(Paired, "The other operand times the silu of the ifmap, its gate.", exact=False),
-    "geglu": OpRow(Paired, "The other operand times the gelu, by tanh, of the ifmap, its gate.", exact=False),
-    "relu_gradient": OpRow(Paired, "The ifmap where the other operand, what relu made or read, is above zero; or 0."),
-    "sigmoid_gradient": OpRow(Paired, "The ifmap times y (1 - y); the other operand is y, what the sigmoid made."),
-    "tanh_gradient": OpRow(Paired, "The ifmap times 1 - y y; the other operand is y, what tanh made."),
-    "silu_gradient": OpRow(Paired, "The ifmap times the slope of silu at the other operand.", exact=False),
+    "swiglu": OpRow(PairOp, "The other operand times the silu of the ifmap, its gate.", exact=False),
+    "geglu": OpRow(PairOp, "The other operand times the gelu, by tanh, of the ifmap, its gate.", exact=False),
+    "relu_gradient": OpRow(PairOp, "The ifmap where the other operand, what relu made or read, is above zero; or 0."),
+    "sigmoid_gradient": OpRow(PairOp, "The ifmap times y (1 - y); the other operand is y, what the sigmoid made."),
+    "tanh_gradient": OpRow(PairOp, "The ifmap times 1 - y y; the other operand is y, what tanh made."),
+    "silu_gradient": OpRow(PairOp, "The ifmap times the slope of silu at the other operand.", exact=False),
 }
 """Pointwise ops by their names in files. The class of each has a matching name: `sqrt` is Sqrt."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from tpusim.network.ops.array_op import ArrayOp, Conv2d, Stored, Tensors
+from tpusim.network.ops.array_op import ArrayOp, Conv2d, StoredTensor, Tensors
 from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import OFMAP, Index, Shape
 
@@ -32,7 +32,7 @@ Way: TypeAlias = Literal["ahead", "ahead_filter", "behind"]
 """Where ops on the way stand: ahead of the ifmap, ahead of the filter, or behind the results."""
 
 
-class Given(NamedTuple):
+class ExtraOperand(NamedTuple):
     """A further operand of an op on the way.
 
     Attributes:
@@ -99,7 +99,7 @@ class Fused(ArrayOp):
         return self.inner
 
     @property
-    def filter_stored(self) -> Stored:
+    def filter_stored(self) -> StoredTensor:
         return self.inner.filter_stored
 
     @property
@@ -145,7 +145,7 @@ class Fused(ArrayOp):
     def tensors(self, batch: int) -> Tensors:
         return self.inner.tensors(batch)
 
-    def given(self, batch: int, where: Way) -> Iterator[Given]:
+    def given(self, batch: int, where: Way) -> Iterator[ExtraOperand]:
         """Yield the further operands of the ops ahead of the inner op, or behind it, in order."""
         whole = self.inner.shapes(batch)[{"ahead": "ifmap", "ahead_filter": "filter", "behind": OFMAP}[where]]
         # Channels stand along the last axis where the ifmap is turned.
@@ -155,7 +155,7 @@ class Fused(ArrayOp):
             for source in (each for each in op.sources(batch) if each != "ifmap"):
                 is_map = source == OTHER and getattr(op, OTHER, "each") == "each"
                 shape = whole if is_map else numbers
-                yield Given(number, source, f"{where}_{number}_{source}", shape, is_map)
+                yield ExtraOperand(number, source, f"{where}_{number}_{source}", shape, is_map)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return the tensors of the core, and the added ones."""

@@ -33,7 +33,7 @@ AXES = ("channels", "height", "width", "images")
 """The names of a map's axes in files, as [channel, row, col, image]."""
 
 
-class Taken(NamedTuple):
+class AxisSource(NamedTuple):
     """The source of an axis of the result.
 
     Attributes:
@@ -58,7 +58,7 @@ class Move(VectorOp):
         return False
 
     @abstractmethod
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         """Return the sources of the channels, rows, columns and images of the ofmap."""
 
     @property
@@ -89,9 +89,9 @@ class MapMove(MapOp, Move):
         channels, rows, cols, images = (len(each.coordinates) for each in self.taken(batch))
         return {"ifmap": self.map(batch), OFMAP: (channels, rows, cols, images)}
 
-    def _every(self, batch: int) -> list[Taken]:
+    def _every(self, batch: int) -> list[AxisSource]:
         """Return all of the map unchanged."""
-        return [Taken(axis, range(size)) for axis, size in enumerate(self.map(batch))]
+        return [AxisSource(axis, range(size)) for axis, size in enumerate(self.map(batch))]
 
 
 def _order(given: object) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Transpose(MapMove):
         """Whether another axis becomes the channels."""
         return self.order[0] != AXES[0]
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         every = self._every(batch)
         return tuple(every[AXES.index(axis)] for axis in self.order)
 
@@ -154,12 +154,12 @@ class ChannelShuffle(MapMove):
     def how(self) -> str:
         return str(self.groups)
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         _, *others = self._every(batch)
         each = self.channels // self.groups
         # The shuffle is a transposition of [group, channel of the group].
         channels = tuple(group * each + at for at in range(each) for group in range(self.groups))
-        return Taken(0, channels), *others
+        return AxisSource(0, channels), *others
 
 
 @validated
@@ -194,9 +194,9 @@ class Slice(MapMove):
     def how(self) -> str:
         return f"{self.axis[0]} {self.start}:{self.stop}" + (f":{self.step}" if self.step > 1 else "")
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         every, at = self._every(batch), AXES.index(self.axis)
-        every[at] = Taken(at, range(self.start, self.stop, self.step))
+        every[at] = AxisSource(at, range(self.start, self.stop, self.step))
         return tuple(every)
 
 
@@ -227,12 +227,12 @@ class Pad(MapMove):
     def how(self) -> str:
         return short(self.padding) if len(self.padding) == 2 else ",".join(map(str, self.padding))
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         channels, *_, images = self._every(batch)
         top, left, bottom, right = self.sides
         # Coordinates outside the map stand for zeros.
         rows, cols = range(-top, self.height + bottom), range(-left, self.width + right)
-        return channels, Taken(1, rows), Taken(2, cols), images
+        return channels, AxisSource(1, rows), AxisSource(2, cols), images
 
 
 @validated
@@ -252,10 +252,10 @@ class Upsample(MapMove):
     def how(self) -> str:
         return short(self.scale)
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         channels, *_, images = self._every(batch)
         sides = (
-            Taken(at + 1, tuple(place // self.scale[at] for place in range(side * self.scale[at])))
+            AxisSource(at + 1, tuple(place // self.scale[at] for place in range(side * self.scale[at])))
             for at, side in enumerate((self.height, self.width))
         )
         return channels, *sides, images
@@ -292,12 +292,12 @@ class Spread(MapMove):
     def how(self) -> str:
         return f"{self.out_height}x{self.out_width} /{short(self.step)}"
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         channels, *_, images = self._every(batch)
         outs, sizes = (self.out_height, self.out_width), (self.height, self.width)
         sides = (
             # Places between two elements read outside the map, at -1, and so are zero.
-            Taken(axis, tuple(at // step if at % step == 0 and at // step < size else -1 for at in range(out)))
+            AxisSource(axis, tuple(at // step if at % step == 0 and at // step < size else -1 for at in range(out)))
             for axis, (out, size, step) in enumerate(zip(outs, sizes, self.step, strict=True), 1)
         )
         return channels, *sides, images
@@ -347,9 +347,9 @@ class Embedding(Move):
         """Return shapes: the table, and a map of one element for each row."""
         return {"ifmap": (self.channels, self.images, 1, 1), OFMAP: (self.channels, 1, 1, self.rows)}
 
-    def taken(self, batch: int) -> tuple[Taken, ...]:
+    def taken(self, batch: int) -> tuple[AxisSource, ...]:
         one = range(1)
-        return Taken(0, range(self.channels)), Taken(3, one), Taken(2, one), Taken(1, self.words)
+        return AxisSource(0, range(self.channels)), AxisSource(3, one), AxisSource(2, one), AxisSource(1, self.words)
 
     @property
     def words(self) -> tuple[int, ...]:

@@ -9,26 +9,26 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Real, Truth, validated, whole, written
-from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, Paired, Pointwise, ScaleShift, check_above_zero
+from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, PairOp, Pointwise, ScaleShift, check_above_zero
 from tpusim.network.ops.op import OFMAP, Shape
 
 
 @validated
-class LeakyReluGradient(Paired, LeakyRelu):
+class LeakyReluGradient(PairOp, LeakyRelu):
     """The ifmap where the other operand, what the leaky relu made or read, is above zero; elsewhere times `slope`."""
 
     op: ClassVar[str] = "leaky_relu_gradient"
 
 
 @validated
-class ClipGradient(Paired, Clip):
+class ClipGradient(PairOp, Clip):
     """The ifmap where the other operand, what the clip made or read, lies between `min` and `max`; elsewhere zero."""
 
     op: ClassVar[str] = "clip_gradient"
 
 
 @validated
-class GeluGradient(Paired, Gelu):
+class GeluGradient(PairOp, Gelu):
     """The ifmap times the slope of gelu at the other operand."""
 
     op: ClassVar[str] = "gelu_gradient"
@@ -43,7 +43,7 @@ class GeluGradient(Paired, Gelu):
 
 
 @validated
-class WeightedSum(Paired):
+class WeightedSum(PairOp):
     """The ifmap and the other operand, each times a factor, added: a velocity, a mean that fades, a step of weights.
 
     Attributes:
@@ -66,7 +66,7 @@ class WeightedSum(Paired):
 
 
 @validated
-class AdamSecond(Paired):
+class AdamSecond(PairOp):
     """`decay` times the ifmap, plus the rest of one times the other operand's square: Adam's mean of squares.
 
     Attributes:
@@ -123,7 +123,7 @@ ElementCount: TypeAlias = Annotated[int, whole(2**40)]
 
 
 @validated
-class OverDeviation(Paired):
+class OverDeviation(PairOp):
     """The other operand over the root of the ifmap plus `epsilon`: numbers over the deviations that variances tell.
 
     So a batch normalization's weight becomes its scale, and the sum of centred products the weight's gradient.
@@ -276,7 +276,7 @@ class MeanOfTotal(Pointwise):
 
 
 @validated
-class VarianceOfSquares(Paired):
+class VarianceOfSquares(PairOp):
     """The other operand, a sum of squares, over its elements, less the square of the ifmap, their mean.
 
     Attributes:

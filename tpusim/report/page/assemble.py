@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpusim.base.errors import InputError
 from tpusim.base.units import magnitude
 from tpusim.base.version import __version__
-from tpusim.report.shown import Content, Legend, Sentences, Shown, Table, text_of
+from tpusim.report.shown import CommandAnswer, Content, Legend, Sentences, Table, text_of
 from tpusim.report.style import tones
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import column_scale, percent, quantity, scale, three_digits, written
@@ -128,7 +128,7 @@ Tile = tuple[str, str, str]
 """A figure at a glance: its name, its value, and what more there is to say."""
 
 
-def told_page(title: str, shown: Shown, tiles: Sequence[Tile], pictures: Sequence[Picture] = ()) -> bytes:
+def told_page(title: str, shown: CommandAnswer, tiles: Sequence[Tile], pictures: Sequence[Picture] = ()) -> bytes:
     """Return the bytes of the page of a report: figures at a glance, what it says in short, pictures, and its tables.
 
     The first paragraph of the report is its heading; a paragraph with a table begins with the title of that.

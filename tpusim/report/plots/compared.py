@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from tpusim.report.plots.figure import columns_below, figure_of, plain, stack
 from tpusim.report.style import MAIN
-from tpusim.report.tables.sweep import Compared, Row
+from tpusim.report.tables.sweep import PointTable, Row
 from tpusim.result.vocabulary.states import ARRAY, LAUNCHING, STALLED, STATES
 from tpusim.study.sweep.axes import HARDWARE
 
@@ -27,7 +27,7 @@ _FEW = 90
 """Most bars of a picture in which each has its number above it."""
 
 
-def lowerings_figure(title: str, found: Compared) -> Figure:
+def lowerings_figure(title: str, found: PointTable) -> Figure:
     """Draw times as ratios to the reference on the same network; a cross marks a lowering that failed."""
     step = len(found.values) + _GAP
     slots = len(found.workloads) * step
@@ -57,7 +57,7 @@ def lowerings_figure(title: str, found: Compared) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: Compared, numbered: bool) -> None:
+def _bars(axes: Axes, places: Mapping[tuple[str, str], float], found: PointTable, numbered: bool) -> None:
     """Draw the bars of the points that were done, stacked by the states that occur."""
     rows, times = [found.points[key] for key in places], [found.times[key] for key in places]
     splits = [{state.key: row[f"{state.key}_cycles"] or 0 for state in ARRAY} for row in rows]

@@ -74,7 +74,7 @@ def _fold(title: Text, figure: Figure) -> bool:
 
 
 @dataclass(frozen=True)
-class Occupied:
+class OccupiedPlaces:
     """The places of a plot that names keep off, in pixels: words already there, lines, and marks.
 
     Names stand on marks where there is no other room, but never on words or lines.
@@ -98,7 +98,7 @@ class Occupied:
 
 
 def name_marks(
-    plot: Axes, spots: Sequence[Spot], radii: Sequence[float], names: Sequence[str], taken: Occupied, **look: Any
+    plot: Axes, spots: Sequence[Spot], radii: Sequence[float], names: Sequence[str], taken: OccupiedPlaces, **look: Any
 ) -> list[str]:
     """Write each name beside its mark where nothing else stands, the first ones first; return those without room.
 
@@ -125,7 +125,7 @@ def name_marks(
     return left_out
 
 
-def _free(plot: Axes, at: Pixel, radius: float, size: Spot, taken: Occupied) -> tuple[Bbox, Pixel | None] | None:
+def _free(plot: Axes, at: Pixel, radius: float, size: Spot, taken: OccupiedPlaces) -> tuple[Bbox, Pixel | None] | None:
     """Return the nearest free place around a mark, and where the line to it ends if it needs one; None without any.
 
     If there is no place where neither touches another mark, the line may, or else the name as well.

@@ -31,7 +31,7 @@ from tpusim.report.plots.figure import (
     plain,
     stack,
 )
-from tpusim.report.plots.labels import Occupied, Spot, name_marks, near, settled
+from tpusim.report.plots.labels import OccupiedPlaces, Spot, name_marks, near, settled
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.style import GREY, HATCHES, MAIN
 from tpusim.report.text import scale, shortened, three_digits
@@ -234,7 +234,7 @@ def _draw_roofs(
     axes.plot(*zip(*roof, strict=True), color="black", linewidth=1.2)
     axes.set_xlim(ends[0], ends[-1])
     settled(figure)
-    taken = Occupied()
+    taken = OccupiedPlaces()
     taken.add_line(axes, roof)
     taken.add_marks(axes, spots, radii)
     told = f"{hardware.pes:,} PEs: {peak:.1f} TFLOPS\nfrom {three_digits(ridge)} operations a byte"
@@ -254,7 +254,7 @@ def _draw_roofs(
 
 
 def _name_costliest(
-    axes: Axes, spots: Sequence[Spot], radii: Sequence[float], layers: Sequence[LayerResult], taken: Occupied
+    axes: Axes, spots: Sequence[Spot], radii: Sequence[float], layers: Sequence[LayerResult], taken: OccupiedPlaces
 ) -> None:
     """Name the marks that take most, those on one another by the costliest of them."""
     order = sorted(range(len(spots)), key=lambda index: -layers[index].cycles)
@@ -282,7 +282,7 @@ _INSIDE = 6.4, 2.6
 """Inches of the picture, and about how many are inside its axes."""
 
 
-class _Held(NamedTuple):
+class _HeldWords(NamedTuple):
     """Words from one time to another; `name` is the layer that made them, empty where they are a layer's own."""
 
     since: float
@@ -337,7 +337,7 @@ def memory_of(result: Result) -> Picture | None:
     return Picture("memory", caption, draw)
 
 
-def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
+def _held(layers: tuple[LayerResult, ...]) -> Iterator[_HeldWords]:
     """Yield all words that are held: layers' own, then outputs. An output that takes another's place does so when it
     begins.
     """
@@ -346,8 +346,8 @@ def _held(layers: tuple[LayerResult, ...]) -> Iterator[_Held]:
     there = [(layer, start, layer.residency) for layer, start in zip(layers, starts, strict=False) if layer.residency]
     for layer, start, found in there:
         if found.own.words:
-            yield _Held(start, ends[layer.name], found.own, "")
-    outcomes = [_Held(start, max(ends[each] for each in found.readers), found.outcome, layer.name)
+            yield _HeldWords(start, ends[layer.name], found.own, "")
+    outcomes = [_HeldWords(start, max(ends[each] for each in found.readers), found.outcome, layer.name)
                 for layer, start, found in there if found.outcome]  # fmt: skip
     for one in outcomes:
         taken = (each.since for each in outcomes if each.words == one.words and one.since < each.since < one.until)

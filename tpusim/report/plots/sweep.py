@@ -34,7 +34,7 @@ from tpusim.report.plots.figure import (
     uncrowded,
     zipped,
 )
-from tpusim.report.plots.labels import Occupied, Spot, name_marks, settled
+from tpusim.report.plots.labels import OccupiedPlaces, Spot, name_marks, settled
 from tpusim.report.style import GREY, MAIN, MARK, SERIES
 from tpusim.report.tables.sweep import Row, compares, comparison, speed_of
 from tpusim.report.text import three_digits
@@ -460,7 +460,7 @@ def front_figure(title: str, rows: Sequence[Row], goals: Sequence[Goal], axes: S
     beside = figure.legend(handles=[], title=key, loc="outside right upper", alignment="left")
     beside.get_title().set(family="monospace", fontsize=6.5)
     settled(uncrowded(figure))
-    taken, numbers = Occupied(), [f"{number}" for number in range(1, len(chosen) + 1)]
+    taken, numbers = OccupiedPlaces(), [f"{number}" for number in range(1, len(chosen) + 1)]
     taken.add_line(plot, [corner for one, other in pairwise(edge) for corner in (one, (other[0], one[1]), other)])
     taken.add_marks(plot, places(rest), [1.5] * len(rest))
     taken.add_marks(plot, places(front), [3.5] * len(front))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import Column, Shown, Table
+from tpusim.report.shown import Column, CommandAnswer, Table
 from tpusim.report.tables.sentences import heading
 from tpusim.study.closed_form import ComparedForms, LayerByForm
 
@@ -13,7 +13,7 @@ _FORM = "ceil(K / R) x ceil(N / C) x (M + 2R + C - 2) - 1"
 _MOST_NAMES = 4
 
 
-def forms_compared(found: ComparedForms) -> Shown:
+def forms_compared(found: ComparedForms) -> CommandAnswer:
     """Say what was run, every layer by the closed form and here, and all of them together."""
     rows, cols = found.array
     table = Table(_COLUMNS, [*found.layers, found.together])
@@ -25,7 +25,7 @@ def forms_compared(found: ComparedForms) -> Shown:
         f"SCALE-Sim counts {_FORM} cycles for a product (M, K) x (K, N) on R x C = {rows} x {cols} PEs, "
         "whose memory is never late."
     )
-    return Shown(
+    return CommandAnswer(
         (
             [heading(found.result)],
             [says, table],

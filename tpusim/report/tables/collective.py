@@ -9,7 +9,7 @@ from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS
 from tpusim.machines.tpu.slices.checked import CheckedCollective
 from tpusim.machines.tpu.slices.collective import OPS
 from tpusim.machines.tpu.slices.summary import CollectiveTime
-from tpusim.report.shown import Bars, Column, Content, Paragraphs, Sentences, Shown, Table
+from tpusim.report.shown import Bars, Column, CommandAnswer, Content, Paragraphs, Sentences, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import MEMORY, RATES, TIMES
 from tpusim.result.vocabulary.states import CHIP_STATES
@@ -32,7 +32,9 @@ def asked(made: CollectiveTime, with_size: bool = True) -> str:
     return f"{question.op.replace('_', '-')}{size} on {question.place.label}: {question.place.words}"
 
 
-def one(made: CollectiveTime, checked: CheckedCollective | None, explained: ExplainedCollective | None) -> Shown:
+def one(
+    made: CollectiveTime, checked: CheckedCollective | None, explained: ExplainedCollective | None
+) -> CommandAnswer:
     """Return the answer about one size."""
     paragraphs: list[Sequence[Content]] = [[Sentences([asked(made)], wide=True)], [Sentences(_told(made, checked))]]
     states = [(state.label, float(made.account[key])) for key, state in CHIP_STATES.items() if made.account[key]]
@@ -41,10 +43,10 @@ def one(made: CollectiveTime, checked: CheckedCollective | None, explained: Expl
     paragraphs.append(["Time for which links are held", _link_table(made)])
     if explained:
         paragraphs += _explained(explained)
-    return Shown(paragraphs, {**_data(made), "checked": _checked(checked), **_explained_data(explained)})
+    return CommandAnswer(paragraphs, {**_data(made), "checked": _checked(checked), **_explained_data(explained)})
 
 
-def curve(made: Sequence[CollectiveTime]) -> Shown:
+def curve(made: Sequence[CollectiveTime]) -> CommandAnswer:
     """Return the answer about several sizes."""
     unit, scale = column_scale([each.seconds * 1e6 for each in made], TIMES)
     table: Table[CollectiveTime] = Table(
@@ -65,7 +67,7 @@ def curve(made: Sequence[CollectiveTime]) -> Shown:
         "neighbour: of the chip that is done last."
     )
     paragraphs: Paragraphs = [[Sentences([asked(made[0], with_size=False)], wide=True)], [table, Sentences([about])]]
-    return Shown(paragraphs, {"sizes": [_data(each) for each in made]})
+    return CommandAnswer(paragraphs, {"sizes": [_data(each) for each in made]})
 
 
 def _told(made: CollectiveTime, checked: CheckedCollective | None) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import NONE, Column, Paragraphs, Sentences, Shown, Table, path_head
+from tpusim.report.shown import NONE, Column, CommandAnswer, Paragraphs, Sentences, Table, path_head
 from tpusim.report.tables.compared import Change, Comparable, ComparedResults, ComparedRow, ComparedSweeps
 from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice, riding, verdict
 from tpusim.report.tables.sweep import SweepPoints
@@ -34,7 +34,7 @@ _IN_TIME = "time: the same in time, as the clocks differ"
 # ---- runs
 
 
-def runs_compared(compared: ComparedResults, names: Sequence[str], order: str) -> Shown:
+def runs_compared(compared: ComparedResults, names: Sequence[str], order: str) -> CommandAnswer:
     """Say what A and B are, how their inputs differ, the layers in this order, and all of them together.
 
     In JSON null stands where a layer is in one result only; `layers` says how many are one in the other.
@@ -49,7 +49,7 @@ def runs_compared(compared: ComparedResults, names: Sequence[str], order: str) -
     unchanged = f"{same} of {len(rows)} layers take the same cycles (--sort network shows them)." if same else ""
     if same == len(rows):
         unchanged = "Every layer takes the same cycles."
-    return Shown(
+    return CommandAnswer(
         (
             [_named(names, runs)],
             [Table(_CHANGES, compared.changes) if compared.changes else f"Nothing differs in what was asked{edges}."],
@@ -175,7 +175,7 @@ def verdicts(compared: ComparedResults) -> Sentences:
 # ---- sweeps
 
 
-def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) -> Shown:
+def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) -> CommandAnswer:
     """Say what A and B are, at most MOST_ROWS points in this order, and all of them together.
 
     In JSON null stands where a point is in one sweep only.
@@ -199,7 +199,7 @@ def sweeps_compared(compared: ComparedSweeps, names: Sequence[str], order: str) 
         not_shown = "Every point takes the same cycles."
     only = ("A", sum(row.after is None for row in rows)), ("B", sum(row.before is None for row in rows))
     alone = [f"{counted(count, 'point')} only in {letter}" for letter, count in only if count]
-    return Shown(
+    return CommandAnswer(
         (
             [_named(names, map(_sweep, (compared.before, compared.after)))],
             *_of_rows(points),

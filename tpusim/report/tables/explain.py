@@ -14,14 +14,33 @@ from tpusim.base.words import counted
 from tpusim.flow.lowerings import ASKED
 from tpusim.input.scalars import plain_number
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Bars, Column, Content, Legend, Listed, Sentences, Shown, Table, figure_column
+from tpusim.report.shown import (
+    NONE,
+    Bars,
+    Column,
+    CommandAnswer,
+    Content,
+    Legend,
+    Listing,
+    Sentences,
+    Table,
+    figure_column,
+)
 from tpusim.report.tables.sentences import energy_sentence, own_text
 from tpusim.report.text import column_scale, folded, percent, quantity, three_digits
 from tpusim.result.chips import shared_by
 from tpusim.result.records import DramUse, LayerResult, told
 from tpusim.result.vocabulary.figures import BYTES, COUNTS, LAYER, MEMORY, RATES, TIMES, Scales, own_figure, value_of
 from tpusim.result.vocabulary.states import PHASES, STATES, UNITS, all_parts, main_name, parts_of, unit_name
-from tpusim.study.explain.bottleneck import LEAST_GAIN, Alternative, Between, Bottleneck, Explained, Gain, Untried
+from tpusim.study.explain.bottleneck import (
+    LEAST_GAIN,
+    Alternative,
+    Bottleneck,
+    ExplainedLayer,
+    Gain,
+    LayerInChain,
+    UntriedChange,
+)
 
 NO_GAIN = 0.005
 """Least effect on the cycles, as a ratio, of a change that has a row; others are listed by name only."""
@@ -41,8 +60,12 @@ _NARROW = 72
 
 
 def explained(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
-) -> Shown:
+    found: Bottleneck,
+    work: Workload,
+    between: LayerInChain | None,
+    fit: Sequence[Alternative],
+    unfit: Sequence[UntriedChange],
+) -> CommandAnswer:
     """Say what bounds the layer, what overlapping saves it `between` its neighbours, and what each lowering costs."""
     layer, setup = found.layer, found.setup
     core = setup.layer.core
@@ -63,7 +86,7 @@ def explained(
         busy["each port"] = layer.cycles - layer.units["port"]["idle"]
     whose = " - what the workload says of this layer, which goes before --lowering"
     own = any(each.layer == layer.name and not (each.where or "").startswith(ASKED) for each in work.lowerings)
-    return Shown(
+    return CommandAnswer(
         (
             [
                 Sentences(
@@ -87,7 +110,7 @@ def explained(
             ],
             [
                 Sentences([_lowered(layer, setup.lowering) + whose * own]),
-                Listed(found.explanation.aspects | _rank(found)),
+                Listing(found.explanation.aspects | _rank(found)),
             ],
             *(_by_lowering(fit, unfit, layer.lowering) if len(fit) + len(unfit) > 1 else ()),
         ),
@@ -96,7 +119,11 @@ def explained(
 
 
 def _data(
-    found: Bottleneck, work: Workload, between: Between | None, fit: Sequence[Alternative], unfit: Sequence[Untried]
+    found: Bottleneck,
+    work: Workload,
+    between: LayerInChain | None,
+    fit: Sequence[Alternative],
+    unfit: Sequence[UntriedChange],
 ) -> dict[str, Any]:
     """Return the layer as in the result JSON, every relaxation with its cycles, each lowering's cost, and what is
     saved.
@@ -182,7 +209,7 @@ def _neighbours(work: Workload, layer: str) -> Sentences:
     return Sentences([" ".join([*reading, *riding])], "  ")
 
 
-def _overlap(between: Between | None) -> Sentences:
+def _overlap(between: LayerInChain | None) -> Sentences:
     """Say how much overlapping with its neighbours hides of the layer; empty where it overlaps with none."""
     if between is None:
         return Sentences(())
@@ -202,7 +229,7 @@ def gain_name(gain: Gain) -> str:
     return gain.relaxation.name + ("" if per == "layer" else f", per {per}")
 
 
-def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: str) -> Iterator[list[Content]]:
+def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[UntriedChange], taken: str) -> Iterator[list[Content]]:
     """Yield a row a lowering, the fastest first; the legend of the columns; and the lowerings that do not fit."""
     now = next((each.layer.cycles for each in fit if each.lowering == taken), 0)
 
@@ -229,7 +256,9 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[Untried], taken: st
 # ---- a layer of a machine of any family
 
 
-def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternative], unfit: Sequence[Untried]) -> Shown:
+def explained_elsewhere(
+    found: ExplainedLayer, workload: str, fit: Sequence[Alternative], unfit: Sequence[UntriedChange]
+) -> CommandAnswer:
     """Say which change gains the most, which loss is the largest, and what the layer takes by each lowering."""
     layer, setup, now = found.layer, found.setup, found.layer.cycles
     changing, same = _by_effect(found.gains)
@@ -254,7 +283,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     )
     cannot = [Sentences([_cannot(each.name, each.reason) for each in unfit])] if unfit else []
     marked = "*: as it is lowered now."
-    return Shown(
+    return CommandAnswer(
         (
             [
                 Sentences([_heading(layer, setup.hardware.label, setup.batch, workload, setup.layer.text)]),
@@ -294,7 +323,7 @@ def explained_elsewhere(found: Explained, workload: str, fit: Sequence[Alternati
     )
 
 
-def _verdict_elsewhere(found: Explained) -> Sentences:
+def _verdict_elsewhere(found: ExplainedLayer) -> Sentences:
     most = next(iter(found.gains), None)
     if most is None or most.gain < _LEAST_GAIN:
         least = f"{100 * (_LEAST_GAIN - 1):.0f} %"
@@ -330,7 +359,7 @@ def _by_effect(gains: Sequence[Gain]) -> tuple[list[Gain], list[Gain]]:
     return changing, [each for each in gains if abs(each.gain - 1) < NO_GAIN]
 
 
-def no_gain(names: Sequence[str], untried: Sequence[Untried]) -> Sentences:
+def no_gain(names: Sequence[str], untried: Sequence[UntriedChange]) -> Sentences:
     """Say which changes make no difference, and which could not be tried."""
     same = [f"No difference: {', '.join(names)}."] if names else []
     return Sentences([*same, *(f"Not tried: {each.name} ({each.reason})." for each in untried)])

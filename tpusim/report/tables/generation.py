@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.report.shown import Column, Paragraphs, Sentences, Shown, Table
+from tpusim.report.shown import Column, CommandAnswer, Paragraphs, Sentences, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.chips import part_notes, share_notice
 from tpusim.result.vocabulary.figures import BYTES, TIMES
-from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenPart
+from tpusim.study.generation import FEWEST_ON_A_LINE, Generation, Token, TokenShare
 
 GENERATION_FILE = "generation.json"
 _SHOWN = 3
@@ -25,7 +25,7 @@ MEANING = {
 """What the parts of a token are."""
 
 
-def generated(made: Generation, sizes: str) -> Shown:
+def generated(made: Generation, sizes: str) -> CommandAnswer:
     """Return what a generation took, for people and as JSON; `sizes` are those of the workload in words."""
     first = made.tokens[0]
     many, own = len(made.tokens), made.tokens_per_second / made.batch
@@ -65,7 +65,7 @@ def generated(made: Generation, sizes: str) -> Shown:
         ["Tokens that were simulated", _tokens(made)],
         [Sentences(told)],
     ]
-    return Shown(paragraphs, _data(made))
+    return CommandAnswer(paragraphs, _data(made))
 
 
 def _prompt(made: Generation) -> list[str]:
@@ -130,14 +130,14 @@ def _time(microseconds: float) -> str:
     return quantity(microseconds, TIMES)
 
 
-def _parts(made: Generation, parts: Sequence[TokenPart]) -> Table[TokenPart]:
+def _parts(made: Generation, parts: Sequence[TokenShare]) -> Table[TokenShare]:
     total = sum(each.cycles for each in parts)
     unit, size = column_scale((each.cycles / made.clock_hz * 1e6 for each in parts), TIMES)
 
-    def bound(part: TokenPart) -> float:
+    def bound(part: TokenShare) -> float:
         return part.hbm_bytes / made.bandwidth * 1e6
 
-    columns: list[Column[TokenPart]] = [
+    columns: list[Column[TokenShare]] = [
         Column("part", lambda part: part.name, justify="left"),
         Column("layers", lambda part: f"{part.layers:,}"),
         Column("cycles", lambda part: f"{part.cycles:,}"),

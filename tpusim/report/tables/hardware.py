@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpusim.base.units import AREA, BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
-from tpusim.machines.family import PEAK, AreaPart, ChipArea, Machine, Sram, family_of, peak_tflops
+from tpusim.machines.family import PEAK, AreaShare, ChipArea, Machine, Sram, family_of, peak_tflops
 from tpusim.memory.dram.device import Device
 from tpusim.network.workload import Workload
-from tpusim.report.shown import NONE, Column, Sentences, Shown, Table
+from tpusim.report.shown import NONE, Column, CommandAnswer, Sentences, Table
 from tpusim.report.text import percent, quantity, three_digits
 from tpusim.result.chips import shared_by
 from tpusim.result.vocabulary.figures import COUNTS
@@ -178,7 +178,7 @@ _WORDS = (
 )
 
 
-def area(machine: Machine, found: ChipArea) -> Shown:
+def area(machine: Machine, found: ChipArea) -> CommandAnswer:
     """Return the area of a machine part by part, with other memories, and beside published areas; in JSON all of it."""
     parts, total, chip, silicon = found.parts, found.total_mm2, chip_of(machine.name), found.silicon
     with_macros = total - sum(part.mm2 for part in parts if part.key in ("vector_memories", "banks"))
@@ -194,10 +194,10 @@ def area(machine: Machine, found: ChipArea) -> Shown:
             f"{three_digits(shrunk * total)} mm2, {three_digits(shrunk * with_macros)} with CACTI's macros."
         )
     size = SIZE.format(found.memory_bytes)
-    return Shown(
+    return CommandAnswer(
         (
             [Sentences([f"{machine.label} in {silicon.name}: {three_digits(total)} mm2"])],
-            [_part_table([*parts, AreaPart("total", "all together", total, "model", "")], total)],
+            [_part_table([*parts, AreaShare("total", "all together", total, "model", "")], total)],
             [Sentences([_BASES])],
             [Sentences(beside)],
             [Sentences([f"One vector memory of {size} by the elements of its word"])],
@@ -217,8 +217,8 @@ def area(machine: Machine, found: ChipArea) -> Shown:
     )
 
 
-def _part_table(parts: Sequence[AreaPart], total: float) -> Table[AreaPart]:
-    columns: list[Column[AreaPart]] = [
+def _part_table(parts: Sequence[AreaShare], total: float) -> Table[AreaShare]:
+    columns: list[Column[AreaShare]] = [
         Column("part", lambda part: part.name, justify="left"),
         Column("mm2", lambda part: three_digits(part.mm2)),
         Column("%", lambda part: percent(part.mm2 / total), 1),
@@ -245,7 +245,7 @@ def _word_table(srams: Sequence[Sram]) -> Table[Sram]:
 # ---- what a DRAM makes of a trace
 
 
-def replayed(result: Replay, trace: Trace) -> Shown:
+def replayed(result: Replay, trace: Trace) -> CommandAnswer:
     """Say what a device made of a trace: in a sentence, channel by channel, and in JSON."""
     device, total, peak = result.device, result.total, result.device.peak_bytes_per_s
     bursts = int((trace.addresses >= device.capacity_bytes).sum())
@@ -259,7 +259,7 @@ def replayed(result: Replay, trace: Trace) -> Shown:
         f"{total.bandwidth_bytes_per_s / 1e9:.2f} GB/s, {100 * total.bandwidth_bytes_per_s / peak:.1f} % of the peak.",
         f"{counted(bursts, 'burst')} of the trace {has}." if bursts else "",
     ]
-    return Shown((heading, [table], [table.legend()]), result.to_dict())
+    return CommandAnswer((heading, [table], [table.legend()]), result.to_dict())
 
 
 def _ns(value: float | None) -> str:

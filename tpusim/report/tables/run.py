@@ -15,7 +15,7 @@ from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_col
 from tpusim.report.tables import sentences as said
 from tpusim.report.text import column_scale, percent, quantity, three_digits, written
 from tpusim.result.chips import share_notice
-from tpusim.result.records import HeldInHbm, LayerResult, OpUse, Result, by_op, by_phase
+from tpusim.result.records import HbmContents, LayerResult, OpUse, Result, by_op, by_phase
 from tpusim.result.vocabulary.figures import BYTES, LAYER, TIMES, Figure, known, own_figure, own_keys, value_of
 from tpusim.result.vocabulary.runs import LOWERING, by_reference, left_out, lowered_by, worth_telling
 from tpusim.result.vocabulary.states import State, does_less, parts_in, parts_of
@@ -193,7 +193,7 @@ def not_shown(layers: Sequence[LayerResult]) -> str:
     return f"Not shown: {more:,} more; above are the wrong layers and the costliest (--json and --out have all)."
 
 
-def hbm_table(use: HeldInHbm) -> Table[tuple[str, int, int]]:
+def hbm_table(use: HbmContents) -> Table[tuple[str, int, int]]:
     """Return a row a part of what HBM has to hold, and one for all of it, with the padding of tiles and without."""
     sizes = use.parts.items()
     told = [(part.replace("_", " "), size, use.unpadded_parts.get(part, 0)) for part, size in sizes]

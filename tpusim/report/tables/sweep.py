@@ -113,7 +113,7 @@ def compares(axes: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Compared:
+class PointTable:
     """The points of such a sweep by network and lowering or machine, with networks and these in their order.
 
     Failed points are missing, and so are points that there is no reference for. `times` are over the time of
@@ -148,7 +148,7 @@ def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -
     )
 
 
-def comparison(rows: Sequence[Row], axis: str) -> Compared:
+def comparison(rows: Sequence[Row], axis: str) -> PointTable:
     """Set the points of such a sweep against each other; `rows` hold failed ones as well."""
     workloads, values = ([*dict.fromkeys(row[key] for row in rows)] for key in ("workload", axis))
     finished = [row for row in rows if not row["error"]]
@@ -156,7 +156,7 @@ def comparison(rows: Sequence[Row], axis: str) -> Compared:
     first = {row["workload"]: row["time_us"] for row in finished if row[axis] == reference}
     points = {(row["workload"], row[axis]): row for row in finished if row["workload"] in first}
     times = {key: row["time_us"] / first[row["workload"]] for key, row in points.items()}
-    return Compared(workloads, values, reference, points, times, len(finished) < len(rows))
+    return PointTable(workloads, values, reference, points, times, len(finished) < len(rows))
 
 
 def compared(rows: Sequence[Row], axis: str) -> Paragraphs:
@@ -183,7 +183,7 @@ def compared(rows: Sequence[Row], axis: str) -> Paragraphs:
     return [Table(columns, found.workloads)], [Legend(columns)]
 
 
-def _times(rows: Sequence[Row], found: Compared) -> Paragraphs:
+def _times(rows: Sequence[Row], found: PointTable) -> Paragraphs:
     """Times themselves, all in one unit: those of machines are too far apart for two digits of a ratio."""
     took = {(row["workload"], row[HARDWARE]): row["time_us"] for row in rows if not row["error"]}
     unit, size = column_scale(took.values(), TIMES)
@@ -279,7 +279,7 @@ GOALS, SETUP, _BETWEEN = "goals", "setup", "; "
 _NEEDED = (_FIRST_COLUMN, "cycles", "time_us", "error")
 
 
-class _TooMany(InputError):
+class _TooManyPoints(InputError):
     """A file that is sound, but has more points than browsers can draw."""
 
 
@@ -334,7 +334,7 @@ def read_points(file: Path) -> SweepPoints:
         raise InputError(f"{file}: not the points of a sweep: not UTF-8 text; {todo}") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); {todo}") from None
-    except _TooMany as error:
+    except _TooManyPoints as error:
         raise InputError(f"{file}: {error}; make the sweep smaller") from None
     except (InputError, csv.Error) as error:
         raise InputError(f"{file}: {error}; {todo}") from None
@@ -376,7 +376,7 @@ def _rows(reader: Iterator[list[str]], width: int) -> Iterator[list[str]]:
         if len(row) != width:
             raise InputError(f"line {count + 1}: {len(row)} cells, not {width}")
         if count > MOST_POINTS:
-            raise _TooMany(f"more than {MOST_POINTS:,} points, which is the most that a page shows")
+            raise _TooManyPoints(f"more than {MOST_POINTS:,} points, which is the most that a page shows")
         yield [from_cell(cell) for cell in row]
 
 

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from tpusim.report.shown import NONE, Column, Content, Legend, Paragraphs, Sentences, Shown, Table, telling
-from tpusim.study.validation.cases import NETWORKS, WORDS, LeftOut
+from tpusim.report.shown import NONE, Column, CommandAnswer, Content, Legend, Paragraphs, Sentences, Table, telling
+from tpusim.study.validation.cases import NETWORKS, WORDS, Omission
 from tpusim.study.validation.collectives import NO_LAUNCH_SETS, CompiledCollective
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word, together
 from tpusim.study.validation.generations import GENERATIONS, PARTS
 
 
-def validated(comparisons: Sequence[Comparison]) -> Shown:
+def validated(comparisons: Sequence[Comparison]) -> CommandAnswer:
     """Return every set in a row, word by word; of a set by itself all cases; of networks the totals.
 
     A kind with several sets has a row for all their cases together. A figure that no set has makes no column. JSON has
@@ -28,10 +28,10 @@ def validated(comparisons: Sequence[Comparison]) -> Shown:
         told += [part for heading, table in over_generations(comparisons) for part in ([heading], [table])]
     if networks:
         told += ["Whole networks: cycles of all their operations together."], [Table(_TOTALS, networks)]
-    return Shown((*told, [Legend(_SUMMARY, [table for _, table in tables])]), _data(comparisons))
+    return CommandAnswer((*told, [Legend(_SUMMARY, [table for _, table in tables])]), _data(comparisons))
 
 
-def surveyed(comparisons: Sequence[Comparison], elsewhere: str) -> Shown:
+def surveyed(comparisons: Sequence[Comparison], elsewhere: str) -> CommandAnswer:
     """Return a row for each word, TPU and kind, measurements first, and names by which to see more; as JSON every set.
 
     `elsewhere` tells what is shown by its name alone.
@@ -48,10 +48,12 @@ def surveyed(comparisons: Sequence[Comparison], elsewhere: str) -> Shown:
             tables.append(Table(telling(_SURVEY, rows), rows))
             told += [f"{word.capitalize()}: {WORDS[word]}."], [tables[-1]]
     more = f"tpusim validate --set-of-numbers NAME tells more of a row; and by name alone: {elsewhere}."
-    return Shown((*told, [Legend(_SURVEY, tables)], [Sentences([more])]), _data(comparisons))
+    return CommandAnswer((*told, [Legend(_SURVEY, tables)], [Sentences([more])]), _data(comparisons))
 
 
-def with_collectives(told: Shown, comparisons: Sequence[Comparison], compiled: Sequence[CompiledCollective]) -> Shown:
+def with_collectives(
+    told: CommandAnswer, comparisons: Sequence[Comparison], compiled: Sequence[CompiledCollective]
+) -> CommandAnswer:
     """Return what was told of sets of collectives, with every case in a row, beside the same with nothing fitted, and
     what the compiler's code names beside ours.
     """
@@ -77,7 +79,7 @@ def with_collectives(told: Shown, comparisons: Sequence[Comparison], compiled: S
         "equal": len(compiled) - len(differing),
         "rows": [asdict(each) for each in compiled],
     }
-    return Shown(paragraphs, {**told.data, "compiled": data})
+    return CommandAnswer(paragraphs, {**told.data, "compiled": data})
 
 
 CollectivePair = tuple[ComparedCase, ComparedCase]
@@ -204,7 +206,7 @@ def _cases(comparison: Comparison) -> Paragraphs:
         Column("quirk", lambda row: "yes" if row.quirk else NONE),
         Column("roofline\nerror %", lambda row: _signed(row.roofline_error)),
     ]
-    others: list[Column[LeftOut]] = [
+    others: list[Column[Omission]] = [
         Column("left out", lambda each: each.name, justify="left"),
         Column(f"{numbers.status}\n{numbers.unit}", lambda each: NONE if each.theirs is None else _figure(each.theirs)),
         Column("why", lambda each: each.why or NONE, justify="left"),

@@ -56,7 +56,7 @@ class LayerSpan(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TracePart:
+class TracedWork:
     """The work of a layer, or of several that overlap, on the time axis of a trace: its cycle 0 is cycle `at`."""
 
     at: int
@@ -70,7 +70,7 @@ class TracePart:
 
 
 def timeline(
-    form: TimelineForm, title: str, placed: Sequence[TracePart], clock_hz: int, first: int, stop: int, watch: Told
+    form: TimelineForm, title: str, placed: Sequence[TracedWork], clock_hz: int, first: int, stop: int, watch: Told
 ) -> bytes:
     """Return a file of this form: what layers, one after another, do in cycles [first, stop), which cover part of each.
 

@@ -79,7 +79,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Untried:
+class UntriedChange:
     """A relaxation or lowering that could not be tried, with the reason."""
 
     name: str
@@ -87,17 +87,17 @@ class Untried:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedLayer:
     """A layer of any machine as it is, and the gains of all relaxations, the largest first."""
 
     setup: Setup
     layer: LayerResult
     gains: tuple[Gain, ...]
-    untried: tuple[Untried, ...]
+    untried: tuple[UntriedChange, ...]
 
 
 @dataclass(frozen=True)
-class Bottleneck(Explained):
+class Bottleneck(ExplainedLayer):
     """An explained layer of a machine with lanes, with its Program and explanation.
 
     `standing` is that of its tiling among all that fit, or None where its lowering does not tell.
@@ -140,7 +140,7 @@ class Bottleneck(Explained):
         return self.limit is None or self.limit in POINTS_TO[self.main_state]
 
 
-def explain(setup: Setup, watch: ToldTried) -> Explained:
+def explain(setup: Setup, watch: ToldTried) -> ExplainedLayer:
     """Time the layer as it is, and relaxed in every way that applies.
 
     Raises:
@@ -148,14 +148,16 @@ def explain(setup: Setup, watch: ToldTried) -> Explained:
         simulated is recorded.
     """
     before = setup.timed()
-    outcomes: list[Gain | Untried | None] = []
+    outcomes: list[Gain | UntriedChange | None] = []
     for number, relaxation in enumerate(relaxations(setup)):
         watch(number, relaxation.name)
         outcomes.append(_tried(relaxation, setup, before))
     if setup.is_of_lanes and not any(isinstance(each, Gain) and each.helps_as_it_is for each in outcomes):
         outcomes.append(_tried(LARGER, setup, before))
     gains = sorted((each for each in outcomes if isinstance(each, Gain)), key=lambda gain: -gain.gain)
-    return Explained(setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, Untried)))
+    return ExplainedLayer(
+        setup, before, tuple(gains), tuple(each for each in outcomes if isinstance(each, UntriedChange))
+    )
 
 
 def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
@@ -180,7 +182,7 @@ def find_bottleneck(setup: Setup, watch: ToldTried) -> Bottleneck:
     return Bottleneck(setup, found.layer, gains, found.untried, *own)
 
 
-def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | Untried | None:
+def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | UntriedChange | None:
     """The gain of a relaxation, or why it is unknown; None if there is nothing to relax."""
     try:
         relaxed = relaxation.change(setup)
@@ -192,7 +194,7 @@ def _tried(relaxation: Relaxation, setup: Setup, before: LayerResult) -> Gain | 
         # A relaxed layer that the lowering is not made for is no variant of this one.
         return None
     except InputError as error:
-        return Untried(relaxation.name, error.problems[0].message)
+        return UntriedChange(relaxation.name, error.problems[0].message)
     # Layers without MACs are compared by outputs.
     work_before, work_after = before.macs or before.outputs, after.macs or after.outputs
     gain = (before.cycles * work_after) / (after.cycles * work_before)
@@ -230,10 +232,10 @@ class Alternative:
         return memory.reads + memory.writes
 
 
-def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[Untried, ...]]:
+def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...], tuple[UntriedChange, ...]]:
     """The layer by every lowering for it, the fastest first; and the lowerings that do not fit."""
     fit: list[Alternative] = []
-    unfit: list[Untried] = []
+    unfit: list[UntriedChange] = []
     layer, batch, hardware = setup.layer, setup.batch, setup.hardware
     for number, name in enumerate(candidates(AUTO, family_of(hardware))):
         watch(number, f"by {name}")
@@ -247,12 +249,12 @@ def alternatives(setup: Setup, watch: ToldTried) -> tuple[tuple[Alternative, ...
         except UnsuitableError:
             continue
         except InputError as error:
-            unfit.append(Untried(name, error.problems[0].message))
+            unfit.append(UntriedChange(name, error.problems[0].message))
     return tuple(sorted(fit, key=lambda each: each.layer.cycles)), tuple(unfit)
 
 
 @dataclass(frozen=True)
-class Between:
+class LayerInChain:
     """A layer between the layers ahead of it and behind it, which overlap as `how` says.
 
     Attributes:
@@ -273,7 +275,7 @@ class Between:
     asked: bool
 
 
-def overlapping(jobs: Jobs, layer: Op) -> Between | None:
+def overlapping(jobs: Jobs, layer: Op) -> LayerInChain | None:
     """The layer and its neighbours, timing alone; None if it has no neighbours, or they cannot run on the machine."""
     names = [job.layer.name for job in jobs.each]
     at = names.index(layer.name)
@@ -291,4 +293,4 @@ def overlapping(jobs: Jobs, layer: Op) -> Between | None:
     total, mine = result.total, next(each for each in result.layers if each.name == layer.name)
     how = dict(by_path(machine.to_dict()))["sequencer.between_layers"]
     saved = total.hbm_saved_bytes
-    return Between(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)
+    return LayerInChain(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)

@@ -18,7 +18,7 @@ from tpusim.study.paper.exhibit import (
     BarChart,
     Curves,
     Errors,
-    Exhibited,
+    ExhibitFigures,
     FoundPoints,
     Making,
     Pairs,
@@ -147,7 +147,7 @@ def products() -> Making:
         own.mean_error(found, "the half of them on which nothing was fitted", unseen),
         plain.mean_error(found, _PLAIN),
     ]
-    return Exhibited([Parity("products", clouds, own.word)], {"gemm_error": findings})
+    return ExhibitFigures([Parity("products", clouds, own.word)], {"gemm_error": findings})
 
 
 def convolutions() -> Making:
@@ -171,7 +171,7 @@ def convolutions() -> Making:
         usual.mean_error(found, "seven products and convolutions of TPU v3"),
         odd.mean_error(found, "a layer of TPU v3 that stands apart"),
     ]
-    return Exhibited(views, {"conv_error": findings, "measured_error": measured})
+    return ExhibitFigures(views, {"conv_error": findings, "measured_error": measured})
 
 
 # ---- Fig. 14b
@@ -220,7 +220,7 @@ def stacked_taps() -> Making:
     for what, each in _emitted().items():
         rule.append(Finding(f"passes of emitted code, {what}", 100 * fmean(each), COUNTED))
     views = _over_channels(layers, lines, machines[_RULE].clock_hz)
-    return Exhibited(views, {"multi_tile_error": off, "multi_tile_rule": rule})
+    return ExhibitFigures(views, {"multi_tile_error": off, "multi_tile_rule": rule})
 
 
 def _over_channels(layers: Sequence[Conv2d], cycles: Mapping[str, Sequence[float]], clock_hz: float) -> list[Curves]:
@@ -280,7 +280,7 @@ def networks() -> Making:
         each.total_error(found, f"{called}, {word}") for word, held in words.items() for called, each in held.items()
     ]
     bars = BarChart("convolutions and products, batch 8", [*groups], columns, "TFLOPS")
-    return Exhibited([bars], {"networks_match": findings})
+    return ExhibitFigures([bars], {"networks_match": findings})
 
 
 def _tflops(held: HeldCases, found: FoundPoints) -> tuple[float, float]:
@@ -303,4 +303,4 @@ def layers_of_networks() -> Making:
         scheduled.mean_error(found, f"scheduled, {_OWN}"),
         plain.mean_error(found, f"estimated, {_PLAIN}"),
     ]
-    return Exhibited([Errors("layers of networks, batch 8", series)], {"layer_error": findings})
+    return ExhibitFigures([Errors("layers of networks, batch 8", series)], {"layer_error": findings})

@@ -18,7 +18,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.reference.products import lowered as lowered_matrix
 from tpusim.result.vocabulary.states import ACCESSES
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import Cell, CellGrid, Exhibited, Making, point_of
+from tpusim.study.paper.exhibit import Cell, CellGrid, ExhibitFigures, Making, point_of
 from tpusim.study.paper.layers import SEVEN, convolutions, ifmap_elements
 
 Numbers = NDArray[np.float32]
@@ -120,7 +120,7 @@ def lowered_layer() -> Making:
     cells = [[Cell(tap, tone)] * _SMALL.out_channels for tone in _channels(_SMALL.in_channels) for tap in taps]
     filters = CellGrid("flattened filters", cells, columns=_numbered("filter", _SMALL.out_channels))
     views = [*maps, filters, _lowered(_SMALL, True, "lowered matrix, a row an output")]
-    return Exhibited(views, {"lowered_growth": findings})
+    return ExhibitFigures(views, {"lowered_growth": findings})
 
 
 def _lowered(layer: Conv2d, is_channel_last: bool, title: str) -> CellGrid:
@@ -140,7 +140,7 @@ def orders_of_columns() -> Making:
     titles = {True: "channel-last: a channel's window after the other", False: "channel-first: all channels of a tap"}
     views = [_lowered(_SMALL, is_last, title) for is_last, title in titles.items()]
     findings = [Finding(each.text, _wrong_outputs(each), COUNTED) for each in (_SMALL, _EIGHT)]
-    return Exhibited(views, {"column_order": findings})
+    return ExhibitFigures(views, {"column_order": findings})
 
 
 def _wrong_outputs(layer: Conv2d) -> int:
@@ -179,7 +179,7 @@ def on_chip() -> Making:
     cells = [[Cell(name, 2 if name in window else 1) for name in lane] for lane in names]
     tones = {2: "words of the first window, read in the first nine cycles", 1: "others"}
     grid = CellGrid("a channel a lane, a word (column) a pixel", cells, _numbered("lane", len(cells)), tones=tones)
-    return Exhibited([grid], {"fixed_row": findings})
+    return ExhibitFigures([grid], {"fixed_row": findings})
 
 
 # ---- Fig. 10 and 11
@@ -197,7 +197,7 @@ def one_tile() -> Making:
     run = _Example("fig10")
     stalls = Finding("the tile of the figure, cycles stalled at ports", run.stalled)
     turns = [Finding("reads of a lane, cycles apart", run.apart("ifmap")), Finding("its writes", run.apart("result"))]
-    return Exhibited([run.memories(), run.ports()], {"interleaved": [stalls], "every_second": turns})
+    return ExhibitFigures([run.memories(), run.ports()], {"interleaved": [stalls], "every_second": turns})
 
 
 def two_tiles() -> Making:
@@ -207,7 +207,7 @@ def two_tiles() -> Making:
     found = yield {name: point_of("fig11", [layer], machine, _BATCH) for name, machine in machines.items()}
     run = _Example("fig11")
     both, one = (found[key].figure("mapping_efficiency") for key in ("fig11", "one tile"))
-    return Exhibited(
+    return ExhibitFigures(
         [run.memories(), run.ports()],
         {
             "two_tiles": [Finding("PEs in use, two tiles over one", both / one)],
@@ -309,7 +309,7 @@ def order_of_subtiles() -> Making:
     columns = [str(each + 1) for each in range(len(subtiles[0]))]
     tones = {1: "channels 1 to 32", 2: "channels 33 to 64"}
     grid = CellGrid("subtiles of matrix A, k-step by k-step", subtiles, [*_ORDERS.values()], columns, tones)
-    return Exhibited([grid], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
+    return ExhibitFigures([grid], {"tap_order": reordered, "tap_bytes": saved, "tap_overlap": overlap})
 
 
 def _apart(layer: Conv2d) -> float:

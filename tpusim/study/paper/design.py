@@ -10,7 +10,7 @@ from tpusim.input.source import read_text, shipped
 from tpusim.machines.family import ChipArea, family_of, load_hardware
 from tpusim.network.workload_file import load_workload
 from tpusim.study.paper.claims import COUNTED, MODELLED, Finding
-from tpusim.study.paper.exhibit import AskedPoints, Curves, Exhibited, Making, TextTable, point_of
+from tpusim.study.paper.exhibit import AskedPoints, Curves, ExhibitFigures, Making, TextTable, point_of
 from tpusim.study.paper.layers import square
 from tpusim.study.validation.cases import rows
 from tpusim.technology import constants
@@ -45,7 +45,7 @@ def configuration() -> Making:
     # The core's words are compared in bytes as bfloat16, the type of the estimates that it is held against.
     chip = [Finding(name, each / core[name], COUNTED) for name, each in _STATED.items() if "bytes" not in name]
     head = ("", "the paper", "tpu_v2", "a core of TPU v2 as published, or read off (tpu_v2_core)")
-    return Exhibited([TextTable(head, lines)], {"table_2": same, "as_tpu_v2": chip})
+    return ExhibitFigures([TextTable(head, lines)], {"table_2": same, "as_tpu_v2": chip})
 
 
 def _area(name: str) -> ChipArea:
@@ -89,7 +89,7 @@ def whole_chip() -> Making:
     lines = [(f"area, {when}", f"{each:.0f} mm2", f"less than {area:.0f} mm2") for when, each in areas.items()]
     lines.append(("power, VGG16 at batch 8", f"{watts:.0f} W, in 45 nm", f"{power:.0f} W at most, in 16 nm"))
     head = ("", f"{chip.cores} of tpu_v2, modelled", f"{chip.name}, published")
-    return Exhibited(
+    return ExhibitFigures(
         [TextTable(head, lines)],
         {
             "chip_area": [Finding(when, each / area, MODELLED) for when, each in areas.items()],
@@ -159,7 +159,7 @@ def number_of_tiles() -> Making:
         for name in machines
         for before, middle, after in ((1, 2, beyond), (1, beyond, tiles[-1]))
     ]
-    return Exhibited([curves], {"workspace_linear": linear, "diminishing_return": less})
+    return ExhibitFigures([curves], {"workspace_linear": linear, "diminishing_return": less})
 
 
 # ---- Fig. 16
@@ -178,7 +178,7 @@ def size_of_array() -> Making:
     )  # fmt: skip
     faster = min(after / before for before, after in pairwise(tflops))
     emptier = min(before / after for before, after in pairwise(used))
-    return Exhibited(
+    return ExhibitFigures(
         [curves],
         {
             "size_performance": [Finding("TFLOPS", faster), Finding("utilisation", emptier)],
@@ -212,7 +212,7 @@ def width_of_word() -> Making:
     order = [Finding(f"words of {word}", pitch[word] / known[word], MODELLED) for word in widths]
     areas = {"word_one": both(1), "word_narrow": both(1, 8), "word_eight": both(8)}
     used = [Finding("VGG16", 100 - idle[widths.index(8)])]
-    return Exhibited([curves], {**areas, "word_order": order, "word_bandwidth": used})
+    return ExhibitFigures([curves], {**areas, "word_order": order, "word_bandwidth": used})
 
 
 def _normalised(widths: Sequence[int], areas: dict[int, float]) -> dict[int, float]:

@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Simulated:
+class PointFigures:
     """Figures of a point, and of each of its layers, by the names of `tpusim.result.vocabulary.figures`."""
 
     figures: Row
@@ -42,7 +42,7 @@ class Simulated:
         """A figure of every layer."""
         return [float(row[name]) for row in self.layers]
 
-    def over(self, other: Simulated, name: str) -> float:
+    def over(self, other: PointFigures, name: str) -> float:
         """Mean over the layers of a figure over that of the same layer of another point."""
         return fmean(own / its for own, its in zip(self.each(name), other.each(name), strict=True))
 
@@ -159,7 +159,7 @@ View: TypeAlias = TextTable | BarChart | Curves | Parity | Errors | ScheduleChar
 
 
 @dataclass(frozen=True)
-class Exhibited:
+class ExhibitFigures:
     """An exhibit as we make it: views, and figures by the key of their claim."""
 
     views: Sequence[View] = ()
@@ -171,7 +171,7 @@ class Exhibit:
     """The words of an exhibit, with our views and figures."""
 
     words: ExhibitWords
-    shown: Exhibited
+    shown: ExhibitFigures
 
     @property
     def drawn(self) -> list[View]:
@@ -195,9 +195,9 @@ class Exhibit:
 
 AskedPoints: TypeAlias = Mapping[Any, Point]
 """Points to be simulated, by names of the exhibit's own."""
-FoundPoints: TypeAlias = Mapping[Any, Simulated]
+FoundPoints: TypeAlias = Mapping[Any, PointFigures]
 """Results of the points, by the same names."""
-Making: TypeAlias = Generator[AskedPoints, FoundPoints, Exhibited]
+Making: TypeAlias = Generator[AskedPoints, FoundPoints, ExhibitFigures]
 """An exhibit in the making: a generator that yields its points, is sent their results, and returns its views and
 figures.
 """
@@ -209,13 +209,13 @@ def asked(maker: Maker) -> AskedPoints:
     return next(maker())
 
 
-def shown(maker: Maker, found: FoundPoints) -> Exhibited:
+def shown(maker: Maker, found: FoundPoints) -> ExhibitFigures:
     """Views and figures that an exhibit makes of its results."""
     making = maker()
     next(making)
     try:
         making.send(found)
     except StopIteration as done:
-        result: Exhibited = done.value
+        result: ExhibitFigures = done.value
         return result
     raise AssertionError("an exhibit asks once")

@@ -11,7 +11,16 @@ from typing import Any
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import COUNTED, Finding
-from tpusim.study.paper.exhibit import AskedPoints, BarChart, Exhibited, FoundPoints, Making, Marks, TextTable, point_of
+from tpusim.study.paper.exhibit import (
+    AskedPoints,
+    BarChart,
+    ExhibitFigures,
+    FoundPoints,
+    Making,
+    Marks,
+    TextTable,
+    point_of,
+)
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, SEVEN, convolutions, ifmap_elements, products
 from tpusim.study.sweep.points import Point
 
@@ -59,7 +68,7 @@ def lowered_sizes() -> Making:
         ]
         more.append(Finding(when, theirs / own, COUNTED))
     head = ("network", "variant", "ifmaps, paper", "ifmaps, ours", "lowered, paper", "lowered, ours")
-    return Exhibited([TextTable(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
+    return ExhibitFigures([TextTable(head, rows, "MiB")], {"table_1_sizes": same, "table_1_overhead": more})
 
 
 # ---- on a V100, and Fig. 2
@@ -94,7 +103,7 @@ def explicit_on_gpu() -> Making:
     found = yield _on_gpu({**_LIBRARY, "explicit": ("explicit", ())}, _MANY)
     series = {f"over {layout}": [100 * (each - 1) for each in _over(found, "explicit", layout)] for layout in LAYOUTS}
     findings = [Finding(f"{label}, mean of seven networks", fmean(values)) for label, values in series.items()]
-    return Exhibited([_by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
+    return ExhibitFigures([_by_network("explicit on a V100", series, "% slower")], {"gpu_explicit": findings})
 
 
 def explicit_on_tpu() -> Making:
@@ -136,7 +145,7 @@ def explicit_on_tpu() -> Making:
         for how, label in implicit.items()
     ]
     slower = longer("explicit", {how: f"than by {label}" for how, label in implicit.items()})
-    return Exhibited(
+    return ExhibitFigures(
         views,
         {
             "explicit_slower": slower,
@@ -185,7 +194,7 @@ def blocks_on_gpu() -> Making:
     }
     findings = [Finding(label, fmean(values)) for label, values in series.items()]
     bars = _by_network("channel-first blocks on a V100", series, "time over the library's")
-    return Exhibited([bars], {"gpu_networks": findings})
+    return ExhibitFigures([bars], {"gpu_networks": findings})
 
 
 def strided_on_gpu() -> Making:
@@ -195,7 +204,7 @@ def strided_on_gpu() -> Making:
         Finding(f"{what}, over {layout}", _sooner(found, (reuse, ""), layout, lambda each: max(each.stride) > 1))
         for (reuse, what), layout in product(_REUSES.items(), LAYOUTS)
     ]
-    return Exhibited((), {"gpu_strided": findings})
+    return ExhibitFigures((), {"gpu_strided": findings})
 
 
 def reuse_on_gpu() -> Making:
@@ -209,7 +218,7 @@ def reuse_on_gpu() -> Making:
         Finding(f"{what}, {kind}{rate}", _sooner(found, (reuse, rate), ("none", rate), chosen))
         for (reuse, what), (kind, chosen), rate in product(_REUSES.items(), kinds.items(), _RATES)
     ]
-    return Exhibited((), {"gpu_reuse": findings})
+    return ExhibitFigures((), {"gpu_reuse": findings})
 
 
 def _sooner(found: FoundPoints, way: Any, other: Any, chosen: Callable[[Conv2d], bool]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
 from tpusim.study.paper.claims import words
-from tpusim.study.paper.exhibit import Exhibit, Maker, Row, Simulated, asked, shown
+from tpusim.study.paper.exhibit import Exhibit, Maker, PointFigures, Row, asked, shown
 from tpusim.study.sweep.parcels import Executor
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.run import Progress, missing, run_sweep
@@ -111,7 +111,7 @@ class PointPlan:
         layers: dict[str, list[Row]] = {key: [] for key in keys}
         for layer in store.layers(keys, sum(len(point.jobs.work.layers) for point in points.values())):
             layers[keys[layer["place"]]].append(layer)
-        found = {key: Simulated(row, layers[key]) for key, row in rows.items()}
+        found = {key: PointFigures(row, layers[key]) for key, row in rows.items()}
         return [
             Exhibit(words()[figure], shown(MAKERS[figure], {name: found[key] for name, (_, key) in names.items()}))
             for figure, names in zip(self.figures, self.keyed, strict=True)

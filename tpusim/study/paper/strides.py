@@ -15,11 +15,11 @@ from tpusim.study.paper.exhibit import (
     AskedPoints,
     BarChart,
     ChartSpan,
-    Exhibited,
+    ExhibitFigures,
     FoundPoints,
     Making,
+    PointFigures,
     ScheduleChart,
-    Simulated,
     point_of,
 )
 from tpusim.study.paper.layers import LAYOUTS, LIBRARY, RESNET, STRIDES, products, square
@@ -45,7 +45,7 @@ def _bars(title: str, found: FoundPoints, way: Any) -> BarChart:
 
 
 def _kept(
-    found: FoundPoints, ways: Mapping[str, Any], share: Callable[[Simulated, Simulated], float]
+    found: FoundPoints, ways: Mapping[str, Any], share: Callable[[PointFigures, PointFigures], float]
 ) -> dict[int, list[Finding]]:
     """For each larger stride, the ratio `share` of it and stride 1, way by way."""
     return {
@@ -59,11 +59,11 @@ def _at_strides(kept: Mapping[int, list[Finding]]) -> list[Finding]:
     return [Finding(f"stride {at}, {each.when}", each.value) for at, found in kept.items() for each in found]
 
 
-def _tflops(strided: Simulated, plain: Simulated) -> float:
+def _tflops(strided: PointFigures, plain: PointFigures) -> float:
     return strided.over(plain, "tflops")
 
 
-def _used(strided: Simulated, plain: Simulated) -> float:
+def _used(strided: PointFigures, plain: PointFigures) -> float:
     """PE utilisation of one point over another's, as means of the layers."""
     own, other = (fmean(each.each("pe_utilization")) for each in (strided, plain))
     return own / other
@@ -86,7 +86,7 @@ def on_tensor_cores() -> Making:
     found = yield points
     lost = _kept(found, ways, lambda strided, plain: 100 * (1 - _tflops(strided, plain)))
     drawn = _bars("a V100, NHWC, batch 64", found, ("stride", "NHWC", 64))
-    return Exhibited([drawn], {f"gpu_stride_{stride}": findings for stride, findings in lost.items()})
+    return ExhibitFigures([drawn], {f"gpu_stride_{stride}": findings for stride, findings in lost.items()})
 
 
 def on_tpu() -> Making:
@@ -101,7 +101,7 @@ def on_tpu() -> Making:
     ways = {f"implicit, {what}": fetch for fetch, what in _FETCHES.items()} | {"GEMM alone": "product"}
     views = [_bars(label, found, way) for label, way in ways.items()]
     ours = _at_strides(_kept(found, {what: fetch for fetch, what in _FETCHES.items()}, _tflops))
-    return Exhibited(views, {"stride_insensitive": [*ours, *_estimated()]})
+    return ExhibitFigures(views, {"stride_insensitive": [*ours, *_estimated()]})
 
 
 def _estimated() -> Iterator[Finding]:
@@ -150,7 +150,7 @@ def channel_last() -> Making:
     larger, usual = (silicon.crossbar.area(ports, ports, 256, silicon.feature_nm) for ports in (256, 128))
     throughput = [Finding(label, _used(found[way, 1], found["product", 1])) for label, way in ways.items()]
     without = Finding("all strides, in a layout of windows", 100 * conflicts / sum(each.cycles for each in banks))
-    return Exhibited(
+    return ExhibitFigures(
         [*_schedules(*copies)],
         {
             "full_throughput": throughput,
@@ -169,7 +169,7 @@ def channel_first() -> Making:
         for order, called in _ORDERS.items()
     )
     views = [*_schedules("channels_fastest", "per_tap")]
-    return Exhibited(views, {"channel_first_stride": first, "order_decides": last})
+    return ExhibitFigures(views, {"channel_first_stride": first, "order_decides": last})
 
 
 def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
@@ -240,4 +240,4 @@ def in_hbm() -> Making:
         bars("bytes moved over bytes wanted", "hbm_overfetch", 1),
         bars("time (thousand cycles)", "cycles", 1e3),
     ]
-    return Exhibited(views, {"layout_stride_1": slower[True], "layout_strides": slower[False]})
+    return ExhibitFigures(views, {"layout_stride_1": slower[True], "layout_strides": slower[False]})

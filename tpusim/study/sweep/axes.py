@@ -23,7 +23,7 @@ from tpusim.network.entries import FREE, LOWERING
 from tpusim.network.workload import sizes_named
 
 Value = int | float | str | tuple[int, ...]
-Shown = int | float | str
+CommandAnswer = int | float | str
 BATCH = "batch"
 HARDWARE = "hardware"
 LAYERS = "layers."
@@ -52,7 +52,7 @@ class Axis:
     machines: Mapping[Value, Machine] = field(default_factory=dict)
 
     @property
-    def shown(self) -> Sequence[Shown]:
+    def shown(self) -> Sequence[CommandAnswer]:
         """Values as tables show them."""
         return self.values if isinstance(self.values, range) else tuple(map(shown, self.values))
 
@@ -114,7 +114,7 @@ def of_machine(path: str) -> bool:
     return path not in (BATCH, LOWERING, HARDWARE) and not path.startswith((LAYERS, SIZES))
 
 
-def shown(value: Value) -> Shown:
+def shown(value: Value) -> CommandAnswer:
     """Return a value as a table shows it: a pair as [3, 1]."""
     return show(list(value)) if isinstance(value, tuple) else value
 

@@ -26,11 +26,22 @@ from tpusim.network.workload_file import narrowed, workload_of
 from tpusim.result.chips import share_notice
 from tpusim.result.vocabulary.figures import SPEEDS
 from tpusim.result.vocabulary.runs import left_out
-from tpusim.study.sweep.axes import BATCH, HARDWARE, LAYERS, SIZES, Axis, Shown, Value, layers_of, of_machine, shown
+from tpusim.study.sweep.axes import (
+    BATCH,
+    HARDWARE,
+    LAYERS,
+    SIZES,
+    Axis,
+    CommandAnswer,
+    Value,
+    layers_of,
+    of_machine,
+    shown,
+)
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
 
 Values = tuple[Value, ...]
-PointSettings = tuple[tuple[str, Shown], ...]
+PointSettings = tuple[tuple[str, CommandAnswer], ...]
 TOGETHER = " (at "
 """Beginning of the end of a message about settings that were made together."""
 
@@ -262,7 +273,7 @@ class Sweep:
     """
 
     name: str
-    axes: Mapping[str, Sequence[Shown]]
+    axes: Mapping[str, Sequence[CommandAnswer]]
     combine: str
     size: int
     """Number of points before constraints, over all workloads."""
@@ -363,7 +374,7 @@ def _sound_points(document: Document, spec: Spec, space: Space, combinations: in
 
 
 @dataclass
-class _Built:
+class _Combinations:
     """Results of building combinations: points, and each problem once, with the first values that had it."""
 
     points: list[Point] = field(default_factory=list)
@@ -377,8 +388,8 @@ class _Built:
         return [(v, problem) for v, problem, i in found if i is not None and (i, v[i]) not in self.sound]
 
 
-def _build(space: Space, combinations: Iterator[Values]) -> _Built:
-    built, failed = _Built(), 0
+def _build(space: Space, combinations: Iterator[Values]) -> _Combinations:
+    built, failed = _Combinations(), 0
     for values in combinations:
         try:
             built.points += space.points(values)

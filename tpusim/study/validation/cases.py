@@ -70,7 +70,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Omission:
     """An operation of a set that is not compared: its name, the reference's figure if there is one, and the reason."""
 
     name: str
@@ -99,7 +99,7 @@ class NumberSet:
     unit: str = "cycles"
     fitted: bool = False
     lowering: str = "channel_first"
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[Omission, ...] = ()
     generation: str = ""
     part: str = ""
     group: str = ""

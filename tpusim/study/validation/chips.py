@@ -13,7 +13,7 @@ from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.elementwise import Add, Gelu, Mul, Silu
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.rows import LayerNorm, Softmax
-from tpusim.study.validation.cases import Case, LeftOut, NumberSet, Row, cached, numbers, rows, sizes
+from tpusim.study.validation.cases import Case, NumberSet, Omission, Row, cached, numbers, rows, sizes
 from tpusim.study.validation.convolutions import LANES, SUBLANES
 
 V3, V4, V6E, V7X = "tpu_v3_core", "tpu_v4", "tpu_v6e", "tpu_v7x_core"
@@ -101,16 +101,16 @@ def _products() -> Iterator[NumberSet]:
 
 def _measured(name: str, about: str, machine: str, generation: str, found: Iterable[Row], least: float) -> NumberSet:
     cases: list[Case] = []
-    others: list[LeftOut] = []
+    others: list[Omission] = []
     for row in found:
         m, n, k = numbers(row, "m n k")
         took, shape = float(row[_TOOK if _TOOK in row else "measured_us"]), f"{m}x{n}x{k}"
         told = f"{shape} {row['set']}" if "set" in row else shape
         moved = _ELEMENT_BYTES * (m * n + m * k + n * k) / _bandwidth(generation) * 1e6
         if took <= least:
-            others.append(LeftOut(told, took, f"at most {least} us"))
+            others.append(Omission(told, took, f"at most {least} us"))
         elif took < moved:
-            others.append(LeftOut(told, took, "faster than HBM"))
+            others.append(Omission(told, took, "faster than HBM"))
         else:
             cases.append(Case(told, (Gemm(shape, m, n, k),), 1, took, dtype=row["dtype"].rstrip("?")))
     return NumberSet(name, "measured", "measured products", about, machine, tuple(cases), unit="us",
@@ -155,7 +155,7 @@ def _networks() -> Iterator[NumberSet]:
         found = [row for row in rows("tpu_models_measured") if row["device"] == f"TPU {generation}"]
         cases = tuple(_network(row) for row in found if row["model"] in DECODERS)
         others = tuple(
-            LeftOut(_named(row), 1000 * float(row["measured_device_ms"]), "not known here")
+            Omission(_named(row), 1000 * float(row["measured_device_ms"]), "not known here")
             for row in found
             if row["model"] not in DECODERS
         )

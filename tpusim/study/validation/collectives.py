@@ -14,7 +14,7 @@ from tpusim.machines.tpu.slices.algorithms.registry import CompilerChoice, choic
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice, load_slice
 from tpusim.machines.tpu.slices.summary import Question, timed_collective
 from tpusim.study.processes import InputProgress
-from tpusim.study.validation.cases import LeftOut, NumberSet, Row, cached, rows
+from tpusim.study.validation.cases import NumberSet, Omission, Row, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 COLLECTIVES = "collectives"
@@ -63,9 +63,9 @@ class CompiledCollective:
 
 
 @cached
-def measured_collectives(changes: tuple[str, ...] = ()) -> tuple[list[MeasuredCollective], list[LeftOut]]:
+def measured_collectives(changes: tuple[str, ...] = ()) -> tuple[list[MeasuredCollective], list[Omission]]:
     """Return the rows that can be asked, and those that cannot, with the reason; `changes` override every slice."""
-    found, left_out = list[MeasuredCollective](), list[LeftOut]()
+    found, left_out = list[MeasuredCollective](), list[Omission]()
     for row in rows("multichip_measured"):
         if row["kind"] != "collective":
             continue
@@ -75,7 +75,7 @@ def measured_collectives(changes: tuple[str, ...] = ()) -> tuple[list[MeasuredCo
         try:
             found.append(_measured(name, row, us, changes))
         except _UnclearError as why:
-            left_out.append(LeftOut(f"{row['id']}: {name}", us, str(why)))
+            left_out.append(Omission(f"{row['id']}: {name}", us, str(why)))
     return found, left_out
 
 

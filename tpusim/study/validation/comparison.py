@@ -17,7 +17,7 @@ from tpusim.machines.lowered import WordPasses
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.processes import InputProgress, on_all_processors
-from tpusim.study.validation.cases import PASSES, WORDS, Case, LeftOut, NumberSet
+from tpusim.study.validation.cases import PASSES, WORDS, Case, NumberSet, Omission
 
 AGREEING = 0.05
 """Largest difference, as a share of the schedule, at which estimate and schedule agree."""
@@ -315,7 +315,7 @@ class Validation:
 def _compared(numbers: NumberSet, work: Sequence[CaseWork], taken: SimulatedCycles) -> Comparison:
     rows = [_row(each, numbers, taken) for each in work]
     refused = tuple(
-        LeftOut(each.case.name, each.case.theirs, "does not fit")
+        Omission(each.case.name, each.case.theirs, "does not fit")
         for each, row in zip(work, rows, strict=True)
         if row is None
     )

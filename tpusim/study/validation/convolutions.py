@@ -307,7 +307,7 @@ class Iterations(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnChipPart:
+class CompilerWindow:
     """The part of a convolution that is on chip at a time, at most: extents in elements, padded to sublanes and
     lanes.
     """
@@ -362,7 +362,7 @@ def their_block(row: Row) -> TheirBlock:
     return TheirBlock(block, "filter_major" if windows.iterations.out_channels > 1 else "block_major")
 
 
-def windows_of(row: Row) -> OnChipPart:
+def windows_of(row: Row) -> CompilerWindow:
     """The windows of a row of the tables."""
     tap_rows, tap_cols, *weights = sizes(row["kernel_window_bounds"])
     rows, cols, *values = sizes(row["output_window_bounds"])
@@ -370,7 +370,7 @@ def windows_of(row: Row) -> OnChipPart:
     images, out_channels = (in_lanes, in_sublanes) if images_in_lanes(row) else (in_sublanes, in_lanes)
     in_channels = weights[1] * LANES if weights_transposed(row) else weights[0] * SUBLANES
     iterations = Iterations(*sizes(row["iteration_bounds"]))
-    return OnChipPart(rows, cols, images, out_channels, tap_rows, tap_cols, in_channels, iterations)
+    return CompilerWindow(rows, cols, images, out_channels, tap_rows, tap_cols, in_channels, iterations)
 
 
 def weights_transposed(row: Row) -> bool:

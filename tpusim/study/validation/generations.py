@@ -33,7 +33,7 @@ from tpusim.network.ops.moves import Transpose
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
 from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
-from tpusim.study.validation.cases import PASSES, Case, LeftOut, NumberSet, Row, cached, numbers, rows, sizes
+from tpusim.study.validation.cases import PASSES, Case, NumberSet, Omission, Row, cached, numbers, rows, sizes
 from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
 
 PARTS = (
@@ -121,30 +121,30 @@ def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
 
 
 @dataclass(frozen=True)
-class _Compiled:
+class _CompiledRows:
     """Rows of a table with the layer of each, and the columns that hold its figures."""
 
     found: Sequence[tuple[str, Op | None, int, str, Row]]
     scheduled: str = "scheduled_with_hbm"
     estimated: str = "estimated_cycles"
 
-    def told(self, word: str) -> tuple[tuple[Case, ...], tuple[LeftOut, ...]]:
+    def told(self, word: str) -> tuple[tuple[Case, ...], tuple[Omission, ...]]:
         """The cases that are told under one word, and what is left out: shapes without a figure, ops of no layer."""
         cases: list[Case] = []
-        others: list[LeftOut] = []
+        others: list[Omission] = []
         for name, layer, batch, dtype, row in self.found:
             price, code = (float(row[column]) if row[column] else None for column in (self.estimated, self.scheduled))
             theirs = code if word == "scheduled" else price
             if layer is None:
-                others.append(LeftOut(name, theirs, "no layer here, or one op of several"))
+                others.append(Omission(name, theirs, "no layer here, or one op of several"))
             elif theirs is None:
-                others.append(LeftOut(name, None, f"not {word}"))
+                others.append(Omission(name, None, f"not {word}"))
             else:
                 cases.append(Case(name, (layer,), batch, theirs, price, code, dtype=dtype))
         return tuple(cases), tuple(others)
 
 
-def _compiled(generation: TpuGeneration) -> dict[str, _Compiled]:
+def _compiled(generation: TpuGeneration) -> dict[str, _CompiledRows]:
     """What the tables have of a generation, by part; a part without rows is not there."""
 
     def table(name: str) -> Iterator[Row]:
@@ -153,16 +153,16 @@ def _compiled(generation: TpuGeneration) -> dict[str, _Compiled]:
     typed = [*table("f16")]
     convolutions = [(shape_of(row), row) for row in table("conv") if int(row["batch"]) >= SUBLANES]
     made = {
-        "products": _Compiled([_product(row) for row in table("gemm")]),
+        "products": _CompiledRows([_product(row) for row in table("gemm")]),
         # Rows of bfloat16 stand in that table beside those of other types, for comparison.
-        "float16 and float32": _Compiled(
+        "float16 and float32": _CompiledRows(
             [_product(row) for row in typed if row["cores"] == "1" and row["dtype"] != "bf16"]
         ),
-        BOTH_CORES: _Compiled([_product(row) for row in typed if row["cores"] == "2"]),
-        "convolutions": _Compiled([_convolution(*each) for each in convolutions if not _is_first(each[0])]),
-        "first layers": _Compiled([_convolution(*each) for each in convolutions if _is_first(each[0])]),
-        "int8 and fp8": _Compiled([_product(row) for row in table("int8")]),
-        "vector ops": _Compiled(
+        BOTH_CORES: _CompiledRows([_product(row) for row in typed if row["cores"] == "2"]),
+        "convolutions": _CompiledRows([_convolution(*each) for each in convolutions if not _is_first(each[0])]),
+        "first layers": _CompiledRows([_convolution(*each) for each in convolutions if _is_first(each[0])]),
+        "int8 and fp8": _CompiledRows([_product(row) for row in table("int8")]),
+        "vector ops": _CompiledRows(
             [_vector_op(_whole(row)) for row in table("vector")], "scheduled_cycles_total", "estimated_cycles_total"
         ),
     }

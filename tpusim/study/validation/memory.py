@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.memory.dram.device import Device, load_device
-from tpusim.memory.dram.one_pass import OnePass
+from tpusim.memory.dram.one_pass import OnePassDram
 from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import NumberSet, Row, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
@@ -45,7 +45,7 @@ class RequestStream:
     finish: float | None
 
 
-class Played(NamedTuple):
+class PlayedStream(NamedTuple):
     """Our DRAM's results for a stream, as in RequestStream; `peak` is the bandwidth of its data buses."""
 
     bandwidth: float
@@ -113,7 +113,7 @@ def of_set(numbers: NumberSet) -> list[RequestStream]:
     return [stream for stream in streams() if stream.group == group]
 
 
-def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
+def play(work: tuple[RequestStream, tuple[str, ...]]) -> PlayedStream:
     """Play a stream on its device, with further overrides."""
     device, row = _device(*work), work[0].row
     if work[0].group == "older":
@@ -122,7 +122,7 @@ def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
         addresses, write = shared_out(row["pattern"], stride, share, count, device.capacity_bytes // 2)
         each = device.cycles("tBURST") / device.channels
         times = np.floor(np.arange(count) * each / rate).astype(np.int64) if rate else None
-        served = OnePass(device).serve(addresses, write, times=times)
+        served = OnePassDram(device).serve(addresses, write, times=times)
         # A write counts as finished when it is acknowledged, in the cycle after it is accepted.
         last, start = np.where(write, served.accepted + 1, served.done).max(), 0
     else:
@@ -133,11 +133,11 @@ def play(work: tuple[RequestStream, tuple[str, ...]]) -> Played:
         if row["group"] == "4_cold":
             # The device was fresh, and its refresh clock ran, before time 0.
             start, due = round(float(row["start_since_refresh_due_ns"]) * device.clock_hz / 1e9), 0
-        memory = OnePass(device, due)
+        memory = OnePassDram(device, due)
         last, counts = memory.serve(addresses, write, start).done.max(), memory.counts()
         count = int((counts.reads + counts.writes).sum())
     finish = device.ns(int(last) - start)
-    return Played(count * BURST / finish, finish, device.peak_bytes_per_s / 1e9)
+    return PlayedStream(count * BURST / finish, finish, device.peak_bytes_per_s / 1e9)
 
 
 def _device(stream: RequestStream, changes: Sequence[str]) -> Device:
@@ -148,7 +148,7 @@ def _set(name: str, kind: str, about: str, unit: str) -> NumberSet:
     return NumberSet(name, "simulated", kind, about, "hbm2", (), unit=unit, lowering="")
 
 
-def _compared(numbers: NumberSet, stream: RequestStream, played: Played) -> ComparedCase:
+def _compared(numbers: NumberSet, stream: RequestStream, played: PlayedStream) -> ComparedCase:
     """A stream compared; the roofline moves every byte at the peak of the data buses."""
     if numbers.unit == BANDWIDTH:
         return ComparedCase(stream.name, played.bandwidth, stream.bandwidth, played.peak, False)

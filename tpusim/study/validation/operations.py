@@ -24,7 +24,7 @@ from tpusim.network.ops.rows import LayerNorm, Softmax, SumExp, SumSquares
 from tpusim.network.training import training_step as training_step_of
 from tpusim.network.workload import BACKWARD, FORWARD, UPDATE, Workload
 from tpusim.network.workload_file import load_workload
-from tpusim.study.validation.cases import Case, LeftOut, Row, cached, rows, sizes
+from tpusim.study.validation.cases import Case, Omission, Row, cached, rows, sizes
 from tpusim.study.validation.convolutions import LANES, SUBLANES, USUAL_BATCH, with_hbm
 
 Dims = tuple[int, ...]
@@ -74,7 +74,7 @@ class RowOperation:
         return None if code is None else with_hbm(code)
 
 
-SplitCases = tuple[tuple[Case, ...], tuple[LeftOut, ...]]
+SplitCases = tuple[tuple[Case, ...], tuple[Omission, ...]]
 """Cases of a network, and operations that are left out."""
 
 
@@ -161,7 +161,7 @@ def _compared(
     known = [(each, theirs) for each, theirs in figures if theirs is not None]
     compared = ((each, theirs) for each, theirs in known if holds(each))
     cases = (Case(each.name, each.layers, each.batch, theirs, each.estimate, each.code) for each, theirs in compared)
-    return tuple(cases), tuple(LeftOut(each.name, theirs) for each, theirs in known if not holds(each))
+    return tuple(cases), tuple(Omission(each.name, theirs) for each, theirs in known if not holds(each))
 
 
 @cached

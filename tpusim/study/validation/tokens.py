@@ -24,7 +24,7 @@ from tpusim.network.ops.flash_attention import FlashAttention
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.network.workload_file import open_workload, workload_of
-from tpusim.study.validation.cases import Case, LeftOut, NumberSet, Row, cached, rows
+from tpusim.study.validation.cases import Case, NumberSet, Omission, Row, cached, rows
 from tpusim.study.validation.generations import CODE_LEAVES_OUT, GENERATIONS
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def _attention_sets() -> Iterator[NumberSet]:
     for device, (generation, machine) in _TIMED.items():
         read = [*_timed(device, _ATTENTION, "attention", _attention)]
         cases = tuple(each for each in read if isinstance(each, Case))
-        left = tuple(each for each in read if isinstance(each, LeftOut))
+        left = tuple(each for each in read if isinstance(each, Omission))
         about = f"attention by a kernel on TPU {generation}, in its tiles, the launch left out"
         yield NumberSet(
             f"{LLM}_{generation}_attention", "measured", "attention", about, machine, cases,
@@ -112,7 +112,7 @@ def _sizes(operand: str) -> list[int]:
     return [*map(int, re.findall(r"\d+", operand.partition("[")[2]))]
 
 
-def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> Case | LeftOut:
+def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> Case | Omission:
     """Some heads of an attention, and what it takes to lay out operands by heads, and the result by tokens: a copy of
     each. A residual is written for every lane, and read to take one number of these: a copy, too.
     """
@@ -121,7 +121,7 @@ def _attention(row: Row, given: Mapping[str, Any], tile: Mapping[str, int]) -> C
     name = f"{queries}x{keys} {heads}x{head}" + " causal" * causal + ", and residuals" * given["return_residuals"]
     name += f", tile {tile['block_q']}x{tile['block_kv']}"
     if given["k"] != given["v"]:
-        return LeftOut(name, took, f"values are {given['v']}, keys {given['k']}")
+        return Omission(name, took, f"values are {given['v']}, keys {given['k']}")
     shared, wanted = heads // kv_heads, -(-_ASKING // queries)
     # Some heads of one sequence, together with all that share their keys; or several sequences.
     mine, some = min(heads, -(-wanted // shared) * shared), min(images, -(-wanted // heads))
@@ -209,7 +209,7 @@ def _of_block(layer: Op, number: int) -> bool:
 
 def _products(
     some: Sequence[Row], blocks: Workload, phase: str, a_byte: float
-) -> tuple[tuple[Case, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[Case, ...], tuple[Omission, ...]]:
     """The products with weights, each by the first row that multiplies as many weights; and rows of the array that are
     none.
     """
@@ -221,7 +221,7 @@ def _products(
     }
     left = dict(wanted)
     cases: list[Case] = []
-    others: list[LeftOut] = []
+    others: list[Omission] = []
     for row in some:
         if row["unit"] != "array":
             continue
@@ -229,7 +229,7 @@ def _products(
         name = _multiplied(row, left)
         code = float(row["scheduled_cycles"]) if row["scheduled_cycles"] else None
         if name is None or code is None:
-            others.append(LeftOut(said, code, "not scheduled" if code is None else "no product with weights"))
+            others.append(Omission(said, code, "not scheduled" if code is None else "no product with weights"))
             continue
         layer = left.pop(name)
         # A weight has two bytes, whether or not the code brings it ahead of the op.

@@ -305,7 +305,7 @@ class DenseTaps(Dense):
 
 
 @dataclass(frozen=True)
-class Transposed(Dense):
+class TransposedCut(Dense):
     """The cut of first layers: passes are as full as K allows, regardless of words of weights.
 
     There are ceil(H_F W_F C_I / R) passes. The lanes hold the ifmap as the transposition hands it on, ahead of the
@@ -327,7 +327,7 @@ class Transposed(Dense):
         return f"{super().stacked}, fed through a transposition{free}"
 
 
-class OnChip(Dense):
+class LaneMatrixCut(Dense):
     """The lowered matrix in the lanes, R rows of K a pass: written while the ifmap comes, and never in HBM.
 
     An element of the ifmap comes from HBM once for all rows of a chunk that have it, and is written to each.

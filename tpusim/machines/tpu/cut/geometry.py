@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions, word_groups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Packed, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, PackedNumbers, Part, Tensor
 from tpusim.memory.layout import Box
-from tpusim.network.ops.array_op import STORED_BITS, ArrayOp, GroupedOp, Scatter, Stored, Tensors
+from tpusim.network.ops.array_op import STORED_BITS, ArrayOp, GroupedOp, Scatter, StoredTensor, Tensors
 
 LEAST_FRAME = 3
 """Least cycles of a word: one port slot each for ifmap, partial sum and result."""
@@ -165,7 +165,7 @@ class MapAxis:
         return range(start, start + len(grid) * apart, apart)
 
 
-class InStrips:
+class StripMaps:
     """Maps of several images whose pixels share words; cut maps also share words between strips."""
 
     __slots__ = ()
@@ -281,7 +281,7 @@ class InStrips:
 
 
 @dataclass(frozen=True, slots=True)
-class ConvShape(InStrips):
+class ConvShape(StripMaps):
     """A convolution with `groups` independent channel groups; channel counts are per group.
 
     A group may itself be a `bundle` of several of the layer's groups, side by side; an output channel then has weights
@@ -300,7 +300,7 @@ class ConvShape(InStrips):
     """Words of results for each output and word group."""
     turned: bool = False
     """Whether the filter is that of the convolution whose gradient by the input this is, as it lies in memory."""
-    packed: Packed | None = None
+    packed: PackedNumbers | None = None
     """How the filter lies in HBM, if narrower than the machine's elements."""
     beside: int = 1
 
@@ -377,7 +377,7 @@ def shape_of(layer: ArrayOp, batch: int, hardware: Hardware) -> ConvShape:
     return replace(shape, beside=beside, packed=packed_as(layer.filter_stored, hardware))
 
 
-def packed_as(stored: Stored, hardware: Hardware) -> Packed | None:
+def packed_as(stored: StoredTensor, hardware: Hardware) -> PackedNumbers | None:
     """How numbers of a type lie in HBM; None where they are no narrower than the machine's elements.
 
     An operation widens a number, or as many as the machine takes to widen an operand; half a byte is singled out first.
@@ -385,7 +385,7 @@ def packed_as(stored: Stored, hardware: Hardware) -> Packed | None:
     if stored == "computed" or STORED_BITS[stored] >= 8 * hardware.element_bytes:
         return None
     size, widened = Fraction(STORED_BITS[stored], 8), max(Fraction(1), hardware.vector_unit.widen)
-    return Packed(size, widened + (size < 1))
+    return PackedNumbers(size, widened + (size < 1))
 
 
 def shape_with(
@@ -426,7 +426,7 @@ def best_strips(rows: int, cols: int, images: int, word_elements: int) -> tuple[
     return min(_cuts(rows, cols, word_elements // images), key=cost)
 
 
-AnyShape = TypeVar("AnyShape", bound=InStrips)
+AnyShape = TypeVar("AnyShape", bound=StripMaps)
 """A shape that may be cut into strips."""
 
 

@@ -17,8 +17,8 @@ from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, parted, weight_wor
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, Inbound, Part, Tensor
-from tpusim.machines.tpu.schedule.units import Alike
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, InboundTransfer, Part, Tensor
+from tpusim.machines.tpu.schedule.units import EqualMoves
 from tpusim.memory.layout import Box, shifted
 
 # ---- stages
@@ -39,7 +39,7 @@ class Section(NamedTuple):
     outcome: int
 
 
-class PlanStage(NamedTuple):
+class SectionPasses(NamedTuple):
     """Passes of one section for one channel group, block and column fold (of an outcome)."""
 
     group: int
@@ -112,14 +112,14 @@ class Plan:
         lane, size = self._lanes_of_columns(at.channels, group), self.hardware.vector_memory.word_elements
         return (Part(base, (0,), lane, (self.weight_rows[number],), size),)
 
-    def weights_alike(self, at: ColumnFold, group: int, numbers: range, begins: int) -> Alike | None:
+    def weights_alike(self, at: ColumnFold, group: int, numbers: range, begins: int) -> EqualMoves | None:
         """What brings the weights of some passes to their buffer, from the word where they begin: passes are alike
         whose rows are as far apart in the filter.
         """
         if self.shape.bundle > 1:
             return None
         form, k = self._form_of_weights(numbers)
-        return Alike((form, len(at.channels), begins), (at.channels.start + group * self.shape.out_channels, k))
+        return EqualMoves((form, len(at.channels), begins), (at.channels.start + group * self.shape.out_channels, k))
 
     @cached_property
     def _form_of_weights(self) -> Callable[[range], tuple[int, int]]:
@@ -253,7 +253,7 @@ class Plan:
     ifmap_memory: ClassVar[str] = "lanes"
     ifmap_lanes: ClassVar[int] = 0
     """Lanes that take part; 0 for as many as passes have rows."""
-    fill: ClassVar[type[Inbound]] = Fill
+    fill: ClassVar[type[InboundTransfer]] = Fill
 
     def read(self, channels: Coordinates, patch: Patch, base: int) -> tuple[Part, Box]:
         """A part of a patch of the ifmap with ascending channels, one a lane, from word `base` on; and its box."""
@@ -290,7 +290,7 @@ class Plan:
         )
         return parts, boxes
 
-    def filled_alike(self, group: int, number: int, patch: Patch, places: range, filled: Patch) -> Alike:
+    def filled_alike(self, group: int, number: int, patch: Patch, places: range, filled: Patch) -> EqualMoves:
         """What `filled` moves for chunk `number`: parts of patches are alike that differ in their place alone and have
         no padding.
         """
@@ -300,7 +300,7 @@ class Plan:
         high, wide = self._reach[number]
         reach = shape.channels, rows.stop - rows.start + high, cols.stop - cols.start + wide, len(images)
         sizes = patch.words, patch.words_before(filled), len(rows), len(cols), len(filled.groups), len(images)
-        return Alike((number, places, *sizes, *_edges(self.ifmap, origin, reach)), origin)
+        return EqualMoves((number, places, *sizes, *_edges(self.ifmap, origin, reach)), origin)
 
     @cached_property
     def _reach(self) -> list[tuple[int, int]]:
@@ -315,7 +315,7 @@ class Plan:
         ]
 
     @property
-    def stages(self) -> Iterator[PlanStage]:
+    def stages(self) -> Iterator[SectionPasses]:
         """Stages in order: blocks outside and kept column folds inside, or the other way round; within these, chunk by
         chunk.
         """
@@ -326,7 +326,7 @@ class Plan:
         """Column folds that blocks keep together, a range for each turn."""
         return portions(len(self.columns), self.tiling.kept_folds)
 
-    def stages_of(self, turns: Sequence[range]) -> Iterator[PlanStage]:
+    def stages_of(self, turns: Sequence[range]) -> Iterator[SectionPasses]:
         """Stages of some turns, in order."""
         pairs = [*product(range(len(self.blocks)), turns)]
         if self.tiling.loop_order != "block_major":
@@ -334,7 +334,7 @@ class Plan:
             pairs.sort(key=lambda pair: pair[1].start)
         of_chunks = by_outcome(self.sections)
         return (
-            PlanStage(group, block, fold, section)
+            SectionPasses(group, block, fold, section)
             for group in range(self.shape.groups)
             for block, folds in pairs
             for of_chunk in of_chunks
@@ -409,7 +409,7 @@ class Plan:
         part, box = self.shape.part(self.word_fill, channels, block, self.shape.ofmap_apart, base)
         return part, [box]
 
-    def outputs_alike(self, at: ColumnFold, group: int, block: Block) -> Alike | None:
+    def outputs_alike(self, at: ColumnFold, group: int, block: Block) -> EqualMoves | None:
         """What `outputs` moves: blocks of one rectangle are alike that differ in their place alone."""
         if block.span is not None:
             return None
@@ -420,7 +420,7 @@ class Plan:
         )  # fmt: skip
         high, wide = len(block.rows) + (shape.row.strips - 1) * down, len(block.cols) + (shape.col.strips - 1) * across
         edges = _edges(self.ofmap, origin, (channels, high, wide, len(images)))
-        return Alike((channels, *block.sizes, len(images), *edges), origin)
+        return EqualMoves((channels, *block.sizes, len(images), *edges), origin)
 
     def images(self, groups: range) -> range:
         """Images in a range of word groups."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import portions
-from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, MapAxis
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, StripMaps
 from tpusim.machines.tpu.cut.reduction import Chunk, Cut, ReductionPass
 from tpusim.machines.tpu.definition import (
     Frame,
@@ -130,7 +130,7 @@ def weight_words(passes: tuple[ReductionPass, ...], hardware: Hardware) -> list[
 # ---- what mapping.block gives, in the units of a tiling
 
 
-def given_outputs(shape: InStrips, hardware: Hardware) -> tuple[int | None, int | None, int | None]:
+def given_outputs(shape: StripMaps, hardware: Hardware) -> tuple[int | None, int | None, int | None]:
     """Rows, columns and word groups of a given block; None for sizes that are left to the search."""
     block = hardware.mapping.block.given
     groups, fill = shape.word_groups(hardware.vector_memory.word_elements)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Patch
-from tpusim.machines.tpu.cut.geometry import InStrips
+from tpusim.machines.tpu.cut.geometry import StripMaps
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import ExplainedProgram, Program
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Tensor, Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, Stored, axes_of, shifted, whole_bursts
+from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, StoredTensor, axes_of, shifted, whole_bursts
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.moves import Taken
+    from tpusim.network.ops.moves import AxisSource
 
 T = TypeVar("T")
 
@@ -37,11 +37,11 @@ class Traffic:
     Strips are `along` two axes of a map: those that go along rows and columns.
     """
 
-    def __init__(self, hardware: Hardware, shape: InStrips | None = None, along: tuple[int, int] = (ROW, COL)) -> None:
+    def __init__(self, hardware: Hardware, shape: StripMaps | None = None, along: tuple[int, int] = (ROW, COL)) -> None:
         self.hardware, self.strips = hardware, (shape.row.strips, shape.col.strips) if shape else (1, 1)
         self._down, self._across = (Box._fields[axis] for axis in along)
         self._known: dict[tuple[str, Box], MovedBoxes] = {}
-        self._stored: dict[str, Stored] = {}
+        self._stored: dict[str, StoredTensor] = {}
 
     def moves(
         self, tensor: Tensor, parts: tuple[Elements, ...], boxes: Iterable[Box], apart: tuple[int, int] = (0, 0)
@@ -81,7 +81,9 @@ class Traffic:
         if tensor.name not in self._stored:
             axes, sizes = tuple(range(len(tensor.shape))), (tensor.stored_bytes(self.hardware.element_bytes), burst)
             order = axes_of(HWCN) if len(axes) == len(HWCN) else axes
-            self._stored[tensor.name] = Stored(0, tensor.shape, tensor.padded or tensor.shape, order, order, *sizes)
+            self._stored[tensor.name] = StoredTensor(
+                0, tensor.shape, tensor.padded or tensor.shape, order, order, *sizes
+            )
         runs = map(self._stored[tensor.name].runs, regions)
         return sum([each.moved(burst) for each in runs if each]), regions
 
@@ -197,7 +199,7 @@ class PixelsInLanes(NamedTuple):
         return "pixels"
 
 
-def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:
+def turn_of(taken: Sequence[AxisSource], hardware: Hardware) -> Turn:
     """The order of axes that leaves the fewest words of lanes empty; the original one if none is better.
 
     Elements of a word must be evenly spaced in the tensor that is read.
@@ -212,10 +214,10 @@ def turn_of(taken: Sequence[Taken], hardware: Hardware) -> Turn:
 class TurnedMap(NamedTuple):
     """A moved map: the elements taken of another map, and the turn of its axes."""
 
-    taken: Sequence[Taken]
+    taken: Sequence[AxisSource]
     turn: Turn
 
-    def made(self, shape: InStrips, portion: range, patch: Patch, base: int, fill: int) -> Part:
+    def made(self, shape: StripMaps, portion: range, patch: Patch, base: int, fill: int) -> Part:
         """A patch of the new map, a lane for each of `portion`, with `fill` elements in a word."""
         items = shape.items(fill, patch.rows, patch.cols, patch.groups, (0, 0))
         return self.turn.placed(Part(base, (0,), (Along(CHANNEL, portion),), items, fill))

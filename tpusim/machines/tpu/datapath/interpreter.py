@@ -35,14 +35,14 @@ from tpusim.machines.tpu.datapath.memories import (
     walk_of,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Feed, LaneGroup, Picked, Pointers, walked
+from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Feed, LaneGroup, PickedWords, Pointers, walked
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
     BankFill,
     Fill,
-    Inbound,
+    InboundTransfer,
     Keep,
     Part,
     Prefetch,
@@ -193,7 +193,7 @@ def _hull(places: Sequence[range]) -> range:
     return range(min(each.start for each in places), max(each.stop for each in places)) if places else range(0)
 
 
-class InArrayOrder(Reduction):
+class ArrayOrderReduction(Reduction):
     """Sums in the order of the array: down the rows of a pass from its biases or zero, then to the words."""
 
     def multiply(self) -> None:
@@ -233,7 +233,9 @@ def run(
         CheckFailed: when a step addresses words or lanes that do not exist.
     """
     with at_rest():
-        return _Run(program, hardware, operands, takers or {}, InArrayOrder if in_array_order else Reduction).written()
+        return _Run(
+            program, hardware, operands, takers or {}, ArrayOrderReduction if in_array_order else Reduction
+        ).written()
 
 
 class _Run:
@@ -253,7 +255,7 @@ class _Run:
         self.memory = np.full((hardware.lanes, program.words + 1, width), np.nan, program.number)
         self.memory[:, -1] = 0
         self.banks = np.full((program.bank_words, width), np.nan, program.number)
-        read = {recipe.tensor.name for recipe in program.rows.recipes if isinstance(recipe, Inbound | Prefetch)}
+        read = {recipe.tensor.name for recipe in program.rows.recipes if isinstance(recipe, InboundTransfer | Prefetch)}
         self.hbm = hbm_tensors(program, self.operands, {*takers} - read)
         self.weights: dict[int, Weights] = {}
         self.biases: dict[int, Values] = {}
@@ -456,7 +458,7 @@ class _Run:
         operand = np.zeros((step.lanes, step.words * width), self.memory.dtype)
         for group in feed.groups:
             place = operand[group.first_lane : group.first_lane + group.lanes]
-            if isinstance(pattern := group.pattern, Picked):
+            if isinstance(pattern := group.pattern, PickedWords):
                 # Picked operands are put together element by element.
                 table = pattern.table
                 addresses = picked_by(self._words(0, 1, table.base, table.words * table.word_words)[0], pattern)

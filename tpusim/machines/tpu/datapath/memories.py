@@ -21,7 +21,7 @@ from tpusim.machines.tpu.program.addresses import (
     Counter,
     Counters,
     LaneGroup,
-    Picked,
+    PickedWords,
     Pointers,
     walked,
 )
@@ -171,7 +171,7 @@ def followed(words: Values, pattern: Pointers) -> Reads:
     return _reads(stored, each.reshape(-1))
 
 
-def picked_by(words: Values, pattern: Picked) -> Addresses:
+def picked_by(words: Values, pattern: PickedWords) -> Addresses:
     """Addresses [word, element] that pointers in `words` [words, numbers] pick."""
     table = pattern.table
     numbers = words[:, : table.per_word].reshape(table.words, -1)[:, : table.pointers].astype(np.int64)

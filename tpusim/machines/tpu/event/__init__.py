@@ -12,7 +12,7 @@ from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, timing_of
 from tpusim.machines.tpu.event.engine import timed
-from tpusim.machines.tpu.event.log import Log, Overdue
+from tpusim.machines.tpu.event.log import Log, OverdueRun
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 
@@ -33,7 +33,7 @@ def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | Non
     with at_rest():
         try:
             log = timed(program, hardware, keep=bool(program.layers), limit=limit)
-        except Overdue:
+        except OverdueRun:
             return None
         return timing_of(log, program, hardware)
 

@@ -33,7 +33,7 @@ from tpusim.machines.tpu.observation.timeline import (
     HOLDERS,
     PORT_CLIENTS,
     Cycles,
-    Pieces,
+    SliceTable,
     Timeline,
     Timing,
     Track,
@@ -410,11 +410,11 @@ class ArrayLog:
         )
         yield "vector_unit", Track.in_order(STATES, *_joined(*adding, *self._working(program, span)))
 
-    def _words(self, name: str, delay: Cycles | int) -> Pieces:
+    def _words(self, name: str, delay: Cycles | int) -> SliceTable:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
         together, first = self.frame("together"), self._late(np.arange(len(self.passes)), np.zeros_like(self.frames))
         last = (self.frames - 1) * self.frame("period") + (self.recipe("words") - 1) % together + 1
-        return Pieces(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
+        return SliceTable(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
 
     def _within(self, span: range, delay: Cycles | int, counts: Cycles) -> NDArray[np.bool_]:
         """Whether frames of each pass, `counts` of them from `delay` cycles after its ifmap slot on, reach into the
@@ -524,7 +524,7 @@ class Recording:
             if len(works := array.works):
                 # From the first operand of each step to its last result.
                 lasting = works["done"] - works["start"]
-                tracks["vector"] = Track.of([Pieces("vector", works["start"], lasting, works["step"])])
+                tracks["vector"] = Track.of([SliceTable("vector", works["start"], lasting, works["step"])])
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in log.owners.items()}
         return Timeline(self.cycles, tracks | dict(_channels(log, self.program)) | ports)
 

@@ -11,7 +11,7 @@ from tpusim.machines.tpu.definition import CLIENTS, NEVER, port_name
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import native
 from tpusim.machines.tpu.event.columns import Columns, columns_of
-from tpusim.machines.tpu.event.log import UNKNOWN, Log, Overdue
+from tpusim.machines.tpu.event.log import UNKNOWN, Log, OverdueRun
 from tpusim.machines.tpu.event.memories import BankedHbm
 from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import (
@@ -68,7 +68,7 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     times = run.tables
     cycles = int(times.clock["end"][0]) + hardware.skew
     if status == OVERDUE or (status == FINISHED and cycles >= limit):
-        raise Overdue
+        raise OverdueRun
     if status == STUCK:
         raise DeadlockError(who_waits(program, np.flatnonzero(times.done == UNKNOWN).tolist()))
     kept = zip(ports, times.cells, times.ends.tolist(), strict=True) if keep else ()

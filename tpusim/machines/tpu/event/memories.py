@@ -81,13 +81,13 @@ class BankedHbm(PipedMemory):
 
     def __init__(self, program: Program, hardware: Hardware, device: Device, keep: bool) -> None:
         # Imported here: the loops are compiled, and importing the compiler takes longer than many a layer.
-        from tpusim.memory.dram.one_pass import OnePass
+        from tpusim.memory.dram.one_pass import OnePassDram
 
         # Words of spills are wanted at the peak bandwidth of all channels, whatever still waits to be stored.
         super().__init__(hardware, hardware.pipes[HBM.bus])
         self._keep, self._cycles, self._until = keep, 0, 0
         self._mapping, self._ahead = device.addresses(), device.requests.lookahead
-        self._moves, self._dram = TransferRuns(program, hardware), OnePass(device)
+        self._moves, self._dram = TransferRuns(program, hardware), OnePassDram(device)
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
 
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:

@@ -53,7 +53,7 @@ from tpusim.machines.tpu.event.log import (
     Owners,
 )
 from tpusim.machines.tpu.event.memories import BankedHbm, PipedMemory
-from tpusim.machines.tpu.observation.timeline import STARVED, Held, who_waits
+from tpusim.machines.tpu.observation.timeline import STARVED, HoldEnds, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import HBM, BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
@@ -352,7 +352,7 @@ class Dma:
             else:
                 words, done = yield from self.words(step, wanted)
         self.free[step.bus] = ended
-        held = Held(self.freed, come + 1, int(wanted[-1]) + 1)
+        held = HoldEnds(self.freed, come + 1, int(wanted[-1]) + 1)
         if not isinstance(step, Prefetch):
             self.staged, self.last = self.last, done
             self.board.held[index] = CAUSES.index(held.by(done - 1))

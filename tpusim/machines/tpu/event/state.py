@@ -91,7 +91,7 @@ class DmaUnit:
     freed: int
 
 
-class CellWindow:
+class CellSpan:
     """The cycles of which `cells` have the owners.
 
     Attributes:
@@ -106,7 +106,7 @@ class CellWindow:
     keeps: int
 
 
-UNIT, CLOCK, DMA_UNIT, WINDOW = map(record_of, (ArrayUnit, RunClock, DmaUnit, CellWindow))
+UNIT, CLOCK, DMA_UNIT, WINDOW = map(record_of, (ArrayUnit, RunClock, DmaUnit, CellSpan))
 
 
 class LoopState(NamedTuple):

@@ -130,7 +130,7 @@ MAPS: dict[str, Callable[[PatchExtents, int], BankMap]] = {"window": window, "ch
 
 
 @dataclass(frozen=True)
-class FromBanks(Cut):
+class BankCut(Cut):
     """A cut of another kind for rows that read any word from any bank: no copies, and one place with all channels.
 
     Nothing of a block is filled twice: all passes share its ifmap.
@@ -174,7 +174,7 @@ def _channels(each: ReductionPass) -> set[int]:
 
 
 @lru_cache(maxsize=1 << 14)
-def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
+def bank_map(cut: BankCut, rows: int, cols: int, groups: int) -> BankMap:
     """The map by which a patch of some grid points and word groups lies in the banks."""
     shape, hardware = cut.shape, cut.hardware
     wanted = PatchExtents(shape.channels, rows, cols, groups, cut.at_once, shape.row, shape.col)
@@ -185,7 +185,7 @@ def bank_map(cut: FromBanks, rows: int, cols: int, groups: int) -> BankMap:
 class BankedPlan(Plan):
     """A plan whose ifmap buffers are addresses of the banks; the lanes hold nothing of the ifmap."""
 
-    cut: FromBanks
+    cut: BankCut
     ifmap_memory = "banks"
     ifmap_lanes = 1
 
@@ -245,7 +245,7 @@ def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware:
         problem = "banks hold what all taps and channels of a block need; write auto"
         raise CapacityError([Problem(problem, f"mapping.block.{name}") for name in parts])
     from_lanes = cutting(shape, hardware)
-    cut = FromBanks(from_lanes.shape, hardware, from_lanes)
+    cut = BankCut(from_lanes.shape, hardware, from_lanes)
 
     # Conflicts are left out of the choice: they take long to count, and differ little between blocks.
     ranks = tilings_of(cut, hardware, BankedCandidates)
@@ -255,7 +255,7 @@ def convolved_from_banks(cutting: Cutting, layer: ArrayOp, batch: int, hardware:
 class BankedCandidates(Candidates):
     """Blocks whose ifmap, of all channels, fits the banks."""
 
-    cut: FromBanks
+    cut: BankCut
 
     def chunked(self) -> Iterator[Tiling[Counts]]:
         """No tilings: the reduction of a block is never cut."""

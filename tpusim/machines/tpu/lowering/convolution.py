@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.cut.blocks import Patch, even, even_extents, growing
-from tpusim.machines.tpu.cut.dense import Dense, DenseTaps, Transposed
+from tpusim.machines.tpu.cut.dense import Dense, DenseTaps, TransposedCut
 from tpusim.machines.tpu.cut.geometry import DENSE, AnyShape, ConvShape, in_other_strips, packed, shape_of
 from tpusim.machines.tpu.cut.plan import Plan, by_outcome
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
@@ -33,11 +33,11 @@ from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Tiling, col_folds, prepa
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import Frame, finish_cycles, frame_of, stream_clients
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, LeftTo, Lowering, explanation_of
+from tpusim.machines.tpu.lowering.drafts import Draft, Handover, Lowering, explanation_of
 from tpusim.machines.tpu.program.program import Explanation, StepCounts
 from tpusim.machines.tpu.schedule.units import (
-    Alike,
     Area,
+    EqualMoves,
     Moves,
     Pass,
     Piece,
@@ -49,7 +49,7 @@ from tpusim.machines.tpu.schedule.units import (
     beside,
     one_ahead_if_free,
 )
-from tpusim.machines.tpu.search.search import CLOSE, NEAR, Ranked, Standing, candidates_of, standing, tilings_of
+from tpusim.machines.tpu.search.search import CLOSE, NEAR, RankedTiling, Standing, candidates_of, standing, tilings_of
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -340,7 +340,7 @@ class Convolution(Units):
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(self._results(unit.about.group, unit.about.fold).lane[0].coordinates)
 
-    def left_alike(self, unit: Unit) -> Alike | None:
+    def left_alike(self, unit: Unit) -> EqualMoves | None:
         plan, stage = self.plan, unit.about
         return plan.outputs_alike(plan.columns[stage.fold], stage.group, plan.blocks[stage.block])
 
@@ -381,14 +381,14 @@ def convolved(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) 
     ]
 
 
-def _standing(cutting: Cutting, plan: Plan, rank: Ranked) -> Standing:
+def _standing(cutting: Cutting, plan: Plan, rank: RankedTiling) -> Standing:
     """The standing of a plan's tiling among all of its shape, whatever block is given."""
     free = plan.hardware.having("mapping", block=BlockSizes(), block_m="auto")
     return standing(candidates_of(free)(cutting(plan.shape, free), free), rank.estimate())
 
 
 def draft_of(
-    plan: Plan, layer: ArrayOp, rank: Ranked, explained: Callable[[Any, ArrayOp], Explanation] = explanation_of
+    plan: Plan, layer: ArrayOp, rank: RankedTiling, explained: Callable[[Any, ArrayOp], Explanation] = explanation_of
 ) -> Draft:
     """The draft of a plan, explained in the usual way unless `explained` is given; `rank` is that of its tiling."""
     told = partial(explained, plan, layer)
@@ -401,7 +401,7 @@ def plan_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) ->
     return plans_of(cutting, layer, batch, hardware)[0][0]
 
 
-def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, RankedTiling]]:
     """The plans that a simulation should choose from, with their tilings' ranks; first the choice of the estimate.
 
     Raises:
@@ -411,7 +411,7 @@ def plans_of(cutting: Cutting, layer: ArrayOp, batch: int, hardware: Hardware) -
     return [(Plan(cut.shape, hardware, rank.tiling, cut), rank) for cut, rank in cuts]
 
 
-def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
+def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, RankedTiling]]:
     """The cuts of a shape, each with a tiling, from which a simulation should choose.
 
     The estimate's choice is first, and the only one under `search: estimate`.
@@ -430,11 +430,11 @@ def ranked_cuts(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[
 
 
 def ranked_shapes(
-    ranks: Callable[[AnyShape, Hardware], Sequence[Ranked]],
+    ranks: Callable[[AnyShape, Hardware], Sequence[RankedTiling]],
     shape: AnyShape,
     hardware: Hardware,
     tile: tuple[int, int] = (1, 1),
-) -> list[tuple[AnyShape, Ranked]]:
+) -> list[tuple[AnyShape, RankedTiling]]:
     """The shape in different strips, each with a tiling, from which a simulation should choose.
 
     `ranks` gives the tilings of a shape on a machine; `tile` is the (rows, columns) of outputs that are computed
@@ -471,7 +471,7 @@ def ranked_shapes(
         of_any = partial(_of_any, ranks, shape, hardware, tile)
         firsts[0] = firsts[0][0], firsts[0][1]._replace(of_any=of_any)
     # A plan that is found twice is timed once.
-    found: dict[tuple[AnyShape, Tiling[int]], Ranked] = {}
+    found: dict[tuple[AnyShape, Tiling[int]], RankedTiling] = {}
     guessed = sorted(every, key=lambda way: way[1].expected)
     estimated = sorted(every, key=lambda way: way[1].estimate())
     for each, rank in (*firsts, *chain(*zip(guessed, estimated, strict=True))):
@@ -480,7 +480,7 @@ def ranked_shapes(
 
 
 def _of_any(
-    ranks: Callable[[AnyShape, Hardware], Sequence[Ranked]],
+    ranks: Callable[[AnyShape, Hardware], Sequence[RankedTiling]],
     shape: AnyShape,
     hardware: Hardware,
     tile: tuple[int, int],
@@ -504,7 +504,7 @@ def by_taps(shape: ConvShape, hardware: Hardware) -> Cut:
     """The cut by taps that the policy asks for; groups of one tap if there is nothing to stack."""
     mapping = hardware.mapping
     if packed(shape, hardware):
-        return Transposed(shape, hardware)
+        return TransposedCut(shape, hardware)
     uneven = shape.channels % hardware.array.rows or "tap_cols" in mapping.block.given
     if shape.taps > 1 and uneven and mapping.multi_tile in DENSE:
         return DenseTaps(shape, hardware)
@@ -544,7 +544,7 @@ CHANNEL_FIRST = Lowering(
     rivals=("block_diagonal", "vector"),
     ignores=_unused,
 )
-PRODUCTS = LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)
+PRODUCTS = Handover(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)
 """Matrix products, whose ifmap is the lowered matrix already."""
 BLOCK_DIAGONAL = Lowering(
     "block_diagonal",
@@ -552,7 +552,7 @@ BLOCK_DIAGONAL = Lowering(
     partial(convolved, by_bundles),
     pipelined=True,
     banks=True,
-    left=LeftTo(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].groups == 1),
+    left=Handover(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].groups == 1),
     ignores=CHANNEL_FIRST.ignores,
 )
 _UNKNOWN_TO_DENSE = frozenset({"transformation", "multi_tile", "transposed_channels", "block.tap_cols"})

@@ -28,7 +28,14 @@ from tpusim.machines.tpu.lowering.convolution import Convolution, Load
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of, one_draft
 from tpusim.machines.tpu.lowering.sampling import CORNERS, OPERATION, LaneRun, SampledTaps, kinds_of, sampling_of
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
-from tpusim.machines.tpu.program.addresses import ElementTable, Feed, LaneGroup, Picked, pointer_bytes, pointers_a_word
+from tpusim.machines.tpu.program.addresses import (
+    ElementTable,
+    Feed,
+    LaneGroup,
+    PickedWords,
+    pointer_bytes,
+    pointers_a_word,
+)
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
@@ -58,7 +65,7 @@ class TableKey(NamedTuple):
     lanes: tuple[tuple[LaneRun, ...], ...]
 
 
-class Sampled(Convolution):
+class SampledConvolution(Convolution):
     """Units whose chunks are gathered right before the passes that stream them; bands and tables of the next one come
     meanwhile.
 
@@ -250,7 +257,7 @@ class Sampled(Convolution):
             groups = []
             for first, some, each in lanes:
                 at = kinds.index(each)
-                groups.append(LaneGroup(first, some, Picked(table, corner, at, base, stored[corner][at])))
+                groups.append(LaneGroup(first, some, PickedWords(table, corner, at, base, stored[corner][at])))
             walk = in_turn(near + corner, patch.words, len(CORNERS))
             operands += [Feed(tuple(groups)), feed(count, walk)]
         writes = in_turn(into + place * patch.words, patch.words)
@@ -267,14 +274,14 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     if not isinstance(layer, DeformConv2d):
         says = f"this lowering is for deform_conv2d, not for {layer.op}"
         raise UnsuitableError(f"{says}; name it as the own lowering: of such layers")
-    work = Sampled(*sampling_of(layer, batch, hardware))
+    work = SampledConvolution(*sampling_of(layer, batch, hardware))
     return one_draft(work, partial(_explained, explanation_of(work.plan, layer), work))
 
 
 # ---- in words
 
 
-def _explained(told: Explanation, work: Sampled, program: Program) -> Explanation:
+def _explained(told: Explanation, work: SampledConvolution, program: Program) -> Explanation:
     """The explanation of the product, with two more aspects."""
     plan, cut = work.plan, work.cut
     (rows, cols), groups = cut.layer.kernel, plan.shape.groups
@@ -297,7 +304,7 @@ def _explained(told: Explanation, work: Sampled, program: Program) -> Explanatio
     return replace(told, aspects={**told.aspects, "taps": taps, "memory": memory, **aspects})
 
 
-def _samples(work: Sampled, program: Program) -> str:
+def _samples(work: SampledConvolution, program: Program) -> str:
     """Sentence about the vector unit's work on a word of samples, and about how often samples are gathered."""
     plan = work.plan
     step = program.vectors[0]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tpusim.base.errors import CapacityError, Problem, UnsuitableError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.geometry import InStrips, by_filter_row
+from tpusim.machines.tpu.cut.geometry import StripMaps, by_filter_row
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.tiling import Tiling, said
 from tpusim.machines.tpu.description import Hardware
@@ -110,7 +110,7 @@ def _written(units: Units) -> Program:
     return program
 
 
-class LeftTo(NamedTuple):
+class Handover(NamedTuple):
     """Layers that a lowering leaves to another one, because both would do the same."""
 
     to: Lowering
@@ -158,7 +158,7 @@ class Lowering:
     carries: frozenset[str] = frozenset({"bias", "add", "finish", "way"})
     instead: Mapping[str, str] = field(default_factory=dict)
     rivals: tuple[str, ...] = ()
-    left: LeftTo | None = None
+    left: Handover | None = None
     least: Callable[[Any, int, Hardware], float] | None = None
     ignores: Callable[[Hardware], frozenset[str]] | frozenset[str] = frozenset()
 
@@ -285,7 +285,7 @@ def blocking_of(plan: Plan) -> Blocking:
 
 
 def cut_up(
-    tiling: Tiling[int], shape: InStrips, ofmap: Shape, fill: int, row_folds: int, col_folds: int, chunks: int = 1
+    tiling: Tiling[int], shape: StripMaps, ofmap: Shape, fill: int, row_folds: int, col_folds: int, chunks: int = 1
 ) -> Blocking:
     """The blocking of an ofmap [channel, row, col, image] with `fill` elements used of each word."""
     _, high, wide, images = ofmap
@@ -335,14 +335,14 @@ def block_of(plan: Plan, blocking: Blocking, layer: Op) -> str:
     return held + besides_of(shape, plan.hardware)
 
 
-def besides_of(shape: InStrips, hardware: Hardware) -> str:
+def besides_of(shape: StripMaps, hardware: Hardware) -> str:
     """Sentence about points fetched between taps, and about given sizes of a block, if any."""
     between = any(axis.pitch < replace(axis, whole=False).pitch for axis in (shape.row, shape.col))
     more = "; the points between those that its stride touches come, too (window)" if between else ""
     return more + (f"; given: {wanted}" if (wanted := said(hardware)) else "")
 
 
-def outputs_of(blocking: Blocking, ofmap: Shape, shape: InStrips, hardware: Hardware) -> str:
+def outputs_of(blocking: Blocking, ofmap: Shape, shape: StripMaps, hardware: Hardware) -> str:
     """Sentence about the outputs of a block, their share of all, and about further points that are fetched."""
     _, high, wide, images = ofmap
     strips = f" in each of {blocking.strips} strips" if blocking.strips > 1 else ""
@@ -370,7 +370,7 @@ def words_of(plan: Plan, layer: Op) -> str:
     return used_of(plan.word_fill, plan.shape, layer, plan.hardware) + fewer + how
 
 
-def used_of(fill: int, shape: InStrips, layer: Op, hardware: Hardware) -> str:
+def used_of(fill: int, shape: StripMaps, layer: Op, hardware: Hardware) -> str:
     """Sentence about the used part of a word."""
     images, word = counted(fill // shape.strips, layer.counted_by), hardware.vector_memory.word_elements
     held = f"{shape.strips} strips of {images}" if shape.strips > 1 else images

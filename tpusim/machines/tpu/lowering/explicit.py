@@ -21,7 +21,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.base.units import SIZE
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, Block, Patch, alike, halves, neighbours, portions
-from tpusim.machines.tpu.cut.dense import OnChip
+from tpusim.machines.tpu.cut.dense import LaneMatrixCut
 from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, ifmap_of, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Tap, TapGroups
@@ -35,7 +35,7 @@ from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
-from tpusim.machines.tpu.search.search import CLOSE, Ranked, tilings_of
+from tpusim.machines.tpu.search.search import CLOSE, RankedTiling, tilings_of
 from tpusim.memory.layout import Box, shifted, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
@@ -376,7 +376,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when window and product do not fit the vector memories.
     """
     if hardware.mapping.transformation == "on_chip":
-        return convolved(OnChip, layer, batch, hardware)
+        return convolved(LaneMatrixCut, layer, batch, hardware)
 
     # What is transformed may lie in any way, and the lowered matrix lies as it is read.
     hardware, (conv, images) = hardware.having("mapping", entry="ready"), layer.convolution(batch)
@@ -388,7 +388,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         window = windowed(whole, product, hardware).window
         return Transformation(whole.in_strips_of(product), product, hardware, window)
 
-    def draft(product: ConvShape, rank: Ranked) -> Draft:
+    def draft(product: ConvShape, rank: RankedTiling) -> Draft:
         plan = Plan(product, hardware, rank.tiling, TapGroups(product, hardware), LOWERED)
         units, told = partial(_Explicit, plan, work(product)), partial(_explained, plan, work(product), layer)
         return Draft(units, lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate)
@@ -397,15 +397,15 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     return [draft(*each) for each in ranked]
 
 
-class Windowed(NamedTuple):
+class WindowChoice(NamedTuple):
     """A window that transforms a map, and the tilings of the product, with estimates of both together."""
 
     window: RollingWindow
-    ranks: tuple[Ranked, ...]
+    ranks: tuple[RankedTiling, ...]
 
 
 @lru_cache(maxsize=1 << 10)
-def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Windowed:
+def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> WindowChoice:
     """The window for the map of a `whole` layer, and the tilings of its `product`, in the strips of the product.
 
     Before the product the window may take all words; beside the product it takes its share of them, if the product
@@ -417,7 +417,7 @@ def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Window
     shape, cut = whole.in_strips_of(product), TapGroups(product, hardware)
     before = hardware.mapping.transformation == "before"
 
-    def both(window: RollingWindow, rank: Ranked) -> Ranked:
+    def both(window: RollingWindow, rank: RankedTiling) -> RankedTiling:
         """A tiling with the cycles of both: in turn, or side by side while the bus moves the data of both."""
         own, first = _cost(shape, hardware, window)
         moved = own + rank.floor(0)
@@ -434,7 +434,7 @@ def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Window
             left = hardware.vector_memory.capacity_bytes - words * hardware.word_bytes
             with suppress(CapacityError):
                 found = tilings_of(cut, hardware.having("vector_memory", capacity_bytes=left))
-                return Windowed(window, tuple([both(window, rank) for rank in found]))
+                return WindowChoice(window, tuple([both(window, rank) for rank in found]))
     raise too_small((0 if before else LEAST_WORDS) + least_words(cut, hardware), hardware)
 
 

@@ -2,7 +2,7 @@
 ifmap is found through a pointer.
 
 The passes, their words and their order are those of channel-first implicit im2col; only the address counters are
-replaced, as `Pointed` does for any Program. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product,
+replaced, as `PointedProgram` does for any Program. As in XNNPACK, a 1x1 convolution of stride 1 is the plain product,
 images share their pointers, and padding is a pointer of its own kind.
 """
 
@@ -50,11 +50,11 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.program import Buffer, Constant, ExplainedProgram, Explanation, Program, StepCounts
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Stream
-from tpusim.machines.tpu.program.transfers import Along, Fill, Inbound, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, InboundTransfer, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates
-from tpusim.machines.tpu.search.search import Ranked, tilings_of
+from tpusim.machines.tpu.search.search import RankedTiling, tilings_of
 from tpusim.memory.layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
@@ -75,7 +75,7 @@ def loaded(wanted: Sequence[Hashable], slots: int) -> list[Tenancy]:
     return [ring.wanted(key, at, at) for at, key in enumerate(wanted)]
 
 
-class Pointed:
+class PointedProgram:
     """A Program of the same passes over the same words, every address of theirs read from the vector memory.
 
     Passes that read alike, from whatever base, share a table. What the vector memory has room for stays there; of
@@ -207,7 +207,7 @@ def _brought(program: Program) -> list[int]:
     apart, which come long before they are waited for.
     """
     rows, news, seen = program.rows, list[int](), set[int]()
-    brings = np.array([isinstance(each, Inbound) and each.tensor.name != BIAS for each in rows.recipes])
+    brings = np.array([isinstance(each, InboundTransfer) and each.tensor.name != BIAS for each in rows.recipes])
     brings = brings[rows.table["recipe"]]
     for at in np.flatnonzero(rows.are(Stream)).tolist():
         waits = {*rows.after(at), *rows.after(rows.table["preload"][at])} - seen
@@ -249,17 +249,17 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         CapacityError: when no tiling fits the vector memories together with its pointers, or a word holds no pointer.
     """
 
-    def draft(plan: Plan, rank: Ranked) -> Draft:
+    def draft(plan: Plan, rank: RankedTiling) -> Draft:
         def finish(program: Program) -> ExplainedProgram:
-            pointed = Pointed(program, hardware)
+            pointed = PointedProgram(program, hardware)
             return pointed.program, _explained(explanation_of(plan, layer), pointed, plan)
 
-        return replace(draft_of(plan, layer, rank), make=partial(WithPointers, plan), finish=finish)
+        return replace(draft_of(plan, layer, rank), make=partial(PointerConvolution, plan), finish=finish)
 
     return [draft(plan, rank) for plan, rank in plans_of(layer, batch, hardware)]
 
 
-class WithPointers(Convolution):
+class PointerConvolution(Convolution):
     """A convolution whose passes are going to read through pointers, all of them on one array."""
 
     def __init__(self, plan: Plan) -> None:
@@ -297,14 +297,14 @@ class WithPointers(Convolution):
         return steps._replace(transfers=steps.transfers + len({*loaded(wanted, len(bases))}))
 
 
-def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, Ranked]]:
+def plans_of(layer: ArrayOp, batch: int, hardware: Hardware) -> list[tuple[Plan, RankedTiling]]:
     """The plans of such tilings, with their ranks."""
     pointers_a_word(hardware)
 
     cut_by_taps = cache(by_taps)
 
-    def ranks(shape: ConvShape, hardware: Hardware) -> tuple[Ranked, ...]:
-        cut, found = cut_by_taps(shape, hardware), tuple[Ranked, ...]()
+    def ranks(shape: ConvShape, hardware: Hardware) -> tuple[RankedTiling, ...]:
+        cut, found = cut_by_taps(shape, hardware), tuple[RankedTiling, ...]()
         with suppress(CapacityError):
             found = tilings_of(cut, hardware)
         words = [each.tiling.words + int(_pointer_words(cut, each.tiling, hardware)) for each in found]
@@ -338,7 +338,7 @@ def _pointer_words(cut: Cut, tilings: Tiling[Counts] | Tiling[int], hardware: Ha
     return np.where(alone, all_of_them, ahead)
 
 
-def _explained(told: Explanation, pointed: Pointed, plan: Plan) -> Explanation:
+def _explained(told: Explanation, pointed: PointedProgram, plan: Plan) -> Explanation:
     """The explanation of channel_first, with one more aspect."""
     choices = {
         "pointers": pointed.tensor.size, "pointer_words": pointed.words, "tables": len(pointed.tables),

@@ -22,13 +22,13 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
-from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Doing, Fill, Part, Tensor, Work
+from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Fill, Part, Tensor, TransferOp, Work
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
-    Alike,
     Area,
     Compute,
+    EqualMoves,
     Key,
     Moves,
     Piece,
@@ -64,7 +64,7 @@ MetNumbers: TypeAlias = Part
 class _Ops(NamedTuple):
     """Ops done in one transfer: their operations, the map that the transfer brings, tensors of numbers, in order."""
 
-    chain: list[Doing]
+    chain: list[TransferOp]
     map: Tensor | None
     numbers: list[Tensor]
 
@@ -136,9 +136,11 @@ class WorkedUnits(Units):
             numbers = [Tensor(each.name, each.shape) for each in mine if not each.is_map]
             found[-1].numbers.extend(numbers)
             if axis == CHANNEL or not numbers:
-                found[-1].chain.append(Doing(op.operation, len(numbers), int(beside is not None), op.coefficients(1)))
+                found[-1].chain.append(
+                    TransferOp(op.operation, len(numbers), int(beside is not None), op.coefficients(1))
+                )
             elif beside is None and len(numbers) <= len(names := _IN_TURN.get(op.operation, (op.operation,))):
-                found[-1].chain.extend(Doing(name, 0, 1, turns=True) for name in names)
+                found[-1].chain.extend(TransferOp(name, 0, 1, turns=True) for name in names)
             else:
                 raise UnsuitableError(f"{op.op} does not take numbers of elements{_NOT_SO}")
         return found
@@ -378,14 +380,14 @@ class WorkedUnits(Units):
             return self._moved_out(base)
         return self.core.spill(self._core(unit), base)
 
-    def left_alike(self, unit: Unit) -> Alike | None:
+    def left_alike(self, unit: Unit) -> EqualMoves | None:
         if unit.makes == TALLIED or unit.about == TOTALS:
             return None
         found, begins = _of_channels(self.core.left_alike(self._core(unit)), CHANNEL), unit.needs[unit.leaves]
         # The first results of their channels begin the sums, to which others are added.
-        return found and Alike((found.key, begins if begins in self._beginning else None), found.origin)
+        return found and EqualMoves((found.key, begins if begins in self._beginning else None), found.origin)
 
-    def _map_alike(self, key: Key) -> Alike | None:
+    def _map_alike(self, key: Key) -> EqualMoves | None:
         return self.core.left_alike(self._known[SlotNeed(self._results.name, key)])
 
     def _bring_maps(self, key: Key, base: int) -> Iterator[Moves]:
@@ -500,9 +502,9 @@ def _whole(piece: Piece, key: Key, gaps: int, grows: bool) -> list[Piece]:
     return [piece]
 
 
-def _of_channels(alike: Alike | None, axis: int) -> Alike | None:
+def _of_channels(alike: EqualMoves | None, axis: int) -> EqualMoves | None:
     """The kind of moves that begin with equal channels along an axis; None where their tensor has no such axis."""
-    return Alike((alike.key, alike.origin[axis]), alike.origin) if alike and axis < len(alike.origin) else None
+    return EqualMoves((alike.key, alike.origin[axis]), alike.origin) if alike and axis < len(alike.origin) else None
 
 
 def _numbered(way: _Way) -> int:

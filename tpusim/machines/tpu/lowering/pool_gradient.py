@@ -15,15 +15,15 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from tpusim.machines.tpu.cut.blocks import ROW, Block, alike, padded, portions
-from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis
+from tpusim.machines.tpu.cut.geometry import MapAxis, StripMaps
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import Turn
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import (
     IMAGES_IN_LANES,
+    ChannelBlock,
     MapSource,
-    Portion,
     VectorUnits,
     draft_of,
     feed,
@@ -111,7 +111,7 @@ class CoveredAxis(MapAxis):
 
 
 @dataclass(frozen=True, slots=True)
-class _Elements(InStrips):
+class _Elements(StripMaps):
     """The elements of the map, as blocks cut them."""
 
     images: int
@@ -181,7 +181,7 @@ class _PoolGradient(VectorUnits):
     def _kinds(self, block: Block) -> Iterator[tuple[Run, Run]]:
         return product(self._down(block.rows), self._across(block.cols))
 
-    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
         """Steps for each kind of elements: the sum of the windows above, or of those whose maximum the element is."""
         block, lanes, groups = of.block, len(of.channels), len(of.block.groups)
         patches, wide = [*self.patches(block, bases[0])], len(block.cols)

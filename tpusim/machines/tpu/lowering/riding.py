@@ -26,10 +26,10 @@ from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
-    Alike,
     Area,
     Bias,
     Compute,
+    EqualMoves,
     Key,
     Moves,
     Pass,
@@ -212,7 +212,7 @@ class RidingUnits(Units):
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.core.spill(unit, base)
 
-    def left_alike(self, unit: Unit) -> Alike | None:
+    def left_alike(self, unit: Unit) -> EqualMoves | None:
         return self.core.left_alike(unit)
 
     # ---- fused operands

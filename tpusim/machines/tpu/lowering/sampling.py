@@ -226,15 +226,15 @@ def sampling_of(layer: DeformConv2d, batch: int, hardware: Hardware) -> tuple[Pl
     shape, hardware = shape_of(layer, batch), hardware.having("mapping", entry="ready")
     cut = SampledTaps(shape, hardware, layer, batch)
     try:
-        among = _Doubled
+        among = _BandPairs
         tiling = choose(cut, hardware, among)
     except CapacityError:
-        among = _Single
+        among = _SingleBands
         tiling = choose(cut, hardware, among)
     return Plan(shape, hardware, tiling, cut, GATHERED), among.copies
 
 
-class _Doubled(Candidates):
+class _BandPairs(Candidates):
     """Blocks with two bands and two tables of each."""
 
     cut: SampledTaps
@@ -278,7 +278,7 @@ class _Doubled(Candidates):
         return np.zeros_like(tilings.rows, dtype=np.float64)
 
 
-class _Single(_Doubled):
+class _SingleBands(_BandPairs):
     """Blocks with one band and one table of each kind, which are filled again once they have been gathered from."""
 
     copies = 1

@@ -34,7 +34,7 @@ from tpusim.machines.tpu.lowering.convolution import Cutting, by_taps, draft_of,
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
-from tpusim.machines.tpu.search.search import Ranked
+from tpusim.machines.tpu.search.search import RankedTiling
 from tpusim.memory.layout import Box, shifted
 from tpusim.network.ops.array_op import ArrayOp, Scatter
 
@@ -258,7 +258,7 @@ def by_phases(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     return [draft_of(plan, layer, rank).telling("phases", _told(plan), first=True) for plan, rank in plans]
 
 
-def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, Ranked]]:
+def _in_strips(cutting: Cutting, shape: ConvShape, hardware: Hardware) -> list[tuple[Cut, RankedTiling]]:
     """Cuts with the estimate's choices. There is no search, as bounds are known only for passes that all results share.
 
     Windows of taps end with the filter, as no tap beyond stands on a grid point.

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, padded, portions
-from tpusim.machines.tpu.cut.geometry import ConvShape, InStrips, padded_map, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, StripMaps, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, op_delay, step
@@ -44,7 +44,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     one_ahead_if_free,
 )
-from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, Ranked
+from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, RankedTiling
 from tpusim.memory.layout import Box, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op, Shape
@@ -143,7 +143,7 @@ class MapSource(NamedTuple):
 AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
 
 
-class Portion(NamedTuple):
+class ChannelBlock(NamedTuple):
     """The unit of work: a block of some channels, one in each lane. `begins`: whether it is the first of a body."""
 
     channels: range
@@ -184,7 +184,7 @@ class VectorUnits(Units):
     # Scalars come ahead of maps.
     policy = Policy(("scalars", "maps"), one_ahead_if_free)
 
-    def __init__(self, outputs: InStrips, channels: int, hardware: Hardware, tiling: Tiling[int] | None) -> None:
+    def __init__(self, outputs: StripMaps, channels: int, hardware: Hardware, tiling: Tiling[int] | None) -> None:
         along = (self.turn.rows, self.turn.cols) if isinstance(self.turn, Turn) else (ROW, COL)
         self.outputs, self.hardware, self.traffic = outputs, hardware, Traffic(hardware, outputs, along)
         self.groups, self.word_fill = outputs.word_groups(hardware.vector_memory.word_elements)
@@ -220,7 +220,7 @@ class VectorUnits(Units):
         )  # fmt: skip
 
     @cached_property
-    def ranked(self) -> tuple[Ranked, ...]:
+    def ranked(self) -> tuple[RankedTiling, ...]:
         """The tilings from which a simulation should choose, by estimated cycles, or the estimate's choice alone.
 
         The estimate chooses the largest block of those that fit and are `close` to the cheapest.
@@ -238,14 +238,14 @@ class VectorUnits(Units):
 
         chosen, doubted = largest(self.close), largest(TOO_HIGH)
         if self.hardware.mapping.search != "simulate":
-            return (Ranked(chosen, 0.0, partial(float, costs[chosen])),)
+            return (RankedTiling(chosen, 0.0, partial(float, costs[chosen])),)
         # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
         by_cost = sorted(costs, key=lambda each: (each is not chosen, costs[each]))
         least, blocks = self.least, max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // len(self.portions))
         few = [*islice((each for each in by_cost if each.blocks <= blocks), FEW_TIMED)]
         expected = {**costs, doubted: lowest}
         return tuple([
-            Ranked(each, least, partial(float, costs[each]), expected=expected[each])
+            RankedTiling(each, least, partial(float, costs[each]), expected=expected[each])
             for each in dict.fromkeys((*few, doubted))
         ])  # fmt: skip
 
@@ -380,14 +380,14 @@ class VectorUnits(Units):
         """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
 
     @abstractmethod
-    def work(self, of: Portion, bases: Sequence[int]) -> Iterable[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Compute]:
         """Steps of the vector unit on maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
         """Number of steps for a block."""
         return len(self.chain)
 
-    def delay(self, of: Portion) -> int:
+    def delay(self, of: ChannelBlock) -> int:
         """Cycles before a block: for the turn of the loop, and for making its words ready."""
         words = sum(patch.words for _, patch, _ in self.patches(of.block, 0))
         return self.starts(words, of.begins)
@@ -415,7 +415,7 @@ class VectorUnits(Units):
         steps, body = [self.steps(block) for block in self.blocks], self.in_a_body(self.tiling)
         for number, channels in enumerate(self.portions):
             for at, (block, count) in enumerate(zip(self.blocks, steps, strict=True), number * len(self.blocks)):
-                of = Portion(channels, block, at % body == 0)
+                of = ChannelBlock(channels, block, at % body == 0)
                 needs = SlotNeed("maps", of), SlotNeed("scalars", number), SlotNeed("results", of)
                 yield Unit(needs, None, of, steps=count, leaves=2)
 
@@ -425,7 +425,7 @@ class VectorUnits(Units):
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return tuple(unit.about.channels)
 
-    def brought(self, of: Portion, base: int) -> Iterator[Moves]:
+    def brought(self, of: ChannelBlock, base: int) -> Iterator[Moves]:
         """What comes of the maps for a block; nothing where all is padding."""
         for source, patch, at in self.patches(of.block, base):
             if patch.words:
@@ -445,7 +445,7 @@ class VectorUnits(Units):
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.left(unit.about, base)
 
-    def left(self, of: Portion, base: int) -> Moves:
+    def left(self, of: ChannelBlock, base: int) -> Moves:
         """The transfer of what is made of a block, from word `base` on."""
         apart = self.outputs.ofmap_apart
         part, box = self.outputs.part(self.word_fill, of.channels, of.block, apart, base)
@@ -486,7 +486,9 @@ class VectorUnits(Units):
         return Explanation(1, blocking, dict(vars(self.tiling)), aspects)
 
 
-def draft_of(units: Callable[[Tiling[int]], AnyUnits], rank: Ranked, told: Callable[[AnyUnits], Explanation]) -> Draft:
+def draft_of(
+    units: Callable[[Tiling[int]], AnyUnits], rank: RankedTiling, told: Callable[[AnyUnits], Explanation]
+) -> Draft:
     """A draft of work by the vector unit: `units` makes the work for a tiling, `told` explains it."""
     make = partial(units, rank.tiling)
     return Draft(make, lambda program: (program, told(make())), rank.tiling.blocks, rank.least, rank.estimate)
@@ -548,7 +550,7 @@ class _Depthwise(VectorUnits):
         """Words of a block that are made ready: padding, too."""
         return self.outputs.reached(tiling.rows, tiling.cols, tiling.groups)
 
-    def delay(self, of: Portion) -> int:
+    def delay(self, of: ChannelBlock) -> int:
         return self.starts(self.outputs.reached(*of.block.sizes), of.begins)
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
@@ -557,7 +559,7 @@ class _Depthwise(VectorUnits):
         part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
         yield self.traffic.numbers(self.tensors[1], (part,), len(channels) * len(taps))
 
-    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block, _), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements

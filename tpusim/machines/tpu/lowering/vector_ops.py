@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, padded, portions
-from tpusim.machines.tpu.cut.geometry import InStrips, MapAxis, in_strips
+from tpusim.machines.tpu.cut.geometry import MapAxis, StripMaps, in_strips
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, fitting, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.definition import Body, StepLoop
@@ -28,8 +28,8 @@ from tpusim.machines.tpu.lowering.vector import (
     FEW_TIMED,
     IGNORED,
     IMAGES_IN_LANES,
+    ChannelBlock,
     MapSource,
-    Portion,
     VectorUnits,
     apart_of,
     draft_of,
@@ -45,7 +45,7 @@ from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, SlotNeed, Touch, Unit, VectorWork
-from tpusim.machines.tpu.search.search import CLOSE, TOLERANCE, Ranked
+from tpusim.machines.tpu.search.search import CLOSE, TOLERANCE, RankedTiling
 from tpusim.network.ops.elementwise import Chosen
 from tpusim.network.ops.moves import Move
 from tpusim.network.ops.op import OFMAP, TapWindow, VectorOp
@@ -80,7 +80,7 @@ def ways(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
 def _of_whole_windows(layer: VectorOp, batch: int, hardware: Hardware) -> list[Draft]:
     units = partial(units_of, layer, batch, hardware)
 
-    def ranks(outputs: Maps, on: Hardware) -> Sequence[Ranked]:
+    def ranks(outputs: Maps, on: Hardware) -> Sequence[RankedTiling]:
         return units_of(layer, batch, on, outputs).ranked
 
     # Layers that overlap find the outcomes of others on chip only in words of the same strips.
@@ -101,7 +101,7 @@ def _may_be_cut(layer: VectorOp, hardware: Hardware) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Maps(InStrips):
+class Maps(StripMaps):
     """Rows and columns that windows move over, and the images."""
 
     images: int
@@ -252,15 +252,15 @@ class _PointByPoint(VectorUnits):
     def readied(self, tiling: Tiling[int]) -> int:
         return self._came(self._first(tiling)) if self.moved else super().readied(tiling)
 
-    def _first(self, tiling: Tiling[int]) -> Portion:
-        return Portion(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
+    def _first(self, tiling: Tiling[int]) -> ChannelBlock:
+        return ChannelBlock(self.portions[0], Block(range(tiling.rows), range(tiling.cols), range(tiling.groups)))
 
     # ---- as units
 
-    def delay(self, of: Portion) -> int:
+    def delay(self, of: ChannelBlock) -> int:
         return self.starts(self._came(of), of.begins) if self.moved else super().delay(of)
 
-    def _came(self, of: Portion) -> int:
+    def _came(self, of: ChannelBlock) -> int:
         """Words of a moved map that come: zeros between its elements, or around them, do not."""
         words = 0
         for moves in self.brought(of, 0):
@@ -335,7 +335,7 @@ class _PointByPoint(VectorUnits):
         across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
         return feed(lanes, Counters(base, (down, across, Counter(groups, 0, 1, groups, 1))))
 
-    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
         """Steps of a portion: some join the first operands to one; the last takes this one and the other operands."""
         (channels, block, _), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
@@ -375,7 +375,7 @@ class _Choices(_PointByPoint):
         beside = tiling.psum_words if len(self.chain) > 1 else 0
         return replace(tiling, ifmap_words=tiling.ifmap_words + beside)
 
-    def work(self, of: Portion, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
         """Steps that choose among some taps, and keep the largest element; then among this one and further taps."""
         block, lanes = of.block, len(of.channels)
         ((source, patch, base),) = self.patches(block, bases[0])
@@ -414,7 +414,7 @@ class Band(NamedTuple):
     last: bool
 
 
-class _ByBands(_PointByPoint):
+class _BandPooling(_PointByPoint):
     """Pooling by windows that no lane holds as a whole: band by band of a window.
 
     The elements of each row of a band are joined to a word, all rows at the same time, and to those of the bands
@@ -423,13 +423,13 @@ class _ByBands(_PointByPoint):
     """
 
     @cached_property
-    def ranked(self) -> tuple[Ranked, ...]:
+    def ranked(self) -> tuple[RankedTiling, ...]:
         high, wide = (axis.kernel for axis in self.layer.axes)
         sizes = [(rows, wide) for rows in halves(high)] + [(1, cols) for cols in halves(wide)[1:]]
         every = [*fitting(map(self._banded, sizes), self._words, self.hardware)]
         costs = sorted((self.cycles(each), at) for at, each in enumerate(every))
         few = costs[: FEW_TIMED if self.hardware.mapping.search == "simulate" else 1]
-        return tuple([Ranked(every[at], 0.0, partial(float, cost), expected=cost) for cost, at in few])
+        return tuple([RankedTiling(every[at], 0.0, partial(float, cost), expected=cost) for cost, at in few])
 
     def _banded(self, size: tuple[int, int]) -> Tiling[int]:
         """A tiling by bands of some rows and columns of a window, `size`; blocks are a word of results."""
@@ -545,14 +545,14 @@ def _units(
     return kind(layer, batch, hardware, outputs, tiling)
 
 
-_banded_of = lru_cache(maxsize=1 << 10)(_ByBands)
+_banded_of = lru_cache(maxsize=1 << 10)(_BandPooling)
 units_of = lru_cache(maxsize=1 << 10)(_units)
 """Units of an op, kept because all layers are asked for their steps before one is lowered. Raises CapacityError."""
 
 
 def _explained(work: _PointByPoint) -> Explanation:
     taps = f"{prod(axis.kernel for axis in work.layer.axes)}, fewer where a window reaches over an edge"
-    if isinstance(work, _ByBands):
+    if isinstance(work, _BandPooling):
         taps += f"; {work.tiling.chunk_taps} x {work.tiling.chunk_folds} of them at a time"
     sources = ", ".join(dict.fromkeys(each.tensor.name for each in (*work.maps, *work.kept)))
     turned = not work.moved and work.turn in (COLUMNS_IN_LANES, IMAGES_IN_LANES)

@@ -24,7 +24,7 @@ from tpusim.machines.tpu.program.transfers import Fill, Keep, Spill
 from tpusim.result.records import STALL_CAUSES
 
 if TYPE_CHECKING:
-    from tpusim.memory.dram.rules import Counts, Requested
+    from tpusim.memory.dram.rules import Counts, RequestedBursts
 
 Cycles = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ HOLDERS = ("blocked", STARVED, "conversion", "port_stall")
 """Causes that may hold a transfer, in order: steps that it waits for, the memory, the vector unit, the port."""
 
 
-class Held(NamedTuple):
+class HoldEnds(NamedTuple):
     """Cycles until which each of HOLDERS but the port holds a transfer; from then on the port does.
 
     While a unit waits for a fill, its cycles are booked to the cause that holds the oldest transfer under way:
@@ -101,7 +101,7 @@ class HbmUse(NamedTuple):
     busiest: int
 
     @classmethod
-    def of(cls, counts: Counts, requested: Requested, cycles: int) -> HbmUse:
+    def of(cls, counts: Counts, requested: RequestedBursts, cycles: int) -> HbmUse:
         """The use that a model of the DRAM has counted."""
         hits, activates, reads, writes, _, conflicts = (tuple(each.tolist()) for each in counts)
         return cls(hits, activates, conflicts, reads, writes, cycles, *requested)
@@ -169,7 +169,7 @@ def who_waits(program: Program, stuck: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class SliceTable:
     """Slices with one name, as columns of equal length, or one number for all.
 
     Each lasts `cycles` from `starts` on and belongs to a step of the Program, or to none (-1).
@@ -195,7 +195,7 @@ class Track:
     steps: NDArray[np.integer[Any]]
 
     @classmethod
-    def of(cls, pieces: Iterable[Pieces]) -> Track:
+    def of(cls, pieces: Iterable[SliceTable]) -> Track:
         """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are left
         out.
         """

@@ -152,7 +152,7 @@ class ElementTable(NamedTuple):
         return (operand * self.elements + element) * self.together
 
 
-class Picked(NamedTuple):
+class PickedWords(NamedTuple):
     """Words put together element by element: each element is taken, at its own place, from the word that its pointer
     names.
 
@@ -166,7 +166,7 @@ class Picked(NamedTuple):
     base: int
     stored: int
 
-    def at(self, slots: SlotPlaces) -> Picked:
+    def at(self, slots: SlotPlaces) -> PickedWords:
         """The words where the slots are."""
         return self._replace(table=self.table.at(slots), base=slots(self.base))
 
@@ -418,7 +418,7 @@ class AddressTable(NamedTuple):
         return AddressTable(tuple(each if each == PADDING else each + words for each in self.addresses))
 
 
-AddressPattern: TypeAlias = Counters | AddressTable | Pointers | Picked
+AddressPattern: TypeAlias = Counters | AddressTable | Pointers | PickedWords
 
 
 def first_word(pattern: AddressPattern) -> int:
@@ -429,7 +429,7 @@ def first_word(pattern: AddressPattern) -> int:
 
 def walked(pattern: AddressPattern) -> tuple[NDArray[np.bool_], Addresses]:
     """A mask of the words of a pass that are not padding, and their addresses. Refuses pointers, whose values tell."""
-    if isinstance(pattern, Pointers | Picked):
+    if isinstance(pattern, Pointers | PickedWords):
         raise TypeError("where pointers lead stands in the vector memory")
     if isinstance(pattern, AddressTable):
         table = np.array(pattern.addresses, np.int64)
@@ -482,7 +482,7 @@ class Feed:
     @cached_property
     def picks(self) -> ElementTable | None:
         """The table of pointers by which the groups pick elements."""
-        return next((group.pattern.table for group in self.groups if isinstance(group.pattern, Picked)), None)
+        return next((group.pattern.table for group in self.groups if isinstance(group.pattern, PickedWords)), None)
 
     @property
     def extents(self) -> Iterator[range]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.base.errors import CheckFailed
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Picked, Pointers
+from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, PickedWords, Pointers
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
@@ -19,7 +19,7 @@ from tpusim.machines.tpu.program.transfers import (
     PRODUCTS,
     SCRATCH,
     BankFill,
-    Inbound,
+    InboundTransfer,
     Keep,
     LaneTransfer,
     Part,
@@ -97,7 +97,9 @@ def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str
         step = rows.recipes[recipes[at]]
         assert isinstance(step, Vector)
         yield from ((at, wrong) for wrong in _unworkable(step, int(fills[at]), hardware))
-    reading = [isinstance(each, Inbound | Prefetch) and each.tensor.name in program.makers for each in rows.recipes]
+    reading = [
+        isinstance(each, InboundTransfer | Prefetch) and each.tensor.name in program.makers for each in rows.recipes
+    ]
     for at in np.flatnonzero(np.array(reading)[recipes]).tolist():
         if isinstance(made := rows[at], Transfer) and not program.sources(made):
             yield at, f"reads a {made.tensor.name} that it does not wait for"
@@ -105,11 +107,11 @@ def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str
 
 # ---- one check a kind of step: the rows, columns and lanes that it names, and its problems as ends of a sentence
 
-Named: TypeAlias = Iterator[tuple[str, int, int]]
+NamedLayers: TypeAlias = Iterator[tuple[str, int, int]]
 """(kind, first, past the last) of rows, columns or lanes."""
 
 
-def _named(step: Step) -> Named:
+def _named(step: Step) -> NamedLayers:
     """The rows, columns and lanes that a step names."""
     match step:
         case Stream():
@@ -126,7 +128,7 @@ def _named(step: Step) -> Named:
                 yield from (("lane", first, first + part.lanes) for first in part.first_lanes)
 
 
-def _lanes_of(kind: str, feed: Feed) -> Named:
+def _lanes_of(kind: str, feed: Feed) -> NamedLayers:
     return ((kind, group.first_lane, group.first_lane + group.lanes) for group in feed.groups)
 
 
@@ -293,9 +295,9 @@ def _unworkable(step: Vector, elements: int, hardware: Hardware) -> Iterator[str
         yield "writes words of which it picks elements"
     for feed in step.operands:
         for group in feed.groups:
-            if isinstance(group.pattern, Picked) != bool(feed.picks):
+            if isinstance(group.pattern, PickedWords) != bool(feed.picks):
                 yield "picks elements in some lanes of an operand, and reads words in others"
-            elif isinstance(group.pattern, Picked):
+            elif isinstance(group.pattern, PickedWords):
                 table, operand, which = group.pattern[:3]
                 if table != step.picks or table.elements != elements:
                     yield f"picks by several tables, or {table.elements} of {elements} elements"

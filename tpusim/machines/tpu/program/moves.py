@@ -22,7 +22,7 @@ from tpusim.memory.layout import (
     Bytes,
     Region,
     Runs,
-    Stored,
+    StoredTensor,
     axes_of,
     inside,
     whole_bursts,
@@ -142,7 +142,7 @@ _NEEDED = tuple(map(AXES.index, "HWNC"))
 """Axes from the outermost in a transfer: a word is one image or several of a pixel; lanes are channels, side by side.
 """
 
-_Held = tuple[tuple[Along, ...], tuple[Along, ...]]
+_HeldWords = tuple[tuple[Along, ...], tuple[Along, ...]]
 """Lanes and items of a part."""
 
 
@@ -206,10 +206,10 @@ class TransferRuns:
     # ---- tensors that have axes
 
     @cached_property
-    def _stored(self) -> dict[str, Stored]:
+    def _stored(self) -> dict[str, StoredTensor]:
         return {each.name: self._lying(each, self.bases[each.name]) for each in self.program.tensors}
 
-    def _lying(self, tensor: Tensor, base: int) -> Stored:
+    def _lying(self, tensor: Tensor, base: int) -> StoredTensor:
         """A tensor as it is stored from `base` on."""
         axes, burst = tuple(range(len(tensor.shape))), self.hardware.hbm.burst_bytes
         order, needed = axes, axes
@@ -218,7 +218,7 @@ class TransferRuns:
         elif len(axes) == len(AXES):
             order, needed = axes_of(self.order(tensor.role)), _NEEDED
         padded = tensor.padded or tensor.shape
-        return Stored(base, tensor.shape, padded, order, needed, self._element_bytes(tensor), burst)
+        return StoredTensor(base, tensor.shape, padded, order, needed, self._element_bytes(tensor), burst)
 
     def _element_bytes(self, tensor: Tensor) -> Bytes:
         return tensor.stored_bytes(self.hardware.element_bytes)
@@ -236,11 +236,11 @@ class TransferRuns:
         return ceil(elements * self._element_bytes(tensor))
 
     @cached_property
-    def _offsets(self) -> dict[str, dict[_Held, int]]:
+    def _offsets(self) -> dict[str, dict[_HeldWords, int]]:
         """Elements ahead of each part, by tensor; parts of the same lanes are together, in the order of their first
         use.
         """
-        found: dict[Tensor, dict[tuple[Along, ...], dict[_Held, None]]] = {}
+        found: dict[Tensor, dict[tuple[Along, ...], dict[_HeldWords, None]]] = {}
         rows = self.program.rows
         read = [isinstance(each, Transfer) and self._as_read(each.tensor) for each in rows.recipes]
         moves = map(rows.located, np.flatnonzero(np.array(read)[rows.table["recipe"]]).tolist())
@@ -251,14 +251,14 @@ class TransferRuns:
             for part in step.parts:
                 # A dict as an ordered set: parts used twice count once.
                 of_lanes.setdefault(part.lane, {})[part.lane, part.items] = None
-        ahead: dict[str, dict[_Held, int]] = {}
+        ahead: dict[str, dict[_HeldWords, int]] = {}
         for tensor, of_lanes in found.items():
             parts = [held for each in of_lanes.values() for held in each]
             sizes = accumulate((self._size(tensor, held) for held in parts), initial=0)
             ahead[tensor.name] = dict(zip(parts, sizes, strict=False))
         return ahead
 
-    def _size(self, tensor: Tensor, held: _Held) -> int:
+    def _size(self, tensor: Tensor, held: _HeldWords) -> int:
         """Elements of a part that lie inside the tensor."""
         return sum(_elements(tensor.shape, each) for each in regions_of_part(*held, len(tensor.shape)))
 

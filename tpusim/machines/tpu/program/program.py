@@ -32,7 +32,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.rows import Kind, Rows
 from tpusim.machines.tpu.program.steps import Stream, Use, Vector
-from tpusim.machines.tpu.program.transfers import LANES, Inbound, Keep, Place, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.transfers import LANES, InboundTransfer, Keep, Place, Prefetch, Spill, Tensor, Transfer
 from tpusim.result.records import Blocking
 
 
@@ -61,7 +61,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivedTensor:
     """A tensor made from an operand of the layer before the layer begins; it then lies in HBM like an operand."""
 
     tensor: str
@@ -70,7 +70,7 @@ class Derived:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedTensor:
     """A tensor of one layer that earlier layers have made: their spills or, where it lies in the lanes, their Keeps.
 
     `same`: it is one of their tensors, element for element; otherwise its elements are given, as an operand's are.
@@ -142,10 +142,10 @@ class Program:
     banked: tuple[Buffer, ...] = ()
     constants: tuple[Constant, ...] = ()
     word_cycles: int = 0
-    derived: tuple[Derived, ...] = ()
+    derived: tuple[DerivedTensor, ...] = ()
     doubles: bool = False
     layers: tuple[int, ...] = ()
-    handed: tuple[Handed, ...] = ()
+    handed: tuple[HandedTensor, ...] = ()
     paces: tuple[Pace, ...] = ()
 
     def __post_init__(self) -> None:
@@ -313,7 +313,7 @@ class Program:
     @cached_property
     def intermediates(self) -> frozenset[str]:
         """Names of the tensors that are written and read again: neither operands nor the outcome."""
-        return self.written & {step.tensor.name for step, _ in self.rows.done(Inbound)}
+        return self.written & {step.tensor.name for step, _ in self.rows.done(InboundTransfer)}
 
     @cached_property
     def makers(self) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from tpusim.memory.layout import Box, Bytes, Region, shifted
 Coordinates: TypeAlias = range | tuple[int, ...]
 
 
-class Packed(NamedTuple):
+class PackedNumbers(NamedTuple):
     """Numbers that are narrower in HBM than in words of the machine's elements.
 
     Attributes:
@@ -90,7 +90,7 @@ class Tensor:
     converted: bool = False
     number_bytes: int | None = None
     hbm_bytes: int | None = None
-    packed: Packed | None = None
+    packed: PackedNumbers | None = None
     padded: tuple[int, ...] | None = None
     scale: int = 1
     lost: float = 0.0
@@ -273,7 +273,7 @@ def _region_from(region: Region, origin: Sequence[int]) -> Region:
 # ---- work on the way
 
 
-class Doing(NamedTuple):
+class TransferOp(NamedTuple):
     """An operation of the vector unit on words that a transfer moves, each with all that it is combined with.
 
     Attributes:
@@ -310,7 +310,7 @@ class Work(NamedTuple):
         around: for each part, the number of words that moved words meet in turn.
     """
 
-    chain: tuple[Doing, ...]
+    chain: tuple[TransferOp, ...]
     tallies: tuple[str, ...] = ()
     words: tuple[tuple[int, ...], ...] = ()
     begins: tuple[bool, ...] = ()
@@ -407,7 +407,7 @@ class TensorStep(Step):
 
 
 @step_of_a_program
-class InLanes(TensorStep):
+class LaneStep(TensorStep):
     """A step on words of lanes. Lane 0 has as many words as any lane."""
 
     parts: tuple[Part, ...]
@@ -484,7 +484,7 @@ class Transfer(TensorStep):
 
 
 @step_of_a_program
-class LaneTransfer(InLanes, Transfer):
+class LaneTransfer(LaneStep, Transfer):
     """A transfer from or to the lanes, whose words the vector unit may work on."""
 
     work: Work | None = field(default=None, kw_only=True)
@@ -573,7 +573,7 @@ class LaneTransfer(InLanes, Transfer):
 
 
 @step_of_a_program
-class Inbound(Transfer):
+class InboundTransfer(Transfer):
     """A transfer from a memory behind the lanes to lanes or banks."""
 
     cause = "starved"
@@ -585,7 +585,7 @@ class Inbound(Transfer):
 
 
 @step_of_a_program
-class Fill(LaneTransfer, Inbound):
+class Fill(LaneTransfer, InboundTransfer):
     """An inbound transfer to the lanes."""
 
     @property
@@ -614,7 +614,7 @@ class Fill(LaneTransfer, Inbound):
 
 
 @step_of_a_program
-class BankFill(Inbound):
+class BankFill(InboundTransfer):
     """An inbound transfer to `banks`, through a write port each."""
 
     parts: tuple[BankPart, ...]
@@ -696,7 +696,7 @@ class Prefetch(Transfer):
 
 
 @step_of_a_program
-class Keep(InLanes):
+class Keep(LaneStep):
     """A note that words stay where they are: from now on they are parts of a tensor, each in one copy and without a
     feed.
 

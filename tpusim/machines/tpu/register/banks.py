@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Counters, Feed, Picked, Pointers
+from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Counters, Feed, PickedWords, Pointers
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Spill
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, copy, part, spare_of
@@ -74,7 +74,7 @@ class Settings:
             if isinstance(each, Counters):
                 bases[at] = each.base, each.window.start if each.window else 0
                 counters[at] = [*reversed(each.counters), *[_STILL] * (most - len(each.counters))]
-            elif isinstance(each, Pointers | Picked):
+            elif isinstance(each, Pointers | PickedWords):
                 bases[at] = each.base
                 counters[at, 0, :3] = POINTED, each.which, each.table.repeat if isinstance(each, Pointers) else 1
             else:

@@ -28,7 +28,7 @@ from tpusim.machines.tpu.program.transfers import (
 )
 from tpusim.machines.tpu.register.transfers import Transfers
 from tpusim.machines.tpu.register.wires import NOWHERE, Counts, Floats, cells
-from tpusim.memory.dram.clocked import Clocked, Offered
+from tpusim.memory.dram.clocked import ClockedDram, OfferedTransfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.dram.rules import FAR
 from tpusim.memory.timing import Clocks
@@ -278,9 +278,9 @@ class BankedMemory:
     """A DRAM clocked by a clock of its own while the machine's cycles pass, and the bursts of every transfer."""
 
     def __init__(self, program: Program, hardware: Hardware, device: Device) -> None:
-        self.moves, self.dram = TransferRuns(program, hardware), Clocked(device)
+        self.moves, self.dram = TransferRuns(program, hardware), ClockedDram(device)
         self.clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
-        self.offered, self._live = list[Offered](), dict[int, Offered]()
+        self.offered, self._live = list[OfferedTransfer](), dict[int, OfferedTransfer]()
 
     @property
     def use(self) -> HbmUse:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.machines.tpu.definition import DMA, IFMAP, NEVER, POINTER, PSUM, RESULT, VECTOR, WEIGHT, Frame
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.program.addresses import Picked
+from tpusim.machines.tpu.program.addresses import PickedWords
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import HBM, BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
@@ -168,7 +168,7 @@ def _reads(index: int, step: Vector, settings: Settings) -> Records:
         if feed.picks is None:
             orders.append(read)
             continue
-        operand = next(group.pattern.operand for group in feed.groups if isinstance(group.pattern, Picked))
+        operand = next(group.pattern.operand for group in feed.groups if isinstance(group.pattern, PickedWords))
         for element in range(feed.picks.elements):
             picked = read.copy()
             picked["element"], picked["together"] = element, feed.picks.together

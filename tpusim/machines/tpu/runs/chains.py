@@ -18,7 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.prepared import Prepared, as_floats, need_numba, prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer, as_floats, need_numba, prepared
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence, immovable, in_scratch, residence
 from tpusim.network.ops.elementwise import Div, Rdiv
@@ -44,7 +44,7 @@ class ProgramChain:
     layers read one another alike, and which takes as long.
     """
 
-    members: tuple[tuple[Op, Prepared], ...]
+    members: tuple[tuple[Op, PreparedLayer], ...]
     joints: tuple[Joint, ...]
     hardware: Hardware
     apart: str
@@ -76,7 +76,7 @@ class ProgramChain:
         """All layers as one Program."""
         return linked(self.layers, self.hardware)
 
-    def alone(self, at: int) -> Prepared:
+    def alone(self, at: int) -> PreparedLayer:
         """A layer by itself, with its addresses in the chain."""
         return self.members[at][1].with_program(self.residence.alone(at))
 
@@ -151,14 +151,14 @@ class ProgramChain:
 
 
 def chains_of(
-    members: Iterable[tuple[Op, Prepared]], workload: Workload, hardware: Hardware, most_steps: int
+    members: Iterable[tuple[Op, PreparedLayer]], workload: Workload, hardware: Hardware, most_steps: int
 ) -> Iterator[ProgramChain]:
     """Chains, as long as possible, of the layers in order; a chain has at most `most_steps` steps unless it is one
     layer. Where the workload says its blocks, a chain that is full ends with one, so that chains repeat as well.
     """
     reads, arrangements = _Reads(workload), _Arrangements(hardware, workload.batch)
     blocks, known = _blocks(workload), dict[Hashable, ProgramChain]()
-    held: list[tuple[Op, Prepared]] = []
+    held: list[tuple[Op, PreparedLayer]] = []
     joints: list[Joint] = []
     alone: list[int] = []
     machine: Hardware | None = None
@@ -217,7 +217,7 @@ def _kind(chain: ProgramChain) -> Hashable:
     return tuple(id(ready) for _, ready in chain.members), reads, chain.hardware
 
 
-def _joint(layer: Op, ready: Prepared, reads: _Reads) -> Joint:
+def _joint(layer: Op, ready: PreparedLayer, reads: _Reads) -> Joint:
     joint = Joint(layer.name, ready.program, reads.of(layer))
     return joint._replace(units=ready.draft.units, finish=ready.draft.finished) if ready.draft else joint
 
@@ -227,9 +227,9 @@ class _Arrangements:
 
     def __init__(self, hardware: Hardware, batch: int) -> None:
         self._hardware, self._batch = hardware, batch
-        self._known: dict[tuple[int, str], tuple[Prepared, Prepared]] = {}
+        self._known: dict[tuple[int, str], tuple[PreparedLayer, PreparedLayer]] = {}
 
-    def fitting(self, layer: Op, ready: Prepared, machine: Hardware | None) -> Prepared | None:
+    def fitting(self, layer: Op, ready: PreparedLayer, machine: Hardware | None) -> PreparedLayer | None:
         """The layer for a chain whose passes run on `machine`, if there are any yet.
 
         None if the layer is better alone: in the arrangement of the chain it takes longer by more than a launch.
@@ -246,7 +246,7 @@ class _Arrangements:
         longer = found.timing.cycles - ready.timing.cycles
         return found if longer <= self._hardware.sequencer.launch_cycles else None
 
-    def _arranged(self, layer: Op, ready: Prepared, weights: str) -> Prepared:
+    def _arranged(self, layer: Op, ready: PreparedLayer, weights: str) -> PreparedLayer:
         """The layer where undivided arrays have such weights."""
         key = id(ready), weights
         if key not in self._known:

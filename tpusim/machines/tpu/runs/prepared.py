@@ -15,7 +15,16 @@ import numpy as np
 from tpusim.base.imports import need
 from tpusim.base.memory import at_rest
 from tpusim.base.words import counted
-from tpusim.machines.lowered import Account, InParts, LaneCycle, Phases, ReadyLayer, Told, WordPasses, WrittenTensor
+from tpusim.machines.lowered import (
+    Account,
+    LaneCycle,
+    LayerInParts,
+    Phases,
+    ReadyLayer,
+    Told,
+    WordPasses,
+    WrittenTensor,
+)
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware
@@ -26,7 +35,7 @@ from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.steps import Stream
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Inbound, Spill, Transfer
+from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, InboundTransfer, Spill, Transfer
 from tpusim.machines.tpu.search.search import CLOSE, TRUSTED, Standing
 from tpusim.memory.timing import Clocks
 from tpusim.network.ops.op import OFMAP, Op
@@ -57,7 +66,7 @@ MOST_KNOWN = 10_000
 
 
 @dataclass(frozen=True)
-class Prepared(ReadyLayer):
+class PreparedLayer(ReadyLayer):
     """A Program for a machine, which all layers of a shape share, and its time by the event engine.
 
     `lowering` made it from a `draft`; a Program that was written by hand has none. The Program runs on the machine as
@@ -71,7 +80,7 @@ class Prepared(ReadyLayer):
     draft: Draft | None = None
     known: Timing | None = None
 
-    def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> Prepared:
+    def with_told(self, told: Mapping[str, str], choices: Mapping[str, int | str]) -> PreparedLayer:
         """A copy with more sentences and choices in its explanation."""
         old = self.explanation
         explanation = replace(old, aspects={**old.aspects, **told}, choices={**old.choices, **choices})
@@ -103,11 +112,11 @@ class Prepared(ReadyLayer):
         """The standing of its tiling among all that fit, by their estimates; None where a lowering does not tell."""
         return self.draft.standing() if self.draft else None
 
-    def with_program(self, program: Program) -> Prepared:
+    def with_program(self, program: Program) -> PreparedLayer:
         """Return the layer with another Program, whose time is not known yet."""
         return replace(self, program=program, known=None)
 
-    def on(self, hardware: Hardware) -> Prepared:
+    def on(self, hardware: Hardware) -> PreparedLayer:
         """Return this Program on another machine that can carry out its steps, even if it would choose others."""
         return replace(self, hardware=hardware, known=None)
 
@@ -240,7 +249,7 @@ class Prepared(ReadyLayer):
             for name in {OFMAP, *program.checked}
         }
 
-    def in_parts(self, number: np.dtype[Any]) -> InParts:
+    def in_parts(self, number: np.dtype[Any]) -> LayerInParts:
         """The tensors that the data path writes, spill by spill. Raises CheckFailed if the Program names what does not
         exist.
         """
@@ -256,7 +265,7 @@ class Prepared(ReadyLayer):
 
         program = self.program_for(number)
         tensors = {name: written(program.tensor(name), parts) for name, parts in self._compared.items()}
-        return InParts(program.number, tensors, partial(datapath.run, program, self.running))
+        return LayerInParts(program.number, tensors, partial(datapath.run, program, self.running))
 
 
 def transformation_cycles(program: Program, timing: Timing) -> int:
@@ -266,11 +275,11 @@ def transformation_cycles(program: Program, timing: Timing) -> int:
         if isinstance(step, Spill) and step.tensor.name in checked:
             labels.add(step.label)
             sources = (rows.recipes[each] for each in rows.waited(at))
-            labels |= {each.label for each in sources if isinstance(each, Inbound)}
+            labels |= {each.label for each in sources if isinstance(each, InboundTransfer)}
     return sum(timing.bus.get(label, 0) for label in labels)
 
 
-def dram_use(ready: Prepared, timing: Timing) -> DramUse | None:
+def dram_use(ready: PreparedLayer, timing: Timing) -> DramUse | None:
     """Counts of the DRAM; None if no banks are modelled."""
     use, device = timing.hbm, ready.hardware.hbm.dram
     if use is None or device is None:
@@ -335,7 +344,7 @@ _known: dict[Hashable, _Winner] = {}
 
 
 @at_rest()
-def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepared:
+def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> PreparedLayer:
     """The Program of a layer by a lowering; of several drafts the first with the fewest cycles.
 
     If the Program is short, or if the estimate is off, drafts are those that a simulation chooses from.
@@ -368,7 +377,7 @@ def prepared(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Prepar
     return _told(best, drafts, found)
 
 
-def _doubted(layer: Op, draft: Draft, best: Prepared, found: _Winner) -> bool:
+def _doubted(layer: Op, draft: Draft, best: PreparedLayer, found: _Winner) -> bool:
     """Whether another block than the estimate's choice may well be the fastest: the Program is short, or the estimate
     is off.
     """
@@ -382,8 +391,8 @@ def _doubted(layer: Op, draft: Draft, best: Prepared, found: _Winner) -> bool:
 
 
 def _fastest(
-    drafts: Sequence[Draft], hardware: Hardware, lowering: str, first: Prepared | None = None
-) -> tuple[Prepared, _Winner]:
+    drafts: Sequence[Draft], hardware: Hardware, lowering: str, first: PreparedLayer | None = None
+) -> tuple[PreparedLayer, _Winner]:
     """The fastest draft, and what the search has found; the layer by the `first` of them may be there already."""
     best = replace(first, draft=drafts[0], known=first.timing) if first else _ready(drafts[0], hardware, lowering)
     found = _Winner(0, 1, best.timing.cycles, best.timing.cycles)
@@ -408,12 +417,12 @@ def _fastest(
     return best, found
 
 
-def _ready(draft: Draft, hardware: Hardware, lowering: str) -> Prepared:
+def _ready(draft: Draft, hardware: Hardware, lowering: str) -> PreparedLayer:
     """The layer by one draft."""
-    return _in_scratch(Prepared(*draft.lower(), hardware, lowering, draft))
+    return _in_scratch(PreparedLayer(*draft.lower(), hardware, lowering, draft))
 
 
-def _in_scratch(ready: Prepared) -> Prepared:
+def _in_scratch(ready: PreparedLayer) -> PreparedLayer:
     """The layer with its intermediates, and operands that it reads again, in the scratch memory, if that takes fewer
     cycles.
 
@@ -435,7 +444,7 @@ def _in_scratch(ready: Prepared) -> Prepared:
     return found.with_told({"scratch": f"it holds {', '.join(names)}"}, {})
 
 
-def _told(best: Prepared, drafts: Sequence[Draft], found: _Winner) -> Prepared:
+def _told(best: PreparedLayer, drafts: Sequence[Draft], found: _Winner) -> PreparedLayer:
     """The layer with sentences about the search; the first draft is the estimate's choice."""
     if len(drafts) == 1 and not found.least:
         return best

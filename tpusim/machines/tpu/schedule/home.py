@@ -25,7 +25,7 @@ from tpusim.machines.tpu.program.addresses import (
     Counter,
     Counters,
     Feed,
-    Picked,
+    PickedWords,
     Pointers,
     in_slot,
     walked,
@@ -153,7 +153,7 @@ class ScatteredError(Exception):
 
 def reached(pattern: AddressPattern, at: Callable[[_Words], _Words]) -> AddressPattern:
     """The pattern that walks the same words at their places by `at`. Raises ScatteredError if no pattern does."""
-    if isinstance(pattern, Pointers | Picked):
+    if isinstance(pattern, Pointers | PickedWords):
         raise ScatteredError
     stored, addresses = walked(pattern)
     if not stored.any():
@@ -217,7 +217,7 @@ def _strided(counter: Counter, at: _Words) -> Counter:
 
 
 @dataclass(frozen=True)
-class Stays:
+class ResidentTensors:
     """The tensors that stay on chip for a layer.
 
     Attributes:
@@ -237,7 +237,7 @@ class Stays:
 
 
 @dataclass(frozen=True)
-class Settled:
+class HomedLayer:
     """A layer with tensors at home; areas in `empty` then hold nothing, and a lane needs `words` more words.
 
     `rows` are its steps, where the outcome does not go to HBM. Their addresses are relative to areas, in the order of
@@ -245,7 +245,7 @@ class Settled:
     """
 
     units: Units
-    stays: Stays
+    stays: ResidentTensors
     rows: Rows
     empty: frozenset[str]
     words: int
@@ -271,7 +271,7 @@ class Settled:
         return program.lying(self.stays.read, LANES)
 
 
-def settled(units: Units, stays: Stays) -> Settled:
+def settled(units: Units, stays: ResidentTensors) -> HomedLayer:
     """A layer whose tensors stay. Raises ScatteredError where they cannot."""
     rows, at_home, places = _rows(units, stays, spilled=False)
     if stays.over:
@@ -288,17 +288,17 @@ def settled(units: Units, stays: Stays) -> Settled:
     empty = frozenset(at_home.empty)
     left = buffers(units, link(units, empty=empty))
     words = max((each.base + each.words for each in left), default=0)
-    return Settled(units, stays, rows, empty, words)
+    return HomedLayer(units, stays, rows, empty, words)
 
 
-def _rows(units: Units, stays: Stays, spilled: bool) -> tuple[Rows, _AtHome, dict[str, int]]:
+def _rows(units: Units, stays: ResidentTensors, spilled: bool) -> tuple[Rows, _HomeUnits, dict[str, int]]:
     """The steps of a layer at home, its units, and the first words of its homes, as addresses relative to slots."""
     areas = link(units)
     bases = {name: in_slot(number) for number, name in enumerate(areas)}
     places = {name: in_slot(number) for number, name in enumerate(stays.homes, len(areas))}
     if stays.over:
         places[OFMAP] = places[stays.over]
-    at_home = _AtHome(units, stays, places, bases, spilled)
+    at_home = _HomeUnits(units, stays, places, bases, spilled)
     return Schedule(at_home, bases).run(), at_home, places
 
 
@@ -306,7 +306,7 @@ def _meets(feed: Feed, home: range) -> bool:
     return any(each and each.start in home for each in feed.extents)
 
 
-class _Standing:
+class _HomePlaces:
     """Places where the words of an area stand.
 
     Attributes:
@@ -347,7 +347,7 @@ class _Standing:
         return there
 
 
-class _AtHome(Units):
+class _HomeUnits(Units):
     """Units whose areas have words at home.
 
     `places` has the first words of homes, by tensor. With `spilled`, the outcome goes to HBM, too. Slots are asked for
@@ -356,16 +356,18 @@ class _AtHome(Units):
 
     moves_words = True
 
-    def __init__(self, of: Units, stays: Stays, places: Mapping[str, int], bases: Bases, spilled: bool) -> None:
+    def __init__(
+        self, of: Units, stays: ResidentTensors, places: Mapping[str, int], bases: Bases, spilled: bool
+    ) -> None:
         self.of, self.stays, self.places, self.spilled = of, stays, places, spilled
         self.word_fill, self.before = of.word_fill, of.before
         self.tensors, self.policy = of.tensors, of.policy
         read = replace(stays, home=None)
-        self.strands: Mapping[str, _AtHome] = {
-            name: _AtHome(each, read, places, bases, spilled) for name, each in of.strands.items()
+        self.strands: Mapping[str, _HomeUnits] = {
+            name: _HomeUnits(each, read, places, bases, spilled) for name, each in of.strands.items()
         }
         self._units = [*of.units()]
-        self._rings = sorted((_Standing(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
+        self._rings = sorted((_HomePlaces(each, bases[each.name]) for each in of.areas), key=lambda ring: ring.base)
         self._bases = [each.base for each in self._rings]
         self._leaving = {unit.needs[unit.leaves]: unit for unit in self._units if unit.leaves >= 0}
         self._kept: dict[int, tuple[SlotNeed | None, Moves | None]] = {}
@@ -515,7 +517,7 @@ class _AtHome(Units):
 
     # ---- where words stand
 
-    def _ring(self, word: int) -> _Standing:
+    def _ring(self, word: int) -> _HomePlaces:
         return self._rings[bisect_right(self._bases, word) - 1]
 
     def _first(self, first: int, words: int) -> int:

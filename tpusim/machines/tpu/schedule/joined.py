@@ -20,7 +20,7 @@ from tpusim.machines.tpu.definition import frame_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.check import meet
 from tpusim.machines.tpu.program.moves import box_of
-from tpusim.machines.tpu.program.program import Handed, Pace, Program
+from tpusim.machines.tpu.program.program import HandedTensor, Pace, Program
 from tpusim.machines.tpu.program.rows import Numbers, Rows, WordRanges
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Prefetch, Spill, Tensor
@@ -90,7 +90,7 @@ class Waits:
     A step that has waited for one of a kind has waited for all ahead of it.
     """
 
-    def __init__(self, hardware: Hardware, handed: Mapping[str, Handed]) -> None:
+    def __init__(self, hardware: Hardware, handed: Mapping[str, HandedTensor]) -> None:
         self._hardware, self._handed = hardware, handed
         self._together = change_together(hardware)
         self._parts: list[Rows] = []
@@ -450,7 +450,7 @@ def linked(layers: Sequence[Joint], hardware: Hardware) -> Program:
     )
 
 
-def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
+def _handed(layers: Sequence[Joint]) -> Iterator[HandedTensor]:
     """Tensors that layers read of earlier layers."""
     before: dict[str, Tensor] = {}
     for name, program, reads, *_ in layers:
@@ -459,7 +459,7 @@ def _handed(layers: Sequence[Joint]) -> Iterator[Handed]:
             same = direct and len(names) == len(made) == 1 and alike(mine, made[0])
             placed = (placed or same) and all(each.shape == mine.shape for each in made)
             if made:
-                yield Handed(f"{name}.{tensor}", tuple(each.name for each in made), same, placed)
+                yield HandedTensor(f"{name}.{tensor}", tuple(each.name for each in made), same, placed)
         before[name] = program.tensor(OFMAP).of_layer(name)
 
 

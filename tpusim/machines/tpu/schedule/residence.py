@@ -22,8 +22,18 @@ from tpusim.machines.lowered import LayerTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.rows import Rows
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, Fill, Inbound, Keep, Prefetch, Spill, Tensor, Transfer
-from tpusim.machines.tpu.schedule.home import Home, ScatteredError, Settled, Stays, home_of, settled
+from tpusim.machines.tpu.program.transfers import (
+    HBM,
+    SCRATCH,
+    Fill,
+    InboundTransfer,
+    Keep,
+    Prefetch,
+    Spill,
+    Tensor,
+    Transfer,
+)
+from tpusim.machines.tpu.schedule.home import Home, HomedLayer, ResidentTensors, ScatteredError, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP
 
@@ -106,7 +116,7 @@ class _Search:
         self.layers, self.capacity = layers, capacity
         # Layers of one shape share their units, so results are cached for all of them.
         self._home_of = cache(home_of)
-        self._known: dict[object, Settled | None] = {}
+        self._known: dict[object, HomedLayer | None] = {}
 
     # ---- what could stay
 
@@ -157,14 +167,14 @@ class _Search:
         units = self.layers[maker].units
         return self._home_of(units) if units else None
 
-    def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> Settled | None:
+    def _settled(self, layer: int, read: Mapping[str, int], makes: bool, over: str = "") -> HomedLayer | None:
         """A layer with these tensors at home; None where they cannot be."""
         units = self.layers[layer].units
         homes = tuple((name, home) for name, maker in read.items() if (home := self._home(maker)))
         key = units, homes, self._home(layer) if makes else None, over
         if units and key not in self._known:
             with suppress(ScatteredError):
-                self._known[key] = settled(units, Stays(dict(homes), *key[2:]))
+                self._known[key] = settled(units, ResidentTensors(dict(homes), *key[2:]))
         return self._known.setdefault(key, None)
 
     # ---- what has room
@@ -191,7 +201,7 @@ class _Search:
         """The residence of a plan, everything at its place. Raises FullError."""
         room = WordRoom(self.capacity)
         there: dict[int, Allocation] = {}
-        found: list[tuple[Settled | None, Mapping[str, int], bool]] = []
+        found: list[tuple[HomedLayer | None, Mapping[str, int], bool]] = []
         own: list[tuple[int, int]] = []
         for layer in range(len(self.layers)):
             readers, read = self._readers(layer, staying), self._read_by(layer, staying)
@@ -322,17 +332,17 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
     return replace(program, tensors=(*program.tensors, *copies), rows=_bringing(rows, due)) if copies else program
 
 
-def _fills_again(program: Program) -> dict[str, list[tuple[Inbound, list[int]]]]:
+def _fills_again(program: Program) -> dict[str, list[tuple[InboundTransfer, list[int]]]]:
     """By operand, the fills that bring the same data several times: the first, and the numbers of all."""
     rows, same = program.rows, defaultdict[object, list[int]](list)
-    for at in np.flatnonzero(rows.are(Inbound)).tolist():
+    for at in np.flatnonzero(rows.are(InboundTransfer)).tolist():
         step = rows[at]
-        if isinstance(step, Inbound) and step.hbm_bytes and step.tensor.name not in program.makers:
+        if isinstance(step, InboundTransfer) and step.hbm_bytes and step.tensor.name not in program.makers:
             held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
             same[held].append(at)
-    again = defaultdict[str, list[tuple[Inbound, list[int]]]](list)
+    again = defaultdict[str, list[tuple[InboundTransfer, list[int]]]](list)
     for fills in same.values():
-        if len(fills) > 1 and isinstance(step := rows[fills[0]], Inbound):
+        if len(fills) > 1 and isinstance(step := rows[fills[0]], InboundTransfer):
             again[step.tensor.name].append((step, fills))
     return again
 
@@ -340,11 +350,11 @@ def _fills_again(program: Program) -> dict[str, list[tuple[Inbound, list[int]]]]
 def _bringing(rows: Rows, due: Mapping[int, Sequence[tuple[Tensor, Sequence[int]]]]) -> Rows:
     """The rows with prefetches where they are `due`, and with the fills that read the copies."""
     prefetches, order, waits = list[Prefetch](), list[int](), list[tuple[int, int]]()
-    reading: dict[tuple[int, str], Inbound] = {}
-    readers: dict[int, Inbound] = {}
+    reading: dict[tuple[int, str], InboundTransfer] = {}
+    readers: dict[int, InboundTransfer] = {}
     for at in range(len(rows)):
         for copy, fills in due.get(at, ()):
-            if not isinstance(fill := rows[fills[0]], Inbound):
+            if not isinstance(fill := rows[fills[0]], InboundTransfer):
                 continue
             number = len(rows) + len(prefetches)
             prefetches.append(Prefetch((), fill.tensor, fill.parts, fill.hbm_bytes, copy, regions=fill.regions))
@@ -352,7 +362,7 @@ def _bringing(rows: Rows, due: Mapping[int, Sequence[tuple[Tensor, Sequence[int]
             waits += ((each, number) for each in fills)
             for each in fills:
                 recipe = rows.recipes[key := int(rows.table["recipe"][each])]
-                if isinstance(recipe, Inbound):
+                if isinstance(recipe, InboundTransfer):
                     readers[each] = reading.setdefault((key, copy.name), replace(recipe, tensor=copy))
         order.append(at)
     more = np.array(waits, np.int64).T

@@ -149,7 +149,7 @@ class Ring:
         return found
 
 
-class _Window(Ring):
+class _RollingRing(Ring):
     """Rows that roll through one slot. Every unit has a tenancy for the rows that it reads; the tenancy before it is
     the last one that reads a row which its new rows replace.
     """
@@ -199,7 +199,7 @@ def _in_slots(count: int) -> tuple[int, ...]:
     return tuple(map(in_slot, range(count)))
 
 
-class _Steady(NamedTuple):
+class _SteadyPasses(NamedTuple):
     """Passes that end the acts of a unit, share their needs, and go on with the sums of a pass ahead of them.
 
     Attributes:
@@ -227,11 +227,11 @@ class _Kind:
     """
 
     acts: list[tuple[Act, _Recipes]]
-    steady: _Steady | None = None
+    steady: _SteadyPasses | None = None
     known: bool = False
 
 
-def _steady(acts: Sequence[tuple[Act, _Recipes]]) -> _Steady | None:
+def _steady(acts: Sequence[tuple[Act, _Recipes]]) -> _SteadyPasses | None:
     """The steady passes among acts whose recipes are known; None where there are none."""
     found, every = list[tuple[Pass, tuple[int, ...]]](), set[tuple[int, int, int]]()
     for act, recipes in reversed(acts):
@@ -245,7 +245,7 @@ def _steady(acts: Sequence[tuple[Act, _Recipes]]) -> _Steady | None:
     # The first pass waits for what the unit waits for.
     if found and not any(isinstance(act, Pass) for act, _ in acts[: -len(found)]):
         found.pop()
-    return _Steady(
+    return _SteadyPasses(
         next(iter(every)),
         [(act.weights.atoms, act.data.atoms) for act, _ in reversed(found) if act.data],
         {act.data.atoms for act, _ in found if act.data},
@@ -265,7 +265,7 @@ class Schedule:
         self.gaps = [*accumulate((unit.gap for unit in self.units), initial=-1)][1:]
         # All tenancies are known before the first step is written, since a load is issued ahead of its unit.
         self.rings = rings = {
-            each.name: (_Window if each.live else Ring)(each, bases[each.name]) for each in units.areas
+            each.name: (_RollingRing if each.live else Ring)(each, bases[each.name]) for each in units.areas
         }
         self.tenancies = [
             [rings[area].wanted(key, at, gap) for area, key in unit.needs]
@@ -590,7 +590,7 @@ class Schedule:
         loaded.used["weights", array] = at
         into.written = self._computed[array] = at + 1
 
-    def _go_on(self, steady: _Steady, mine: list[Tenancy], slots: int, array: int) -> None:
+    def _go_on(self, steady: _SteadyPasses, mine: list[Tenancy], slots: int, array: int) -> None:
         """Write passes that go on with the sums of a pass ahead, each waiting for its own words alone."""
         loaded, read, into = (mine[need] for need in steady.needs)
         made = {atoms: read.made(atoms) for atoms in steady.data}

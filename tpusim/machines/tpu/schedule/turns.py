@@ -45,7 +45,7 @@ def with_turns(rows: Rows, loops: Sequence[Loop], pairs: int) -> Rows | None:
     """The rows with as many more `pairs` of turns in the gap of each loop, which come in their order; None where turns
     are not alike.
     """
-    written = _Written(rows, loops)
+    written = _GapRows(rows, loops)
     return written.with_copies(pairs) if all([written.alike(loop, pairs) for loop in loops]) else None
 
 
@@ -53,7 +53,7 @@ _PLACES = {"preload": "rows", "slots": "slots", "origin": "origins", "waits": "w
 """Fields of a row that are places among what has been written, and among which of that."""
 
 
-class _Written:
+class _GapRows:
     """Rows whose loops have gaps, as arrays."""
 
     def __init__(self, rows: Rows, loops: Sequence[Loop]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
-from tpusim.machines.tpu.program.transfers import Fill, Inbound, Spill, Tensor, Work
+from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Spill, Tensor, Work
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
@@ -48,7 +48,7 @@ class Moves(NamedTuple):
         return {"regions": self.regions, **({"work": self.work} if self.work else {})}
 
 
-class Alike(NamedTuple):
+class EqualMoves(NamedTuple):
     """Moves that are equal but for where their slots are, and for where in the tensor their elements are.
 
     Attributes:
@@ -103,7 +103,7 @@ class Piece(NamedTuple):
     needs: tuple[SlotNeed, ...] = ()
     steps: int = 1
     chained: bool = False
-    alike: Alike | None = None
+    alike: EqualMoves | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Area:
     live: Callable[[Key], range] | None = None
     depth: int = 0
     memory: str = "lanes"
-    fill: Callable[..., Inbound] = Fill
+    fill: Callable[..., InboundTransfer] = Fill
 
 
 class Unit(NamedTuple):
@@ -327,7 +327,7 @@ class Units(ABC):
     def spill(self, unit: Unit, base: int) -> Moves:
         """Moves of a unit's result, from the slot that begins at word `base`."""
 
-    def left_alike(self, unit: Unit) -> Alike | None:
+    def left_alike(self, unit: Unit) -> EqualMoves | None:
         """The kind of the moves of a unit's result, and of the work on their way; None where each is its own."""
         return None
 
@@ -347,7 +347,7 @@ class Units(ABC):
 def in_one(
     brings: Callable[[Key, int], Iterable[Moves]],
     steps: int = 1,
-    alike: Callable[[Key], Alike | None] = lambda key: None,
+    alike: Callable[[Key], EqualMoves | None] = lambda key: None,
 ) -> Callable[[Key, int, bool], Sequence[Piece]]:
     """A cut that leaves loads whole; `brings` gives the `steps` transfers of a key, from a word on, and `alike` what
     they are.

@@ -61,7 +61,7 @@ ALIKE = 0.005
 _SECTION = "section_passes", "section_words"
 
 
-class Ranked(NamedTuple):
+class RankedTiling(NamedTuple):
     """A tiling with the `least` cycles that it can take and its `estimate`.
 
     `floor` gives the least cycles of every tiling whose array takes some share of this one's cycles; `of_any` gives
@@ -83,7 +83,7 @@ def candidates_of(hardware: Hardware) -> type[Candidates]:
 
 
 @lru_cache(maxsize=1 << 14)
-def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> tuple[Ranked, ...]:
+def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> tuple[RankedTiling, ...]:
     """Tilings that a simulation should choose from, in the order in which to try them; or only the estimate's
     choice.
 
@@ -98,23 +98,23 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = No
     return ranked(found) if hardware.mapping.search == "simulate" else (found.first._replace(least=0.0),)
 
 
-class Searched(NamedTuple):
+class SearchOutcome(NamedTuple):
     """The estimate's choice, the candidates that it is among, and their bound."""
 
-    first: Ranked
+    first: RankedTiling
     candidates: Candidates
     bound: Bound
 
 
 @lru_cache(maxsize=1 << 10)
-def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candidates]) -> Searched:
+def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candidates]) -> SearchOutcome:
     candidates, tiling, estimate = _chosen(of(cut, hardware))
     bound = Bound(candidates)
     least = bound.alone(tiling)
     # An estimate is no lower than the bound.
     estimate = max(estimate, least if bound.piped is bound else bound.piped.alone(tiling))
-    first = Ranked(tiling, least, partial(float, estimate), candidates.floor, of_any=bound.of_any)
-    return Searched(first, candidates, bound)
+    first = RankedTiling(tiling, least, partial(float, estimate), candidates.floor, of_any=bound.of_any)
+    return SearchOutcome(first, candidates, bound)
 
 
 def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> Tiling[int]:
@@ -178,7 +178,7 @@ def _chosen(candidates: Candidates) -> tuple[Candidates, Tiling[int], float]:
 # ---- what a simulation should try
 
 
-def ranked(searched: Searched) -> tuple[Ranked, ...]:
+def ranked(searched: SearchOutcome) -> tuple[RankedTiling, ...]:
     """The estimate's choice, then the tilings that are expected to be fastest.
 
     A block that is ranked already goes behind other blocks. Tilings that differ only in how they cut the filter count
@@ -188,7 +188,7 @@ def ranked(searched: Searched) -> tuple[Ranked, ...]:
     chosen, a_block = first.tiling, candidates.shape.groups * candidates.columns * candidates.passes
     most = max(MOST_BLOCKS * chosen.blocks, FEW_PASSES // a_block)
     alike = _SECTION if candidates.hardware.mapping.loads == "pieces" else ()
-    held, found = Counter([chosen.outputs]), list[Ranked]()
+    held, found = Counter([chosen.outputs]), list[RankedTiling]()
     for each in islice(_distinct(candidates, bound, alike, most), MOST_RANKED):
         if each.tiling != chosen:
             found.append(each._replace(expected=each.expected * (1 + AGAIN * held[each.tiling.outputs])))
@@ -198,7 +198,7 @@ def ranked(searched: Searched) -> tuple[Ranked, ...]:
     return (first._replace(expected=first.least + BELIEVED * beyond), *found[:MOST_TIMED])
 
 
-def every(candidates: Candidates) -> tuple[Ranked, ...]:
+def every(candidates: Candidates) -> tuple[RankedTiling, ...]:
     """All tilings that fit, each once."""
     return tuple(_distinct(candidates, Bound(candidates), (), None))
 
@@ -231,7 +231,7 @@ def standing(candidates: Candidates, estimate: float) -> Standing:
     return Standing(estimate, faster, len(costs), all_that_fit[first].tiling, float(costs[first]))
 
 
-def _distinct(candidates: Candidates, bound: Bound, but: Iterable[str], most: int | None) -> Iterator[Ranked]:
+def _distinct(candidates: Candidates, bound: Bound, but: Iterable[str], most: int | None) -> Iterator[RankedTiling]:
     """Tilings of at most `most` blocks, one for each set of equal ones; fields in `but` do not count as a
     difference.
     """
@@ -245,7 +245,7 @@ def _distinct(candidates: Candidates, bound: Bound, but: Iterable[str], most: in
         if key not in known:
             known.add(key)
             least, estimated, expected = costs
-            yield Ranked(tiling, least, partial(float, estimated), candidates.floor, expected)
+            yield RankedTiling(tiling, least, partial(float, estimated), candidates.floor, expected)
 
 
 def _in_order(candidates: Candidates, bound: Bound) -> Iterator[tuple[Tiling[int], float, float, float]]:

@@ -28,7 +28,7 @@ from tpusim.machines.tpu.lowering.convolution import ranked_shapes
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, block_of, blocking_of, memory_of, words_of
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
-from tpusim.machines.tpu.program.program import Derived, Explanation
+from tpusim.machines.tpu.program.program import DerivedTensor, Explanation
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Act,
@@ -45,7 +45,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     when_free,
 )
-from tpusim.machines.tpu.search.search import MOST_TIMED, Ranked
+from tpusim.machines.tpu.search.search import MOST_TIMED, RankedTiling
 from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Mix, Recipe, TileChoice, TilePlaces, TileProduct, Tiles
 from tpusim.memory.layout import TRANSFORMED, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
@@ -148,7 +148,7 @@ class TilePlan(Plan):
 
 
 @lru_cache(maxsize=1 << 12)
-def ranks_of(filtering: Filtering) -> tuple[Ranked, ...]:
+def ranks_of(filtering: Filtering) -> tuple[RankedTiling, ...]:
     """The tilings from which a simulation should choose, by estimated cycles, or the estimate's choice alone.
 
     Raises:
@@ -160,9 +160,14 @@ def ranks_of(filtering: Filtering) -> tuple[Ranked, ...]:
         costs[plan.tiling] = min(plan.cycles(), costs.get(plan.tiling, inf))
     found = sorted(costs.items(), key=itemgetter(1))
     if hardware.mapping.search != "simulate":
-        return tuple([Ranked(tiling, 0.0, partial(float, cost), partial(mul, least)) for tiling, cost in found[:1]])
+        return tuple(
+            [RankedTiling(tiling, 0.0, partial(float, cost), partial(mul, least)) for tiling, cost in found[:1]]
+        )
     return tuple(
-        [Ranked(tiling, least, partial(float, cost), partial(mul, least), cost) for tiling, cost in found[:MOST_TIMED]]
+        [
+            RankedTiling(tiling, least, partial(float, cost), partial(mul, least), cost)
+            for tiling, cost in found[:MOST_TIMED]
+        ]
     )
 
 
@@ -240,7 +245,7 @@ class TileUnits(Units):
     @property
     def more(self) -> Mapping[str, Any]:
         """How the filter is transformed; sums of that many factors are kept in float64."""
-        derived = Derived(self.plan.filter.name, "filter", self.filtering.by.transformed)
+        derived = DerivedTensor(self.plan.filter.name, "filter", self.filtering.by.transformed)
         return {"derived": (derived,), "doubles": True}
 
     @cached_property
@@ -351,7 +356,7 @@ def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[VectorWork]:
 # ---- the transforms of a block as steps of the vector unit, one axis after the other
 
 
-class TransformStage(NamedTuple):
+class LineTransform(NamedTuple):
     """A one-dimensional transform of many words: where inputs and outputs lie, and what is kept between."""
 
     recipe: Recipe
@@ -377,7 +382,7 @@ class TransformStage(NamedTuple):
 
 def data_stages(
     plan: TilePlan, block: Block, patch_base: int, scratch: int, data: int
-) -> tuple[TransformStage, TransformStage]:
+) -> tuple[LineTransform, LineTransform]:
     """From a patch to the transformed data of a row fold, at word `data`: down the columns, then along the rows.
 
     Tiles that lie side by side share columns, which are transformed once.
@@ -409,11 +414,11 @@ def data_stages(
         return in_turn(rows + number * row_words, row_words)
 
     first, second = filtering.data
-    rows_first = TransformStage(first, row_of_patch, row_of_tiles, between)
-    return rows_first, TransformStage(second, along_a_row, product, between)
+    rows_first = LineTransform(first, row_of_patch, row_of_tiles, between)
+    return rows_first, LineTransform(second, along_a_row, product, between)
 
 
-def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) -> tuple[TransformStage, TransformStage]:
+def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) -> tuple[LineTransform, LineTransform]:
     """From the products of a column fold to its outputs; columns beyond the block are kept nowhere."""
     filtering, tiles = plan.filtering, plan.tiles(block)
     by, words = filtering.by, tiles.words
@@ -433,7 +438,7 @@ def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) ->
         return Counters(results, (below, down, across, Counter(tiles.groups, 0, 1, tiles.groups, 1)))
 
     down, across = filtering.inverse
-    return TransformStage(down, row(products), row(rows), between), TransformStage(across, column, outputs, between)
+    return LineTransform(down, row(products), row(rows), between), LineTransform(across, column, outputs, between)
 
 
 def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
@@ -477,7 +482,7 @@ def in_tiles(name: str, gloss: str, choice: TileChoice) -> Lowering:
         def of(shape: ConvShape, on: Hardware) -> Filtering:
             return replace(own, shape=shape, hardware=on)
 
-        def draft(shape: ConvShape, rank: Ranked) -> Draft:
+        def draft(shape: ConvShape, rank: RankedTiling) -> Draft:
             plan = plan_of(of(shape, own.hardware), rank.tiling)
             units, told = partial(TileUnits, plan), partial(_explained, plan, layer)
             return Draft(units, lambda each: (each, told()), rank.tiling.blocks, rank.least, rank.estimate)

@@ -25,7 +25,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import validated
 from tpusim.network.entries import INPUTS, Entry
 from tpusim.network.formats import (
-    AsLayer,
+    LayerOfNode,
     ModelOptions,
     Names,
     UnfitNode,
@@ -35,7 +35,7 @@ from tpusim.network.formats import (
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownPrimitive, layout_behind
 from tpusim.network.formats.jax_function.named import named
-from tpusim.network.formats.jax_function.patterns import ENDLESS, Flat
+from tpusim.network.formats.jax_function.patterns import ENDLESS, FlatGraph
 from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, TensorView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Shape
@@ -113,8 +113,8 @@ class UnderstoodFunction:
 
     label: str
     name: str
-    flat: Flat
-    layers: dict[str, AsLayer] = field(default_factory=dict)
+    flat: FlatGraph
+    layers: dict[str, LayerOfNode] = field(default_factory=dict)
     """By the first value that a node makes."""
     not_timed: Counter[str] = field(default_factory=Counter)
     not_known: Counter[str] = field(default_factory=Counter)
@@ -268,7 +268,7 @@ def _find_layers(read: UnderstoodFunction) -> None:
                 read.leave_out(node.op, _UNLIKE.get(node.op, "") or str(error) or reasons.NO_LAYER)
 
 
-def _as_layer(known: KnownPrimitive, flat: Flat) -> AsLayer:
+def _as_layer(known: KnownPrimitive, flat: FlatGraph) -> LayerOfNode:
     """Return the layer that a node is. Raises UnfitNode, or InputError for sizes of which no layer can be."""
     node = known.node
     types = [flat.types[name] for name in (*node.inputs[node.op == "select_n" :], *node.outputs)]
@@ -335,7 +335,7 @@ def _entries(read: UnderstoodFunction) -> dict[str, str]:
     return found
 
 
-def _sizes(layer: AsLayer, batch: int) -> dict[str, Any]:
+def _sizes(layer: LayerOfNode, batch: int) -> dict[str, Any]:
     """Return a layer's sizes for a batch: where it has more images than that, several layers stand for it."""
     sizes = dict(layer.sizes)
     images = sizes.get("images")

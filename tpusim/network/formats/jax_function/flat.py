@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
-from tpusim.network.formats.jax_function.patterns import PATTERNS, Flat, together
+from tpusim.network.formats.jax_function.patterns import PATTERNS, FlatGraph, together
 from tpusim.network.formats.jax_function.source_lines import line_of, of_a_library
 from tpusim.network.formats.jax_function.written_out import WRITTEN_OUT
 from tpusim.network.graph import Node
@@ -47,7 +47,7 @@ _MOST_PLACES = 1000
 
 def flattened(
     closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0, given: Mapping[str, Any] | None = None
-) -> Flat:
+) -> FlatGraph:
     """Make a closed jaxpr flat; its inputs and outputs have these names. Inputs that are `given` tell sizes, where
     sizes are values.
 
@@ -70,7 +70,7 @@ class _Flattening:
     """The nodes so far; each method that adds some returns the names of their results."""
 
     def __init__(self, batch: int, arguments: Mapping[str, Any]) -> None:
-        self.flat, self._batch, self._counts = Flat(), batch, not batch
+        self.flat, self._batch, self._counts = FlatGraph(), batch, not batch
         self._arguments = arguments
         self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
         self._spread = dict[str, tuple[str, ValueShape]]()

@@ -12,7 +12,7 @@ from math import isfinite, prod
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError
-from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
+from tpusim.network.formats import LayerOfNode, LayerSizes, UnfitNode
 from tpusim.network.graph import Axes, Node, NodeViews, OperandView, TensorView
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.elementwise import KEPT
@@ -49,7 +49,7 @@ class KnownPrimitive(NamedTuple):
         return next(alike, rows_of(len(self.result), (len(self.result) - 1,)))
 
 
-Handler = Callable[[KnownPrimitive], AsLayer]
+Handler = Callable[[KnownPrimitive], LayerOfNode]
 
 
 def rows_of(rank: int, channels: Sequence[int]) -> Axes:
@@ -70,7 +70,7 @@ def layout_behind(known: KnownPrimitive) -> Axes | None:
 # ---- convolutions and products
 
 
-def _conv(known: KnownPrimitive) -> AsLayer:
+def _conv(known: KnownPrimitive) -> LayerOfNode:
     """Read a convolution with its axes in any order; where its input is spread by zeros, a transposed one."""
     said, (maps, weights) = known.node.attributes, known.shapes
     lhs, rhs, out = (getattr(said["dimension_numbers"], f"{which}_spec") for which in ("lhs", "rhs", "out"))
@@ -114,7 +114,7 @@ def _conv(known: KnownPrimitive) -> AsLayer:
         steps = {"op": "conv1d", "in_length": width, "kernel": kernel[0], "stride": stride[0], "padding": [*pads[0]],
                  "dilation": dilation[0]}  # fmt: skip
     sources = {"ifmap": OperandView(0, view), "filter": OperandView(1, taps, "weights")}
-    return AsLayer({**steps, **sizes}, NodeViews(sources, result))
+    return LayerOfNode({**steps, **sizes}, NodeViews(sources, result))
 
 
 def _as_map(spec: Sequence[int]) -> Axes:
@@ -196,7 +196,7 @@ def forward(sides: Sequence[Side], in_channels: int, out_channels: int, groups: 
     return sizes
 
 
-def _filter_gradient(known: KnownPrimitive) -> AsLayer:
+def _filter_gradient(known: KnownPrimitive) -> LayerOfNode:
     """Read the gradient of a convolution by its filter, for which channels and images of the map change places.
 
     If the convolution is a product, its pixels count as images.
@@ -211,10 +211,10 @@ def _filter_gradient(known: KnownPrimitive) -> AsLayer:
         axes = ((*apart, *rows, *cols, images), (), (), channels), (outputs, (), (), (*high, *wide, *own))
     sources = {"ifmap": OperandView(0, TensorView(axes[0], maps.shape)), "filter": OperandView(1, TensorView(axes[1]))}
     sizes = {"op": "conv2d_filter_gradient", "images": window[rhs[1]], **said["conv"]}
-    return AsLayer(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
+    return LayerOfNode(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
 
 
-def _input_gradient(known: KnownPrimitive) -> AsLayer:
+def _input_gradient(known: KnownPrimitive) -> LayerOfNode:
     """Read the gradient of a convolution by its input, whose filter JAX has turned round along both axes."""
     said = known.node.attributes
     lhs, rhs, out = said["dimension_numbers"]
@@ -222,10 +222,10 @@ def _input_gradient(known: KnownPrimitive) -> AsLayer:
     sources = {"ifmap": OperandView(0, TensorView(maps)),
                "filter": OperandView(1, TensorView(taps, mirrored=(1, 2)), "weights")}  # fmt: skip
     sizes = {"op": "conv2d_input_gradient", "images": known.shapes[0][lhs[0]], **said["conv"]}
-    return AsLayer(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
+    return LayerOfNode(sizes, NodeViews(sources, TensorView(_as_map(out), known.result)))
 
 
-def _spread_out(known: KnownPrimitive) -> AsLayer:
+def _spread_out(known: KnownPrimitive) -> LayerOfNode:
     """Read padding that sets the elements of a map apart, with zeros between and behind them."""
     layout, config = known.layouts[0], known.node.attributes["padding_config"]
     apart = [axis for axis, each in enumerate(config) if any(each)]
@@ -237,11 +237,11 @@ def _spread_out(known: KnownPrimitive) -> AsLayer:
     sizes: LayerSizes = dict(zip(AXES, maps.sizes(known.shapes[0]), strict=True))
     height, width = (known.result[axis] for axis in sides)
     steps = [int(config[axis][2]) + 1 for axis in sides]
-    return AsLayer({"op": "spread", **sizes, "step": steps, "out_height": height, "out_width": width},
+    return LayerOfNode({"op": "spread", **sizes, "step": steps, "out_height": height, "out_width": width},
                    NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))  # fmt: skip
 
 
-def _dot(known: KnownPrimitive) -> AsLayer:
+def _dot(known: KnownPrimitive) -> LayerOfNode:
     """Read a product over any axes: products side by side, one for each element of the axes that both factors share."""
     (one, other), (outer, more) = known.node.attributes["dimension_numbers"]
     first, second = known.shapes
@@ -256,17 +256,17 @@ def _dot(known: KnownPrimitive) -> AsLayer:
     weights = TensorView(((*more, *cols), (), (), tuple(other)))
     sources = {"ifmap": OperandView(0, maps), "filter": OperandView(1, weights, "" if outer else "factors")}
     result = TensorView(((*range(len(outer)), *range(at, made)), (), (), (*range(len(outer), at),)), known.result)
-    return AsLayer(sizes, NodeViews(sources, result))
+    return LayerOfNode(sizes, NodeViews(sources, result))
 
 
 # ---- element by element
 
 
-def _map(known: KnownPrimitive, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> AsLayer:
+def _map(known: KnownPrimitive, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> LayerOfNode:
     """Return a layer that makes one element of each element of operand `at`, viewed by `axes` or else by its layout."""
     maps = TensorView(axes or known.layout)
     sizes = dict(zip(AXES, maps.sizes(known.result), strict=True))
-    return AsLayer({"op": op, **sizes, **fields},
+    return LayerOfNode({"op": op, **sizes, **fields},
                    NodeViews({"ifmap": OperandView(at, maps)}, TensorView(maps.axes, known.result)))  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def _pointwise(op: str, **fields: Any) -> Handler:
 
 
 def _arithmetic(op: str) -> Handler:
-    def handler(known: KnownPrimitive) -> AsLayer:
+    def handler(known: KnownPrimitive) -> LayerOfNode:
         whole = [at for at in (0, 1) if known.shapes[at] == known.result]
         if not whole:
             raise UnfitNode("neither operand is as large as what it makes")
@@ -286,7 +286,7 @@ def _arithmetic(op: str) -> Handler:
     return handler
 
 
-def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> AsLayer:
+def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> LayerOfNode:
     """Return a layer of operand `main` and operand `at`, which may be spread over the result."""
     mine, result, axes = known.shapes[at], known.result, known.layout
     kind = _kind(_spread(axes, mine).sizes(mine), TensorView(axes).sizes(result))
@@ -300,7 +300,7 @@ def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> AsLayer:
         raise UnfitNode("its operands are spread over one another as no layer here knows it")
     sizes, views = _map(known, op, main, axes, other=kind)
     other = OperandView(at, _spread(axes, mine), "" if KEPT[kind][-1] else "numbers")
-    return AsLayer(sizes, NodeViews({**views.sources, "other": other}, views.result))
+    return LayerOfNode(sizes, NodeViews({**views.sources, "other": other}, views.result))
 
 
 def _spread(axes: Axes, shape: ValueShape) -> TensorView:
@@ -318,7 +318,7 @@ def _kind(mine: Shape, result: Shape) -> str | None:
     return None
 
 
-def _select(known: KnownPrimitive) -> AsLayer:
+def _select(known: KnownPrimitive) -> LayerOfNode:
     """Read a choice between zero and a value: the value times a mask of zeros and ones."""
     if len(known.shapes) != 3 or known.numbers[1] != 0 or known.shapes[2] != known.result:
         raise UnfitNode("it chooses between two values")
@@ -328,7 +328,7 @@ def _select(known: KnownPrimitive) -> AsLayer:
 def _limit(end: str) -> Handler:
     """Make the reader of the larger, or the smaller, of a value and a number."""
 
-    def handler(known: KnownPrimitive) -> AsLayer:
+    def handler(known: KnownPrimitive) -> LayerOfNode:
         at = next((at for at in (0, 1) if known.numbers[at] is not None), None)
         if at is None or known.shapes[1 - at] != known.result:
             raise UnfitNode("it compares two maps")
@@ -340,7 +340,7 @@ def _limit(end: str) -> Handler:
     return handler
 
 
-def _clamp(known: KnownPrimitive) -> AsLayer:
+def _clamp(known: KnownPrimitive) -> LayerOfNode:
     low, _, high = known.numbers
     if low is None or high is None:
         raise UnfitNode("its ends are no numbers")
@@ -348,7 +348,7 @@ def _clamp(known: KnownPrimitive) -> AsLayer:
     return _map(known, "clip", 1, **ends)
 
 
-def _power(known: KnownPrimitive) -> AsLayer:
+def _power(known: KnownPrimitive) -> LayerOfNode:
     exponent = known.node.attributes.get("y", 2)
     if exponent == -1:
         return _with_number(known, "rdiv", 1.0)
@@ -357,9 +357,9 @@ def _power(known: KnownPrimitive) -> AsLayer:
     return _map(known, "power", exponent=exponent)
 
 
-def _with_number(known: KnownPrimitive, op: str, number: float) -> AsLayer:
+def _with_number(known: KnownPrimitive, op: str, number: float) -> LayerOfNode:
     sizes, views = _map(known, op, other="number")
-    return AsLayer(sizes, NodeViews({**views.sources, "other": number}, views.result))
+    return LayerOfNode(sizes, NodeViews({**views.sources, "other": number}, views.result))
 
 
 # ---- windows and rows
@@ -368,7 +368,7 @@ def _with_number(known: KnownPrimitive, op: str, number: float) -> AsLayer:
 def _pool(kind: str, op: str = "pool2d") -> Handler:
     """Make the reader of a pooling, or of an op with the same fields, such as the gradient of one."""
 
-    def handler(known: KnownPrimitive) -> AsLayer:
+    def handler(known: KnownPrimitive) -> LayerOfNode:
         said, gradient = known.node.attributes, op == "pool2d_gradient"
         # The fields are those of the pooling, also of its gradient.
         shape = known.result if gradient else known.shapes[0]
@@ -391,7 +391,7 @@ def _pool(kind: str, op: str = "pool2d") -> Handler:
                  "in_width": width, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
                  "count_include_pad": said.get("include_pad", False)}  # fmt: skip
         sources = {name: OperandView(at, maps) for at, name in enumerate(("ifmap", "choice")[: len(known.shapes)])}
-        return AsLayer(sizes, NodeViews(sources, TensorView(layout, known.result)))
+        return LayerOfNode(sizes, NodeViews(sources, TensorView(layout, known.result)))
 
     return handler
 
@@ -404,7 +404,7 @@ def _usual(rank: int, moved: Sequence[int]) -> Axes:
     return _as_map([0, rank - 1, *range(1, rank - 1)] if last else [0, 1, *range(2, rank)])
 
 
-def _mean(known: KnownPrimitive) -> AsLayer:
+def _mean(known: KnownPrimitive) -> LayerOfNode:
     """Read a mean: over all rows and columns of maps it is a pooling, over other axes a mean of rows."""
     (shape,), along, layout = known.shapes, known.node.attributes["axes"], known.layouts[0]
     if layout and {*along} == {*layout[1], *layout[2]}:
@@ -413,11 +413,13 @@ def _mean(known: KnownPrimitive) -> AsLayer:
                  "in_width": width, "kernel": [height, width]}  # fmt: skip
         left = [axis for axis in range(len(shape)) if axis not in along]
         made = tuple(tuple(left.index(axis) for axis in axes if axis in left) for axes in layout)
-        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, TensorView(layout))}, TensorView(made, known.result)))
+        return LayerOfNode(
+            sizes, NodeViews({"ifmap": OperandView(0, TensorView(layout))}, TensorView(made, known.result))
+        )
     return _rows(known, "reduce_mean", along)
 
 
-def _sum(known: KnownPrimitive) -> AsLayer:
+def _sum(known: KnownPrimitive) -> LayerOfNode:
     """Read a sum over all axes but the channel's."""
     (shape,), along = known.shapes, known.node.attributes["axes"]
     layout = known.layouts[0] or rows_of(len(shape), (len(shape) - 1,))
@@ -429,26 +431,26 @@ def _sum(known: KnownPrimitive) -> AsLayer:
     sizes: LayerSizes = dict(zip(AXES, TensorView(layout).sizes(shape), strict=True))
     order = sorted(layout[0])
     made = tuple(order.index(axis) for axis in layout[0])
-    return AsLayer({"op": "channel_sum", **sizes}, NodeViews(
+    return LayerOfNode({"op": "channel_sum", **sizes}, NodeViews(
         {"ifmap": OperandView(0, TensorView(layout))}, TensorView((made, (), (), ()), known.result)))  # fmt: skip
 
 
 def _pair(op: str) -> Handler:
     """Make the reader of an op of two values of one shape, with the numbers that the node has as its fields."""
 
-    def handler(known: KnownPrimitive) -> AsLayer:
+    def handler(known: KnownPrimitive) -> LayerOfNode:
         sizes, views = _map(known, op, **known.node.attributes)
         other = OperandView(1, TensorView(known.layout))
-        return AsLayer(sizes, NodeViews({**views.sources, "other": other}, views.result))
+        return LayerOfNode(sizes, NodeViews({**views.sources, "other": other}, views.result))
 
     return handler
 
 
-def _softmax(known: KnownPrimitive) -> AsLayer:
+def _softmax(known: KnownPrimitive) -> LayerOfNode:
     return _rows(known, "softmax", [known.node.attributes["axis"]])
 
 
-def _masked_softmax(known: KnownPrimitive) -> AsLayer:
+def _masked_softmax(known: KnownPrimitive) -> LayerOfNode:
     """Read a softmax whose rows are queries, in turn, that see the keys up to their own."""
     said, shape = known.node.attributes, known.shapes[0]
     queries = said["queries_axis"]
@@ -457,13 +459,13 @@ def _masked_softmax(known: KnownPrimitive) -> AsLayer:
     channels, _, _, images = rows.sizes(shape)
     sizes: LayerSizes = {"op": "softmax", "channels": channels, "images": images, "queries": shape[queries]}
     sizes |= {"window": said["window"]} if said["window"] else {}
-    return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, rows)}, TensorView(rows.axes, known.result)))
+    return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, rows)}, TensorView(rows.axes, known.result)))
 
 
 def _norm(op: str, usual: Mapping[str, float]) -> Handler:
     """Make the reader of a norm of rows; weights that it has not are its `usual` numbers."""
 
-    def handler(known: KnownPrimitive) -> AsLayer:
+    def handler(known: KnownPrimitive) -> LayerOfNode:
         said = known.node.attributes
         sizes, views = _rows(known, op, [len(known.result) - 1])
         beside: dict[str, OperandView | float] = {**usual}
@@ -471,12 +473,12 @@ def _norm(op: str, usual: Mapping[str, float]) -> Handler:
             rank = len(known.shapes[at])
             beside[name] = OperandView(at, TensorView(rows_of(rank, (rank - 1,))), "weights")
         sources = {**views.sources, **beside}
-        return AsLayer({**sizes, "epsilon": said["epsilon"]}, NodeViews(sources, views.result))
+        return LayerOfNode({**sizes, "epsilon": said["epsilon"]}, NodeViews(sources, views.result))
 
     return handler
 
 
-def _rotary(known: KnownPrimitive) -> AsLayer:
+def _rotary(known: KnownPrimitive) -> LayerOfNode:
     """Read a turn: axes along which the tables change are tokens, and others images."""
     (shape, table, _), pairs = known.shapes, known.node.attributes["pairs"]
     *outer, last = range(len(shape))
@@ -490,16 +492,16 @@ def _rotary(known: KnownPrimitive) -> AsLayer:
                "sin": OperandView(2, column, "sines")}  # fmt: skip
     result = TensorView(points.axes, known.result)
     sizes: LayerSizes = {"op": "rotary", "channels": channels, "height": height, "width": width, "images": images}
-    return AsLayer(sizes, NodeViews(sources, result))
+    return LayerOfNode(sizes, NodeViews(sources, result))
 
 
-def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> AsLayer:
+def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> LayerOfNode:
     """Return an op of rows along some axes; the other axes count the rows."""
     shape, made = known.shapes[0], len(known.result)
     rows = TensorView(rows_of(len(shape), sorted(along)))
     channels, _, _, images = rows.sizes(shape)
     result = TensorView(rows.axes if known.result == shape else rows_of(made, ()), known.result)
-    return AsLayer({"op": op, "channels": channels, "images": images},
+    return LayerOfNode({"op": op, "channels": channels, "images": images},
                    NodeViews({"ifmap": OperandView(0, rows)}, result))  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from tpusim.network.formats.jax_function.layers import ValueShape
-from tpusim.network.formats.jax_function.patterns import Flat
+from tpusim.network.formats.jax_function.patterns import FlatGraph
 from tpusim.network.graph import Node
 
 _MOVES = frozenset({"broadcast_in_dim", "expand_dims", "reshape", "squeeze"})
@@ -17,7 +17,7 @@ _MOVES = frozenset({"broadcast_in_dim", "expand_dims", "reshape", "squeeze"})
 class NodesByValue:
     """The nodes as a graph: what makes each value, and who reads it."""
 
-    def __init__(self, flat: Flat) -> None:
+    def __init__(self, flat: FlatGraph) -> None:
         self.flat = flat
         self.makers = {name: node for node in flat.nodes for name in node.outputs}
         self.uses = Counter(name for node in flat.nodes for name in node.inputs)
@@ -78,7 +78,7 @@ class NodesByValue:
         return all(reads[name] == self.uses[name] for name in within)
 
 
-def is_real(flat: Flat, name: str) -> bool:
+def is_real(flat: FlatGraph, name: str) -> bool:
     return flat.types[name].kind == "f" or flat.types[name].name == "bfloat16"
 
 

@@ -24,7 +24,7 @@ ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt
 
 
 @dataclass
-class Flat:
+class FlatGraph:
     """Nodes in order, and what is known of their values.
 
     Attributes:
@@ -121,7 +121,7 @@ def _alike(wanted: Any, part: Sequence[Any], given: Any) -> bool:
 # ---- among the nodes
 
 
-def with_means(flat: Flat) -> list[Node]:
+def with_means(flat: FlatGraph) -> list[Node]:
     """Put means in the place of sums that are divided by the number of what they sum up."""
     makers = {name: at for at, node in enumerate(flat.nodes) for name in node.outputs}
     uses = Counter(name for node in flat.nodes for name in node.inputs)
@@ -145,7 +145,7 @@ def with_means(flat: Flat) -> list[Node]:
     return [each for each in nodes if each is not None]
 
 
-def with_clamps(flat: Flat) -> list[Node]:
+def with_clamps(flat: FlatGraph) -> list[Node]:
     """Put a clamp in the place of the smaller of a number and of the larger of another and a value."""
     makers = {node.outputs[0]: node for node in flat.nodes if node.op == "max"}
     uses = Counter(name for node in flat.nodes for name in node.inputs)
@@ -169,7 +169,7 @@ def with_clamps(flat: Flat) -> list[Node]:
     return [*map(clamped, flat.nodes)]
 
 
-def with_gradients(flat: Flat) -> list[Node]:
+def with_gradients(flat: FlatGraph) -> list[Node]:
     """Put the gradient of a relu in the place of a choice between zero and a value where another is above zero, and a
     weighted sum in the place of a difference from a value times a number, as an update of weights is.
     """
@@ -199,7 +199,7 @@ def with_gradients(flat: Flat) -> list[Node]:
     return [*map(read, flat.nodes)]
 
 
-def with_turned_products(flat: Flat) -> list[Node]:
+def with_turned_products(flat: FlatGraph) -> list[Node]:
     """Exchange the factors of products whose result is turned, so that it need not be: gradients by weights are such
     products, and in a training step the input is the first factor.
     """
@@ -221,7 +221,7 @@ def with_turned_products(flat: Flat) -> list[Node]:
     return [*map(turned, flat.nodes)]
 
 
-def with_choices(flat: Flat) -> Iterator[Node]:
+def with_choices(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with two in the place of the gradient of a largest window: which tap was the largest, and what
     goes to it.
     """
@@ -242,7 +242,7 @@ def with_choices(flat: Flat) -> Iterator[Node]:
                    {**attributes, "shape": flat.shapes[maps]})  # fmt: skip
 
 
-def _mean(node: Node, divisor: str, flat: Flat) -> Node | None:
+def _mean(node: Node, divisor: str, flat: FlatGraph) -> Node | None:
     """Return the mean that a sum over this constant is, if it is one."""
     number, shape = flat.number(divisor), flat.shapes[node.inputs[0]] if node.inputs else ()
     if node.op == "reduce_sum" and number == prod(shape[axis] for axis in node.attributes["axes"]):
@@ -262,7 +262,7 @@ def _mean(node: Node, divisor: str, flat: Flat) -> Node | None:
     )
 
 
-PATTERNS: Sequence[Callable[[Flat], Iterable[Node]]] = (
+PATTERNS: Sequence[Callable[[FlatGraph], Iterable[Node]]] = (
     with_means, with_clamps, with_gradients, with_turned_products, with_choices,
 )  # fmt: skip
 """What makes fewer, or other, nodes of some, in this order."""

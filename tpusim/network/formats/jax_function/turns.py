@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tpusim.network.formats.jax_function.nodes import NodesByValue, is_real, of_reals, scope_of
-from tpusim.network.formats.jax_function.patterns import Flat
+from tpusim.network.formats.jax_function.patterns import FlatGraph
 from tpusim.network.graph import Node
 
 
@@ -29,7 +29,7 @@ class _Term(NamedTuple):
     table: str
 
 
-def with_turns(flat: Flat) -> Iterator[Node]:
+def with_turns(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that turn points by tables of cosines and sines: half of the
     channels are one coordinate, or every second.
     """

@@ -15,7 +15,7 @@ import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape
 from tpusim.network.formats.jax_function.nodes import NodesByValue, is_real, of_reals, scope_of
-from tpusim.network.formats.jax_function.patterns import Flat, unspread
+from tpusim.network.formats.jax_function.patterns import FlatGraph, unspread
 from tpusim.network.formats.jax_function.turns import with_turns
 from tpusim.network.graph import Node
 from tpusim.numerics.element_types import Values
@@ -64,7 +64,7 @@ _NEAR = {"bfloat16": 1e-3, "float16": 1e-4}
 """How far a function may be off, for the constants that a type has; 1e-6 for others."""
 
 
-def with_activations(flat: Flat) -> Iterator[Node]:
+def with_activations(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that make an activation of a value, however it is written."""
     nodes = NodesByValue(flat)
     for node in flat.nodes:
@@ -141,7 +141,7 @@ class _Norm(NamedTuple):
     epsilon: float
 
 
-def with_norms(flat: Flat) -> Iterator[Node]:
+def with_norms(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that make a norm of rows along the last axis: by the root of the
     mean of its squares, or a layer normalization.
     """
@@ -308,7 +308,7 @@ _UNSEEN = -1e4
 """At most this is added to scores of keys that a query does not see, or stands in their place."""
 
 
-def with_softmaxes(flat: Flat) -> Iterator[Node]:
+def with_softmaxes(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that make a softmax of a value."""
     nodes = NodesByValue(flat)
     for node in flat.nodes:
@@ -349,7 +349,7 @@ def _is_largest(nodes: NodesByValue, name: str, source: str, axis: int) -> bool:
     return most is not None and [*most.attributes["axes"]] == [order[axis]] and nodes.same(most.inputs[0], before)
 
 
-def with_masks(flat: Flat) -> Iterator[Node]:
+def with_masks(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes; a softmax has the mask of its scores, where that lets each query see the keys up to its own."""
     nodes = NodesByValue(flat)
     for node in flat.nodes:
@@ -417,7 +417,7 @@ def _causal(seen: Values) -> tuple[int, int] | None:
     return axis, window if window < keys else 0
 
 
-def with_attentions(flat: Flat) -> Iterator[Node]:
+def with_attentions(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes; where a softmax stands between two products, all three are called those of an attention, and the
     scale of its scores goes to the queries, which are fewer.
     """
@@ -489,7 +489,7 @@ def _with_scale(nodes: NodesByValue, scores: Node, scale: Node | None, name: str
     return {id(scores): [factor, replace(called, inputs=inputs)], id(scale): [handed]}
 
 
-WRITTEN_OUT: Sequence[Callable[[Flat], Iterator[Node]]] = (
+WRITTEN_OUT: Sequence[Callable[[FlatGraph], Iterator[Node]]] = (
     with_activations, with_norms, with_turns, with_softmaxes, with_masks, with_attentions,
 )  # fmt: skip
 """What puts one node in the place of several, in this order."""

@@ -20,7 +20,7 @@ from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import (
-    AsLayer,
+    LayerOfNode,
     LayerSizes,
     ModelOptions,
     Names,
@@ -35,7 +35,7 @@ from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of, values_missing
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import branched, expanded, unrolled
-from tpusim.network.formats.onnx_model.shapes import Inferred, inferred, inlined, without_declared, without_weights
+from tpusim.network.formats.onnx_model.shapes import InferredGraph, inferred, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
@@ -57,7 +57,7 @@ class LayerNode(NamedTuple):
 
 
 @dataclass
-class Understood:
+class UnderstoodModel:
     """A model without its large weights, functions put in place: its nodes that are layers, and the other nodes.
 
     Attributes:
@@ -76,7 +76,7 @@ class Understood:
     batch: ModelBatch
     run: ModelRun
     facts: Facts
-    values: Inferred
+    values: InferredGraph
     taken: Sequence[str]
     steps: Sequence[str]
     reasons: list[str]
@@ -138,7 +138,7 @@ class OpenedModel(NamedTuple):
         return cls(path, asked, without_declared(inlined(model, path), path), weights, batch, missing)
 
 
-def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
+def understood(opened: OpenedModel, wanted: RunBatch) -> UnderstoodModel:
     """Find what there is to know of a model for the batch of a run. Raises as `read`."""
     path, asked, batch = opened.path, opened.asked, opened.batch
     own = batch.own or wanted.images
@@ -158,7 +158,7 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> Understood:
     if batch.fixed:
         own = _images_of(steps.model, values, own, alone=not wanted.usual and wanted.images == 1)
     run = _run(batch, own, wanted, path)
-    read = Understood(
+    read = UnderstoodModel(
         steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *whole.left, *steps.left]
     )
     read.expanded.update(whole.done)
@@ -195,7 +195,7 @@ _OF_IMAGES = frozenset({
 """Operators whose first operand has its images along axis 0."""
 
 
-def _images_of(model: ModelProto, values: Inferred, first: int, alone: bool) -> int:
+def _images_of(model: ModelProto, values: InferredGraph, first: int, alone: bool) -> int:
     """Return how many images a model of fixed sizes holds: its first dimension, unless a convolution or pool has
     others; or there is none, and the model is to run `alone`: then the dimension counts something else.
     """
@@ -224,7 +224,9 @@ def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
     return (names.take(called(each.node), "count" in each.sizes) for each in layers)
 
 
-def _inferred_for(model: ModelProto, batch: ModelBatch, own: int, ops: Set[str], opset: int, path: Path) -> Inferred:
+def _inferred_for(
+    model: ModelProto, batch: ModelBatch, own: int, ops: Set[str], opset: int, path: Path
+) -> InferredGraph:
     """Infer the shapes that layers of these `ops` need, for a run of `own` images.
 
     Raises InputError where there are none, or the standard forbids them.
@@ -232,7 +234,7 @@ def _inferred_for(model: ModelProto, batch: ModelBatch, own: int, ops: Set[str],
     nodes = [node for node in model.graph.node if node.op_type in ops]
     wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
 
-    def inferred_at(images: int) -> Inferred:
+    def inferred_at(images: int) -> InferredGraph:
         found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
         refuse_forbidden(found.graph.node, found, opset, path)
         refuse_beyond(found, path)
@@ -253,7 +255,7 @@ def _inferred_for(model: ModelProto, batch: ModelBatch, own: int, ops: Set[str],
         raise InputError([Problem(f"{each.message}{only}", each.where) for each in error.problems]) from None
 
 
-def _add_layer(read: Understood, node: NodeProto, path: Path) -> None:
+def _add_layer(read: UnderstoodModel, node: NodeProto, path: Path) -> None:
     """Add a node that is a layer, part of the weights before it, or none after all.
 
     Raises InputError for a layer whose result has other sizes than the onnx library infers.
@@ -297,7 +299,7 @@ _LONGEST_MATRIX = 3
 """Most axes of a value of unknown origin that has its channels last."""
 
 
-def _as_layer(node: NodeProto, read: Understood) -> AsLayer:
+def _as_layer(node: NodeProto, read: UnderstoodModel) -> LayerOfNode:
     """Return the layer that a node of ARRAY_OPS or VECTOR_OPS is, in one run of the model. Raises UnfitNode where there
     is none.
     """
@@ -377,7 +379,7 @@ def _listed(ops: Mapping[str, int]) -> str:
     return ", ".join(f"{op} {count:,}" for op, count in ops.items())
 
 
-def _unknown(read: Understood) -> str:
+def _unknown(read: UnderstoodModel) -> str:
     """Describe all unknown ops at once."""
     total = counted(sum(read.not_known.values()), "op")
     why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
@@ -390,7 +392,7 @@ def _unknown(read: Understood) -> str:
     return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
 
 
-def _document(read: Understood, path: Path) -> Document:
+def _document(read: UnderstoodModel, path: Path) -> Document:
     names, notes = Names(), [*_notes(read)]
     named = zip(layer_names(read.layers, names), read.layers, strict=True)
     layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
@@ -433,7 +435,7 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
     return {key: sizes[key] for key in dict.fromkeys((*first, *sizes)) if key in sizes}
 
 
-def _notes(read: Understood) -> Iterator[str]:
+def _notes(read: UnderstoodModel) -> Iterator[str]:
     batch, run = read.batch, read.run
     if read.missing:
         yield f"{read.missing}; layers are timed by their shapes, and checked with random ones"

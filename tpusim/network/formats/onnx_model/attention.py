@@ -21,7 +21,7 @@ def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1
     return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
 
 
-class _Past(NamedTuple):
+class _PastTokens(NamedTuple):
     """Keys and values, [image, head, token, channel], of tokens ahead of those that attend; names are empty where there
     are none, or where those of all tokens are not wanted.
     """
@@ -50,7 +50,12 @@ def _behind(new: NewNodes, past: str, made: str, wanted: str) -> str:
 
 
 def _attended(
-    given: SeveralOps, new: NewNodes, factors: Sequence[str], sizes: tuple[int, int], masks: Sequence[str], past: _Past
+    given: SeveralOps,
+    new: NewNodes,
+    factors: Sequence[str],
+    sizes: tuple[int, int],
+    masks: Sequence[str],
+    past: _PastTokens,
 ) -> None:
     """Add the nodes of attention of queries, keys and values, [image, token, channel]; `sizes` are how many heads there
     are, and of how many channels.
@@ -96,12 +101,12 @@ def _attention(given: SeveralOps, new: NewNodes) -> None:
     sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
     every = new.add("MatMul", given.names[:2])
     every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
-    ahead, past = 0, _Past()
+    ahead, past = 0, _PastTokens()
     if given.name(4):
         # Keys and values of the past are one value.
         _, *sizes_of_one = given.shape(4)
         ahead = sizes_of_one[2]
-        past = _Past(*(new.shaped(each, sizes_of_one) for each in new.cut(given.name(4), [1, 1], axis=0)))
+        past = _PastTokens(*(new.shaped(each, sizes_of_one) for each in new.cut(given.name(4), [1, 1], axis=0)))
     if given.output(1):
         past = past._replace(all_keys=new.named("Concat"), all_values=new.named("Concat"))
     masks = [
@@ -124,7 +129,7 @@ def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
         biases = new.cut(given.name(3), sizes)
         factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
     heads = given.get("num_heads", 1)
-    past = _Past(given.name(6), given.name(7), given.output(1), given.output(2))
+    past = _PastTokens(given.name(6), given.name(7), given.output(1), given.output(2))
     ahead = given.shape(6)[2] if given.name(6) else 0
     masks = [
         *_kept(given, new, 4), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
@@ -173,7 +178,7 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
     ahead = given.shape(3)[2] if given.name(3) else 0
     # All but the last of a sequence's keys are told; of several sequences each may have fewer than the longest.
     alike = images == 1 or not ahead or [*given.lists.get(given.name(5), ())] == [ahead + tokens - 1] * images
-    several = None if alike else _Several.of(given, new, tokens, ahead)
+    several = None if alike else _Sequences.of(given, new, tokens, ahead)
     total = given.lists.get(given.name(6), [ahead + tokens])
     if [*total] != [ahead + tokens]:
         raise UnfitNode(
@@ -191,7 +196,7 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
     queries, keys, values = (new.add("Transpose", [each], perm=[0, 2, 1, 3]) for each in points)
     before = [given.name(at) if ahead else "" for at in (3, 4)]
     wanted = ("", "") if several else (given.output(1), given.output(2))
-    past = _Past(before[0], before[1], *wanted)
+    past = _PastTokens(before[0], before[1], *wanted)
     every = past.with_keys(new, keys)
     queries = new.shaped(queries, [0, shared, -1, channels])
     scores = new.add("MatMul", [queries, new.add("Transpose", [every], perm=[0, 1, 3, 2])])
@@ -216,7 +221,7 @@ def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
     new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
 
 
-class _Several(NamedTuple):
+class _Sequences(NamedTuple):
     """Sequences whose keys of the past may be fewer than there is room for: they stand at the beginning of that.
 
     Attributes:
@@ -231,7 +236,7 @@ class _Several(NamedTuple):
     ahead: int
 
     @classmethod
-    def of(cls, given: SeveralOps, new: NewNodes, tokens: int, ahead: int) -> _Several:
+    def of(cls, given: SeveralOps, new: NewNodes, tokens: int, ahead: int) -> _Sequences:
         """Add the lengths: operand 5 tells of each sequence how many keys it has in all, less one."""
         last = new.add("Cast", [given.name(5)], to=TensorProto.INT64)
         lengths = new.shaped(new.add("Sub", [last, new.numbers([tokens - 1])]), [-1, 1, 1, 1])

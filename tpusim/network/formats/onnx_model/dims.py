@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"unk__\d+")
 """Names that a tool makes up for sizes of which it knows nothing: two of them may be one size."""
 
 
-class Open(NamedTuple):
+class OpenDim(NamedTuple):
     """A dimension without a size, of an input; `name` is the name for `--dim`, whether or not the model has named it.
 
     One that the model does not name is called by the value and its axis.
@@ -116,7 +116,7 @@ def batch_of(given: Sequence[ValueInfoProto], dims: Mapping[str, int], arrays: A
     return ModelBatch(left, own, bool(counted) and not named, not counted, sizes, arrays, _runs(given, sizes, arrays))
 
 
-def _counting(opened: Sequence[Open]) -> tuple[frozenset[str], bool]:
+def _counting(opened: Sequence[OpenDim]) -> tuple[frozenset[str], bool]:
     """Return the names of the open dimensions that are the batch, and whether they are called so.
 
     One name is: equal names mean equal sizes, and others may be other sizes. Where nothing is called a batch, the
@@ -136,7 +136,7 @@ def _counting(opened: Sequence[Open]) -> tuple[frozenset[str], bool]:
     return frozenset(each.name for each in firsts[:1]), False
 
 
-def _held(opened: Sequence[Open], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
+def _held(opened: Sequence[OpenDim], dims: Mapping[str, int], arrays: Arrays) -> dict[str, int]:
     """Return sizes of open dimensions by name, as the arrays have them.
 
     Raises InputError where that is more than one, or there are no images.
@@ -182,12 +182,12 @@ def set_sizes(value: ValueInfoProto, sizes: Mapping[str, int]) -> None:
             dim.dim_value = sizes[each.name]
 
 
-def _open(value: ValueInfoProto) -> Iterator[Open]:
+def _open(value: ValueInfoProto) -> Iterator[OpenDim]:
     dims, of = value.type.tensor_type.shape.dim, printable(value.name)
     for axis, dim in enumerate(dims):
         if not dim.HasField("dim_value") or dim.dim_value < 1:
             named = printable(dim.dim_param) if _NAME.search(dim.dim_param) else ""
-            yield Open(named or f"{of}.{axis}", of, axis, len(dims), bool(named))
+            yield OpenDim(named or f"{of}.{axis}", of, axis, len(dims), bool(named))
 
 
 def _first(given: Sequence[ValueInfoProto]) -> int:
@@ -199,7 +199,7 @@ def _first(given: Sequence[ValueInfoProto]) -> int:
     return max(1, next((int(shape[0].dim_value) for shape in shapes if len(shape) > 1), 1))
 
 
-def _missing(left: Sequence[Open], counted: Set[str], arrays: Arrays) -> str:
+def _missing(left: Sequence[OpenDim], counted: Set[str], arrays: Arrays) -> str:
     where = ", ".join(f"{each.name} (dimension {each.axis} of {each.value})" for each in left)
     give = " ".join(f"--dim {shlex.quote(each.name)}=N" for each in left)
     by = "or run with --input FILE.npz, which has an array for each input, by its name"

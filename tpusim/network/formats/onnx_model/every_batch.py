@@ -18,7 +18,7 @@ _UNSAID = {"images": BATCH, "count": 1}
 """What an entry means that has no such key."""
 
 
-class _NoLine(Exception):
+class _LineError(Exception):
     """A value that differs with the batch, and is no line of it; the message says which."""
 
 
@@ -33,12 +33,12 @@ def for_any_batch(read_at: Mapping[int, Document], path: Path, name: str) -> Doc
     try:
         lists = {images: each.data["layers"] for images, each in read_at.items()}
         if {len(each) for each in lists.values()} != {len(first.data["layers"])}:
-            raise _NoLine("how many layers there are")
+            raise _LineError("how many layers there are")
         layers = [_entry(dict(zip(lists, entries, strict=True))) for entries in zip(*lists.values(), strict=True)]
         for key, value in first.data.items():
             if key != "layers" and any(each.data[key] != value for each in read_at.values()):
-                raise _NoLine(f"{key} of the network")
-    except _NoLine as reason:
+                raise _LineError(f"{key} of the network")
+    except _LineError as reason:
         of_dim = f"; give it: --dim {shlex.quote(name)}=N" if name else ""
         says = f"{reason} is no line of the batch, so that no workload is for every batch{of_dim}"
         raise InputError(Problem(f"{says}; tpusim run takes the model itself, at any batch", str(path))) from None
@@ -52,7 +52,7 @@ def _entry(at: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     keys = max(every.values(), key=len)
     label = f"{keys.get('op')} {keys.get('name')}"
     if any(each.keys() != keys.keys() for each in every.values()):
-        raise _NoLine(f"what is said of {label}")
+        raise _LineError(f"what is said of {label}")
     made = {key: _value({at: each[key] for at, each in every.items()}, f"{key} of {label}") for key in keys}
     return {key: value for key, value in made.items() if _UNSAID.get(key) != value}
 
@@ -72,7 +72,7 @@ def _value(at: Mapping[int, Any], what: str) -> Any:
         inner = zip(*values, strict=True)
         return [_value(dict(zip(at, each, strict=True)), what) for each in inner]
     if not all(type(each) is int for each in values):
-        raise _NoLine(what)
+        raise _LineError(what)
     return _line(at, what)
 
 
@@ -82,7 +82,7 @@ def _line(at: Mapping[int, int], what: str) -> str:
     slope = Fraction(high - low, two - one)
     more = low - slope * one
     if more.denominator != 1 or any(slope * images + more != value for images, value in at.items()):
-        raise _NoLine(what)
+        raise _LineError(what)
     parts: Sequence[str] = (
         BATCH,
         f"*{slope.numerator}" if slope.numerator != 1 else "",

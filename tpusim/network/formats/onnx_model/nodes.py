@@ -11,7 +11,7 @@ import numpy as np
 from onnx import AttributeProto
 
 from tpusim.base.words import counted
-from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
+from tpusim.network.formats import LayerOfNode, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.facts import Facts
 from tpusim.network.formats.onnx_model.shapes import ValueShape
 from tpusim.network.graph import UNSEEN, Axes, NodeViews, OperandView, TensorView
@@ -110,7 +110,7 @@ def maps_of(node: KnownNode) -> NodeViews:
     return NodeViews({"ifmap": OperandView(0, TensorView(maps))}, TensorView(result, node.result))
 
 
-def _conv(node: KnownNode) -> AsLayer:
+def _conv(node: KnownNode) -> LayerOfNode:
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     sizes = {"images": images, "in_channels": channels, "out_channels": outputs, "groups": node.get("group", 1)}
     axes = len(sides)
@@ -122,9 +122,9 @@ def _conv(node: KnownNode) -> AsLayer:
         "dilation": node.ints("dilations", axes, 1),
     }
     if axes == 2:
-        return AsLayer({"op": "conv2d", **sizes, "in_height": sides[0], "in_width": sides[1], **steps}, views)
+        return LayerOfNode({"op": "conv2d", **sizes, "in_height": sides[0], "in_width": sides[1], **steps}, views)
     one = {key: value[0] for key, value in steps.items() if key != "padding"}
-    return AsLayer({"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}, views)
+    return LayerOfNode({"op": "conv1d", **sizes, "in_length": sides[0], "padding": steps["padding"], **one}, views)
 
 
 def _taps(first: int, axes: int) -> Axes:
@@ -139,7 +139,7 @@ def _views(node: KnownNode, weights: TensorView) -> NodeViews:
     return NodeViews(sources, replace(maps, shape=node.result))
 
 
-def _deform_conv(node: KnownNode) -> AsLayer:
+def _deform_conv(node: KnownNode) -> LayerOfNode:
     """Read a deformable convolution; its offsets are an operand that the file does not hold, so they are drawn."""
     (images, channels, *sides), (outputs, _, *kernel) = _maps(node)
     if len(sides) != 2:
@@ -153,7 +153,7 @@ def _deform_conv(node: KnownNode) -> AsLayer:
         "stride": node.ints("strides", 2, 1), "padding": before, "dilation": node.ints("dilations", 2, 1),
         "offset_groups": node.get("offset_group", 1), "modulated": any(node.names[_MASK:]),
     }  # fmt: skip
-    return AsLayer(sizes, UNSEEN)
+    return LayerOfNode(sizes, UNSEEN)
 
 
 _MASK = 4
@@ -177,7 +177,7 @@ def _maps(node: KnownNode) -> tuple[ValueShape, ValueShape]:
     return image, weights
 
 
-def _conv_transpose(node: KnownNode) -> AsLayer:
+def _conv_transpose(node: KnownNode) -> LayerOfNode:
     """Read a transposed convolution; maps of one axis get a row. Weights: [channel, out_channel of the group,
     *taps].
     """
@@ -197,7 +197,7 @@ def _conv_transpose(node: KnownNode) -> AsLayer:
         "stride": [*one, *strides], "padding": [*none, *(start for start, _, _ in cut)],
         "output_padding": [*none, *(more for _, more, _ in cut)], "dilation": [*one, *dilations],
     }  # fmt: skip
-    return AsLayer(sizes, _views(node, weights))
+    return LayerOfNode(sizes, _views(node, weights))
 
 
 def _cut(node: KnownNode, axis: int, spread: int) -> tuple[int, int, bool]:
@@ -219,7 +219,7 @@ def _cut(node: KnownNode, axis: int, spread: int) -> tuple[int, int, bool]:
     return start, size - spread + 2 * start, after > before
 
 
-def _gemm(node: KnownNode) -> AsLayer:
+def _gemm(node: KnownNode) -> LayerOfNode:
     first, second = node.shapes[:2]
     if len(first) != 2 or len(second) != 2:
         raise UnfitNode("its operands are no matrices")
@@ -231,10 +231,10 @@ def _gemm(node: KnownNode) -> AsLayer:
         # Each run has a second factor of its own: products stand side by side.
         sizes["groups"] = 1
         one, other, made = (replace(each, images=0) for each in views)
-        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, one), "filter": OperandView(1, other)}, made))
+        return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, one), "filter": OperandView(1, other)}, made))
     one, other, made = views
     sources = {"ifmap": OperandView(0, one), "filter": OperandView(1, other, _FACTORS)}
-    return AsLayer(sizes, NodeViews(sources, made))
+    return LayerOfNode(sizes, NodeViews(sources, made))
 
 
 _FACTORS = "factors"
@@ -246,7 +246,7 @@ def matrix(axes: int, channels: Sequence[int], shape: ValueShape = (), spread: V
     return TensorView((tuple(channels), (), (), images), shape, spread)
 
 
-def _matmul(node: KnownNode) -> AsLayer:
+def _matmul(node: KnownNode) -> LayerOfNode:
     """Read a product: rows of one matrix where a factor is common to all images (transposed if it is the first), else
     products side by side, one for each pair of matrices.
     """
@@ -274,8 +274,8 @@ def _matmul(node: KnownNode) -> AsLayer:
         weights = OperandView(1, replace(pairs, shape=second if cols else (k, 1), spread=(*outer, k, n)))
         of_rows = [len(outer)] * len(rows)
         every = matrix(made, [axis for axis in range(made) if axis not in of_rows], result)
-        return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, replace(every, images=0)))
-    return AsLayer(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(made, along, result)))
+        return LayerOfNode(sizes, NodeViews({"ifmap": maps, "filter": weights}, replace(every, images=0)))
+    return LayerOfNode(sizes, NodeViews({"ifmap": maps, "filter": weights}, matrix(made, along, result)))
 
 
 def _shared(factor: ValueShape, constant: bool) -> bool:
@@ -283,17 +283,17 @@ def _shared(factor: ValueShape, constant: bool) -> bool:
     return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
-def _whole(read: Callable[[KnownNode], AsLayer]) -> Callable[[KnownNode], AsLayer]:
+def _whole(read: Callable[[KnownNode], LayerOfNode]) -> Callable[[KnownNode], LayerOfNode]:
     """Make the reader of an operator that multiplies bytes, less their zero points."""
 
-    def made(node: KnownNode) -> AsLayer:
+    def made(node: KnownNode) -> LayerOfNode:
         sizes, views = read(node)
-        return AsLayer(sizes, replace(views, whole=True))
+        return LayerOfNode(sizes, replace(views, whole=True))
 
     return made
 
 
-ARRAY_OPS: dict[str, Callable[[KnownNode], AsLayer]] = {
+ARRAY_OPS: dict[str, Callable[[KnownNode], LayerOfNode]] = {
     "Conv": _conv, "ConvInteger": _whole(_conv), "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv,
     "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": _whole(_matmul),
 }  # fmt: skip

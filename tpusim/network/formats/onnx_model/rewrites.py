@@ -30,7 +30,7 @@ from tpusim.network.formats.onnx_model.facts import NOT_TIMED, lists_of
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, SeveralOps, UnknownShape, free, names_in
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
-from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape, inferred
+from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape, inferred
 from tpusim.network.formats.onnx_model.standard import GATES, refuse_forbidden
 from tpusim.numerics.element_types import Values
 
@@ -38,7 +38,7 @@ _IF = "If"
 _CONSTANT = "Constant"
 
 
-class Rewritten(NamedTuple):
+class RewrittenModel(NamedTuple):
     """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced, and
     `why` has the reason by the first result of such a node.
     """
@@ -49,14 +49,14 @@ class Rewritten(NamedTuple):
     why: Mapping[str, str] = MappingProxyType({})
 
 
-def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
+def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
     """Replace each If whose condition can be settled, for a run of `images`, by its branch, also inside of branches."""
     taken: list[str] = []
     while ifs := [node for node in model.graph.node if node.op_type == _IF]:
         known = _conditions(model, ifs, batch, images, path)
         ready = [node for node in ifs if node.input[0] in known]
         if not ready:
-            return Rewritten(model, taken, [_undecided(model.graph, node) for node in ifs])
+            return RewrittenModel(model, taken, [_undecided(model.graph, node) for node in ifs])
         taken += [f"{called(node)} {'then' if known[node.input[0]] else 'else'}" for node in ready]
         nodes, names = list[NodeProto](), names_in(model.graph)
         for node in model.graph.node:
@@ -65,7 +65,7 @@ def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
         # Nodes that computed the conditions are dropped, as nothing reads them any more.
         kept, _ = _behind(nodes, {each.name for each in model.graph.output})
         model = _with_nodes(model, kept)
-    return Rewritten(model, taken, [])
+    return RewrittenModel(model, taken, [])
 
 
 def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
@@ -93,7 +93,7 @@ def _conditions(
     """Return the conditions that are known for a number of images, by name."""
     wanted = {node.input[0] for node in ifs}
 
-    def settled(found: Inferred) -> bool:
+    def settled(found: InferredGraph) -> bool:
         return wanted <= {each.name for each in found.graph.initializer}
 
     known = inferred(model, batch, images, settled, path).graph.initializer
@@ -167,7 +167,7 @@ _MOST_OPERANDS = 2
 """Most operands of a layer that works element by element."""
 
 
-def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
+def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
     """Write operators out that are several others, for a run of `images`; what is written out may be in what is."""
     done, why, names = list[str](), dict[str, str](), names_in(model.graph)
     while made := _written_out(model, batch, images, path, names, why):
@@ -177,7 +177,7 @@ def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
             if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
     joined, kept = _gated(model.graph)
-    return Rewritten(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+    return RewrittenModel(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
 
 
 def _is_several(node: NodeProto) -> bool:
@@ -264,11 +264,11 @@ _OLDEST = 7
 """Before this opset, adding a row to a matrix needs an attribute."""
 
 
-class _Unfit(Exception):
+class _UnrollError(Exception):
     """An error: a node that cannot be unrolled; the message gives the reason."""
 
 
-def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> Rewritten:
+def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
     """Replace the recurrent networks of the model by their steps, for a run of `images`, and say how many there are.
 
     Steps that follow the batch show that it is none: a second number of images tells.
@@ -277,10 +277,10 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
     # The shapes of these values give the number of steps and the sizes of inputs and states.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
-        return Rewritten(model, [], [])
+        return RewrittenModel(model, [], [])
     lengths = {name for node in cells for name in node.input[_LENGTHS : _LENGTHS + 1] if name}
 
-    def enough(found: Inferred) -> bool:
+    def enough(found: InferredGraph) -> bool:
         return wanted <= found.shapes.keys() and lengths <= {each.name for each in found.graph.initializer}
 
     found = inferred(model, batch, images, enough, path)
@@ -297,14 +297,14 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
         try:
             unrolls = operator(node) in _CELLS
             made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
-        except _Unfit as reason:
+        except _UnrollError as reason:
             left.append(f"{operator(node)} {called(node)}: {reason}")
             made = None
         if made:
             steps[called(node)] = made.count
         nodes += made.nodes() if made else [node]
     done = [f"{name} {count:,}" for name, count in steps.items()]
-    return Rewritten(_with_nodes(model, nodes) if done else model, done, left)
+    return RewrittenModel(_with_nodes(model, nodes) if done else model, done, left)
 
 
 _SAID: Mapping[str, Sequence[str]] = {
@@ -319,7 +319,7 @@ def _activations(attributes: Mapping[str, Any], op: str, ways: int) -> list[list
     usual = _USUAL[op]
     names = [each.decode() for each in attributes.get("activations", [])] or usual * ways
     if len(names) != len(usual) * ways or any(name not in _SAID for name in names):
-        raise _Unfit(
+        raise _UnrollError(
             f"its activations are {', '.join(names)}; {', '.join(_SAID)} are known, {len(usual) * ways} of them"
         )
     # Numbers are for the activations that take some, one after another.
@@ -350,35 +350,35 @@ class _Steps:
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         direction = attributes.get("direction", b"forward").decode()
         if direction not in _DIRECTIONS:
-            raise _Unfit(f"there is no direction {direction}")
+            raise _UnrollError(f"there is no direction {direction}")
         self._turns = _DIRECTIONS[direction]
         self._after = attributes.get("linear_before_reset", 0)
         self._operands = {at: name for at, name in enumerate(node.input) if name}
         self._activations = _activations(attributes, self._op, len(self._turns))
         self._way = 0
         if attributes.get("clip") or attributes.get("input_forget") or attributes.get("layout"):
-            raise _Unfit("it clips, couples its gates, or has its images first")
+            raise _UnrollError("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
-            raise _Unfit(f"it is of an opset before {_OLDEST}")
+            raise _UnrollError(f"it is of an opset before {_OLDEST}")
         self.count, self._inputs, self._size = self._sizes(shapes)
         # Lengths that are all full say nothing new.
         if name := self._operands.get(_LENGTHS):
             if name not in known:
-                raise _Unfit(f"how long its sequences are is not known; an array {name} in --input may tell it")
+                raise _UnrollError(f"how long its sequences are is not known; an array {name} in --input may tell it")
             if (known[name] != self.count).any():
-                raise _Unfit(f"its sequences are not all of {counted(self.count, 'step')}")
+                raise _UnrollError(f"its sequences are not all of {counted(self.count, 'step')}")
 
     def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
         """Return the number of steps, and the elements of an input and of a state."""
         sequence, states = (self._operands.get(at, "") for at in (0, 2))
         if any(sequence not in each or states not in each for each in shapes):
-            raise _Unfit("the shapes of its operands are not known")
+            raise _UnrollError("the shapes of its operands are not known")
         lengths = {each[sequence][0] for each in shapes}
         if len(lengths) > 1:
-            raise _Unfit(f"how many steps it has {ON_BATCH}")
+            raise _UnrollError(f"how many steps it has {ON_BATCH}")
         (steps,) = lengths
         if not 0 < steps <= MOST_STEPS:
-            raise _Unfit(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
+            raise _UnrollError(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
         # Weights of bytes stand the other way round.
         return steps, shapes[0][sequence][-1], shapes[0][states][1 if self._bytes else -1]
 

@@ -67,7 +67,7 @@ _WEIGHTS_ALONE = 8
 _REAL = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 
 
-class Inferred(NamedTuple):
+class InferredGraph(NamedTuple):
     """A graph of known sizes, with constants in place of the nodes they follow from; the shapes of its values, by name;
     which values are real numbers; and the types of elements, as ONNX counts them.
     """
@@ -146,8 +146,8 @@ def without_declared(model: ModelProto, path: Path) -> ModelProto:
 
 
 def inferred(
-    model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[Inferred], bool], path: Path
-) -> Inferred:
+    model: ModelProto, batch: ModelBatch, images: int, enough: Callable[[InferredGraph], bool], path: Path
+) -> InferredGraph:
     """Infer shapes for a number of images; sizes that the model works out are computed until `enough` says so.
 
     The few whole numbers that are given for inputs, such as a rate or a length, are known.
@@ -175,7 +175,7 @@ def inferred(
     return found
 
 
-def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferred:
+def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> InferredGraph:
     asked = ModelProto()
     asked.CopyFrom(model)
     for node in asked.graph.node:
@@ -212,7 +212,7 @@ def _inferred(model: ModelProto, path: Path, with_values: bool = True) -> Inferr
     kinds |= {each.name: each.data_type for each in found.initializer}
     reals = frozenset(each.name for each in values if kinds[each.name] in _REAL)
     known = shapes | {each.name: tuple(each.dims) for each in found.initializer}
-    return Inferred(model.graph, known, reals, kinds)
+    return InferredGraph(model.graph, known, reals, kinds)
 
 
 def _without_last_window(node: NodeProto, shapes: Mapping[str, ValueShape]) -> bool:

@@ -15,7 +15,7 @@ from tpusim.base.words import counted
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.facts import tensors_of
 from tpusim.network.formats.onnx_model.file import attributes_of, called, operator
-from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
+from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """By operator of a recurrent network, how many numbers its weights hold for each element of a state."""
@@ -63,12 +63,12 @@ def _get(node: NodeProto, name: str, default: _Value) -> _Value:
 _Rule: TypeAlias = Callable[[_Node], Iterator[str]]
 
 
-def refuse_forbidden(nodes: Iterable[NodeProto], found: Inferred, opset: int, path: Path) -> None:
+def refuse_forbidden(nodes: Iterable[NodeProto], found: InferredGraph, opset: int, path: Path) -> None:
     """Raise InputError with what the standard forbids of some nodes, as far as shapes are known."""
     _refuse(((node, says) for node in nodes for says in _forbidden(node, found.shapes, opset)), path)
 
 
-def refuse_beyond(found: Inferred, path: Path) -> None:
+def refuse_beyond(found: InferredGraph, path: Path) -> None:
     """Raise InputError where an index that stands in the file lies beyond its axis."""
     constants = tensors_of(found.graph)
 

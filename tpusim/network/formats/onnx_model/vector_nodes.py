@@ -14,7 +14,7 @@ from math import inf, isfinite, prod
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.network.formats import AsLayer, LayerSizes, UnfitNode
+from tpusim.network.formats import LayerOfNode, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.nodes import (
     KnownNode,
     map_axes,
@@ -31,7 +31,7 @@ _FLAT_SOFTMAX = 13
 """Before this opset all axes from one on count as one, and that is the second unless something is said."""
 
 
-Handler = Callable[[KnownNode], AsLayer]
+Handler = Callable[[KnownNode], LayerOfNode]
 
 
 # ---- pooling
@@ -42,7 +42,7 @@ def _kind_of(op: str) -> str:
     return next((kind for kind in ("max", "min") if kind in op.lower()), "average")
 
 
-def _pool(node: KnownNode) -> AsLayer:
+def _pool(node: KnownNode) -> LayerOfNode:
     images, channels, *sides = node.shapes[0]
     axes = len(sides)
     if axes not in (1, 2):
@@ -52,7 +52,7 @@ def _pool(node: KnownNode) -> AsLayer:
     sizes = {"op": "pool2d", "kind": _kind_of(node.op), "images": images, "channels": channels, "in_height": height,
              "in_width": width}  # fmt: skip
     if node.op.startswith("Global"):
-        return AsLayer({**sizes, "kernel": [height, width]}, views)
+        return LayerOfNode({**sizes, "kernel": [height, width]}, views)
     pads = padding_of(node, axes)
     if isinstance(pads, list) and axes == 1:
         pads = [0, pads[0], 0, pads[1]]
@@ -64,13 +64,13 @@ def _pool(node: KnownNode) -> AsLayer:
         "ceil_mode": bool(node.get("ceil_mode", 0)),
         "count_include_pad": bool(node.get("count_include_pad", 0)),
     }
-    return AsLayer({**sizes, **steps}, views)
+    return LayerOfNode({**sizes, **steps}, views)
 
 
 # ---- element by element
 
 
-def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields: Any) -> AsLayer:
+def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields: Any) -> LayerOfNode:
     """Return a layer of one operand that makes as many elements; with `channels_first`, whatever is known of its
     place.
     """
@@ -80,7 +80,7 @@ def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields:
     maps = TensorView(map_axes(len(node.result), first))
     sizes = dict(zip(AXES, maps.sizes(node.result), strict=True))
     views = NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result))
-    return AsLayer({"op": op, **sizes, **fields}, views)
+    return LayerOfNode({"op": op, **sizes, **fields}, views)
 
 
 _BY_SHAPE = 7
@@ -89,7 +89,7 @@ _NAMES = {"Sum": "add", "Max": "maximum", "Min": "minimum"}
 """The ops of operators that have another name there."""
 
 
-def _arithmetic(node: KnownNode) -> AsLayer:
+def _arithmetic(node: KnownNode) -> LayerOfNode:
     name = _NAMES.get(node.op, node.op.lower())
     if len(node.shapes) != 2:
         raise UnfitNode(f"it has {counted(len(node.shapes), 'operand')}; 2 are known")
@@ -115,7 +115,7 @@ def _arithmetic(node: KnownNode) -> AsLayer:
                 "other": OperandView(at, other, "" if KEPT[kind][IMAGES] else "numbers"),
             }
             fields = {"op": name, **dict(zip(AXES, sizes, strict=True)), "other": kind}
-            return AsLayer(fields, NodeViews(sources, result))
+            return LayerOfNode(fields, NodeViews(sources, result))
     raise UnfitNode("its operands are spread over one another as no layer here knows it")
 
 
@@ -141,7 +141,7 @@ def _spread(node: KnownNode, own: Sequence[int], constant: bool) -> TensorView:
     return TensorView((channel, (*rows,), (*cols,), (*images,)), node.result)
 
 
-def _where(node: KnownNode) -> AsLayer:
+def _where(node: KnownNode) -> LayerOfNode:
     """Read a choice; what is smaller than the result is spread over it, unless it is a condition that no part of the
     map has elements of its own for.
     """
@@ -163,7 +163,7 @@ def _where(node: KnownNode) -> AsLayer:
     if kind != "each":
         sources["condition"] = OperandView(0, condition, "" if KEPT[kind][IMAGES] else "numbers")
     sizes = {"op": "where", **dict(zip(AXES, result.sizes(node.result), strict=True)), "condition": kind}
-    return AsLayer(sizes, NodeViews(sources, result))
+    return LayerOfNode(sizes, NodeViews(sources, result))
 
 
 def _of_fewer_axes(result: TensorView, fewer: int) -> TensorView:
@@ -189,13 +189,13 @@ def _kind(mine: Shape, result: Shape, constant: bool, shared: bool) -> str | Non
     return None
 
 
-def _scale_shift(node: KnownNode) -> AsLayer:
+def _scale_shift(node: KnownNode) -> LayerOfNode:
     """Read a batch normalization as a number a channel that elements are multiplied by, and one that is added."""
     if node.get("training_mode", 0):
         raise UnfitNode("it is for training")
     sizes, views = _map(node, "scale_shift", channels_first=True)
     numbers = {name: OperandView(at, matrix(1, [0]), "numbers") for at, name in enumerate(("scale", "shift"), start=1)}
-    return AsLayer(sizes, NodeViews({**views.sources, **numbers}, views.result))
+    return LayerOfNode(sizes, NodeViews({**views.sources, **numbers}, views.result))
 
 
 def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str, Any]) -> Handler:
@@ -205,7 +205,7 @@ def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str,
     return lambda node: _map(node, op, channels_first, **{field: node.get(*each) for field, each in fields.items()})
 
 
-def _power(node: KnownNode) -> AsLayer:
+def _power(node: KnownNode) -> LayerOfNode:
     """Read a power as a square, a cube, or a root."""
     exponent = node.facts.numbers.get(node.name(1))
     if exponent in (2, 3) and exponent:
@@ -215,13 +215,13 @@ def _power(node: KnownNode) -> AsLayer:
     return _map(node, "sqrt")
 
 
-def _swish(node: KnownNode) -> AsLayer:
+def _swish(node: KnownNode) -> LayerOfNode:
     if node.get("alpha", 1.0) != 1:
         raise UnfitNode("its alpha is not 1")
     return _map(node, "silu")
 
 
-def _clip(node: KnownNode) -> AsLayer:
+def _clip(node: KnownNode) -> LayerOfNode:
     """Read a Clip; its ends are attributes in old models, operands in others."""
     ends: LayerSizes = {}
     for at, key in enumerate(("min", "max"), start=1):
@@ -238,14 +238,14 @@ def _clip(node: KnownNode) -> AsLayer:
 # ---- whole rows
 
 
-def _softmax(node: KnownNode) -> AsLayer:
+def _softmax(node: KnownNode) -> LayerOfNode:
     """Read a Softmax along one axis, or, in old models, along all from one on."""
     axes, flat = len(node.result), node.facts.opset < _FLAT_SOFTMAX
     axis = node.get("axis", 1 if flat else -1) % max(1, axes)
     return _rows(node, "softmax", range(axis, axes) if flat else [axis])
 
 
-def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
+def _norm(node: KnownNode, op: str, **defaults: float) -> LayerOfNode:
     """Read a normalization along all axes from one on; its numbers of a channel may have fewer axes, and default to
     numbers.
     """
@@ -258,10 +258,10 @@ def _norm(node: KnownNode, op: str, **defaults: float) -> AsLayer:
             own = node.shapes[at][-len(row) :]
             sources[name] = OperandView(at, matrix(len(row), range(len(row)), own, row), "numbers")
     sizes["epsilon"] = node.get("epsilon", 1e-5)
-    return AsLayer(sizes, NodeViews({**views.sources, **sources}, views.result))
+    return LayerOfNode(sizes, NodeViews({**views.sources, **sources}, views.result))
 
 
-def _reduced(node: KnownNode) -> AsLayer:
+def _reduced(node: KnownNode) -> LayerOfNode:
     """Read a mean, a largest or smallest element, or a sum along some axes.
 
     Of maps, whose channels are before their last axes, a mean is pooling all of the map; along the last axes of others
@@ -294,10 +294,10 @@ def _reduced(node: KnownNode) -> AsLayer:
                  "kernel": [1, width]}  # fmt: skip
     made = tuple(tuple(places.index(axis) for axis in axes if axis in places) for axes in maps.axes)
     result = TensorView(made, node.result)
-    return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, result))
+    return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, maps)}, result))
 
 
-def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
+def _rows(node: KnownNode, op: str, along: Sequence[int]) -> LayerOfNode:
     """Return rows along some axes, and as many rows as the other axes hold."""
     axes, result = len(node.shapes[0]), node.result
     if axes < 2:
@@ -306,7 +306,7 @@ def _rows(node: KnownNode, op: str, along: Sequence[int]) -> AsLayer:
     channels, _, _, images = rows.sizes(node.shapes[0])
     left = [axis for axis in along if axis < len(result)]
     views = NodeViews({"ifmap": OperandView(0, rows)}, matrix(len(result), left, result))
-    return AsLayer({"op": op, "channels": channels, "images": images}, views)
+    return LayerOfNode({"op": op, "channels": channels, "images": images}, views)
 
 
 # ---- moves: a part that is cut out, or joined, is read where it lies
@@ -323,7 +323,7 @@ _NEAREST = {
 """Ways to choose the nearest element that agree where maps grow by whole factors."""
 
 
-def _transpose(node: KnownNode) -> AsLayer:
+def _transpose(node: KnownNode) -> LayerOfNode:
     """Read a turn of up to four axes, or of more that stay together; groups of channels that change places are
     shuffled.
 
@@ -339,7 +339,7 @@ def _transpose(node: KnownNode) -> AsLayer:
     if order == _SHUFFLE:
         maps = TensorView(((1, 2), (3,), (4,), (0,)))
         sizes = {"op": "channel_shuffle", **dict(zip(AXES, maps.sizes(shape), strict=True)), "groups": shape[1]}
-        return AsLayer(sizes, NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result)))
+        return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result)))
     runs = _together(order) if len(order) > len(AXES) else [(axis,) for axis in order]
     read = sorted(runs)
     if len(read) > len(AXES):
@@ -352,7 +352,9 @@ def _transpose(node: KnownNode) -> AsLayer:
     turned = [places.get(axis, axis) for axis in AXES]
     result = TensorView(tuple(made.get(name, ()) for name in AXES), node.result, images=turned.index("images"))
     sizes = dict(zip(AXES, maps.sizes(shape), strict=True))
-    return AsLayer({"op": "transpose", **sizes, "order": turned}, NodeViews({"ifmap": OperandView(0, maps)}, result))
+    return LayerOfNode(
+        {"op": "transpose", **sizes, "order": turned}, NodeViews({"ifmap": OperandView(0, maps)}, result)
+    )
 
 
 def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
@@ -366,7 +368,7 @@ def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
     return runs
 
 
-def _pad(node: KnownNode) -> AsLayer:
+def _pad(node: KnownNode) -> LayerOfNode:
     """Read padding by zeros, around rows and columns: an attribute in old models, an operand in others."""
     sizes, filler, which = (node.name(at) for at in (1, 2, 3))
     numbers, lists = node.facts.numbers, node.facts.lists
@@ -389,7 +391,7 @@ def _pad(node: KnownNode) -> AsLayer:
     return _move(node, "pad", padding=[rows[0], cols[0], rows[1], cols[1]])
 
 
-def _slice(node: KnownNode) -> AsLayer:
+def _slice(node: KnownNode) -> LayerOfNode:
     """Read a strided part along an axis: the bounds are operands, in old models attributes, and then without a
     stride.
     """
@@ -410,7 +412,7 @@ def _slice(node: KnownNode) -> AsLayer:
     return _move(node, "slice", axis=along, start=part[0], stop=part[-1] + 1, step=part.step)
 
 
-def _upsample(node: KnownNode) -> AsLayer:
+def _upsample(node: KnownNode) -> LayerOfNode:
     """Read an Upsample by whole factors, along rows and columns, of the nearest element."""
     shape, result = node.shapes[0], node.result
     how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
@@ -429,10 +431,10 @@ def _sides(shape: Sequence[int]) -> tuple[int, int]:
     return (2, 3) if len(shape) == 4 else (-1, 2)
 
 
-def _move(node: KnownNode, op: str, **fields: Any) -> AsLayer:
+def _move(node: KnownNode, op: str, **fields: Any) -> LayerOfNode:
     """Return a layer of one operand, a map whose channels come first."""
     sizes = TensorView(map_axes(len(node.shapes[0]), channels_first=True)).sizes(node.shapes[0])
-    return AsLayer({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))
+    return LayerOfNode({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))
 
 
 VECTOR_OPS: dict[str, Handler] = {

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from onnx import GraphProto, NodeProto
 
 from tpusim.base.errors import InputError
-from tpusim.network.entries import INPUTS, Entry, HandedOn, Wiring, read_layers
+from tpusim.network.entries import INPUTS, Entry, EntryOutput, Wiring, read_layers
 from tpusim.network.formats import Names
 from tpusim.network.formats.onnx_model.dims import ModelRun
 from tpusim.network.formats.onnx_model.file import called
-from tpusim.network.formats.onnx_model.shapes import Inferred, ValueShape
+from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape
 from tpusim.network.graph import IMAGES, Axes, NodeViews, OperandView, TensorView
 from tpusim.network.ops.op import BATCH, Shape
 from tpusim.network.workload import INPUT
@@ -23,7 +23,7 @@ _MAP_AXES = 4
 _ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-class Wired(NamedTuple):
+class WiredNetwork(NamedTuple):
     """The names of a network's inputs, and its entries; `lost` says why the entries do not name what they read."""
 
     inputs: Sequence[str]
@@ -33,8 +33,8 @@ class Wired(NamedTuple):
 
 def wired(
     graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], given: Sequence[str],
-    values: Inferred, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
-) -> Wired:  # fmt: skip
+    values: InferredGraph, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
+) -> WiredNetwork:  # fmt: skip
     """Return entries with the names of what they read, entries that take no time among them.
 
     `layers` are entries, and `views` what they read and make, by the first result of their nodes; `given` are the
@@ -44,8 +44,8 @@ def wired(
     try:
         entries = [*_Wires(graph, layers, views, inputs, values, constants, same, names, run).entries()]
     except InputError as error:
-        return Wired([], [*layers.values()], error.problems[0].message)
-    return Wired([*inputs.values()], entries)
+        return WiredNetwork([], [*layers.values()], error.problems[0].message)
+    return WiredNetwork([*inputs.values()], entries)
 
 
 class _Wires:
@@ -53,7 +53,7 @@ class _Wires:
 
     def __init__(
         self, graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], inputs: Mapping[str, str],
-        values: Inferred, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
+        values: InferredGraph, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
     ) -> None:  # fmt: skip
         self._graph, self._layers, self._same, self._names = graph, layers, same, names
         self._shapes, self._constants = values.shapes, constants
@@ -141,7 +141,7 @@ class _Wires:
             return None
         return view.places(shape), view.images if self._runs > 1 else IMAGES
 
-    def _made(self, value: str) -> HandedOn | None:
+    def _made(self, value: str) -> EntryOutput | None:
         return self._wiring.made.get(self._at[value]) if value in self._at else None
 
     def _added(self, entry: Entry) -> Entry:
