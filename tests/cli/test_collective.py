@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_a_curve_doubles_from_size_to_size() -> None:
 
 
 def test_large_tori_cost_as_much_as_small_ones() -> None:
-    """One chip of each kind is simulated, however many there are: 6,144 have the steps of one."""
+    """One chip of each kind is simulated, however many there are; too many to compute the values of all."""
     found = told("all-reduce", "--slice", "v5p_16x16x24", "--bytes", "256MiB")
     assert found["chips"] == 6144
     assert found["checked"] is None
@@ -77,6 +78,22 @@ def test_what_helps_is_told_the_best_first() -> None:
     assert times[0] < found["time_s"]
     assert [each["what"] for each in found["other_axes"]] == ["x", "y"]
     assert any("short_pincer" in each["what"] for each in found["other_algorithms"])
+
+
+def test_what_helps_is_what_the_change_gives() -> None:
+    asked = ("all-reduce", "--slice", "v6e_16x16", "--bytes", "1MiB")
+    rows = {each["what"]: each["cycles"] for each in told(*asked, "--explain")["easier"]}
+    for what, change in (
+        ("links of 186.7 GB/s", "link.bandwidth=186.7 GB/s"), ("hops that take no time", "link.hop=1 ps"),
+        ("no launch", "collectives.launch=1 ps"),
+    ):  # fmt: skip
+        assert rows[what] == told(*asked, "--set", f"interconnect.{change}")["cycles"], what
+    assert rows["twice the bandwidth of HBM"] < told(*asked)["cycles"]
+
+
+def test_links_that_nobody_uses_are_told() -> None:
+    links = told("permute", "--slice", "v5e_2x4", "--bytes", KIB)["links"]
+    assert min(each["least"] for each in links.values()) == 0
 
 
 def test_axes_of_a_mesh() -> None:
@@ -112,6 +129,11 @@ def test_the_torus_is_drawn_and_links_have_lanes(tmp_path: Path) -> None:
     events = json.loads(trace.read_text())["traceEvents"]
     lanes = {each["args"]["name"] for each in events if each["name"] == "thread_name"}
     assert {"chip", "memory", "adder", "link x+"} <= lanes
+    # A lane is of one thing, which does one thing at a time.
+    for lane in {each["tid"] for each in events if each["ph"] == "X"}:
+        spans = sorted((each["ts"], each["ts"] + each["dur"]) for each in events
+                       if each["ph"] == "X" and each["tid"] == lane)  # fmt: skip
+        assert all(before[1] <= behind[0] for before, behind in pairwise(spans))
     # What the chip does covers all of the time.
     doing = [each for each in events if each["ph"] == "X" and each["tid"] == 2]
     assert "waits for a neighbour" in {each["name"] for each in doing}

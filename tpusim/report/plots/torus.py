@@ -31,9 +31,17 @@ def torus_picture(made: CollectiveTime) -> Picture:
     least, most = min(made.links.values(), default=0.0), made.busiest
     caption = (
         f"{asked(made)}. Squares: chips. Arrows: links, one each way, by the part of the time for which each is held "
-        f"({percent(least)} to {percent(most)} %); those that leave the picture come in at the other end."
+        f"({percent(least)} to {percent(most)} %); short ones leave the picture.{_left_out(made)}"
     )
     return Picture("torus", caption, partial(_drawn, made))
+
+
+def _left_out(made: CollectiveTime) -> str:
+    """Say which chips are drawn, where these are not all."""
+    place = made.question.place
+    if place.slices == 1 and max(place.torus[:2]) <= _MOST_SIDE and prod(place.torus[2:]) <= _MOST_PLANES:
+        return ""
+    return f" Drawn are the first slice, {_MOST_SIDE} chips of an axis and {_MOST_PLANES} planes at most."
 
 
 def _drawn(made: CollectiveTime) -> Figure:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from tpusim.base.units import AREA, BANDWIDTH, LENGTH, POWER, SIZE
 from tpusim.base.words import counted
 from tpusim.machines.family import PEAK, AreaShare, ChipArea, Machine, Sram, family_of, peak_tflops
-from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
 from tpusim.memory.dram.device import Device
 from tpusim.network.workload import Workload
 from tpusim.report.shown import NONE, Column, CommandAnswer, Sentences, Table
@@ -20,6 +19,7 @@ from tpusim.result.vocabulary.figures import COUNTS
 from tpusim.technology.constants import chip_of, shrink
 
 if TYPE_CHECKING:
+    from tpusim.machines.tpu.slices.slice import ChipSlice
     from tpusim.memory.dram.replay import Figures, Replay, Trace
 
 # ---- what comes with tpusim
@@ -139,8 +139,7 @@ def slice_table(slices: Sequence[ChipSlice]) -> Table[ChipSlice]:
         Column("slice", lambda each: each.name, justify="left"),
         Column("chips", lambda each: f"{each.chips:,}"),
         Column("torus", lambda each: " x ".join(map(str, each.torus)), justify="left"),
-        Column("wraps", lambda each: ", ".join(n for n, wraps in zip(AXES, each.wraps, strict=False) if wraps) or NONE,
-               justify="left"),
+        Column("wraps", lambda each: ", ".join(each.rings) or NONE, justify="left"),
         Column("a link", lambda each: BANDWIDTH.format(each.interconnect.link.bandwidth_bytes_per_s)),
         Column("machine", lambda each: each.interconnect.machine, justify="left"),
     ]  # fmt: skip

@@ -50,7 +50,8 @@ def random_case(seed: int) -> CollectiveCase:
     random = Random(seed)
     group, op = random_group(random), random.choice([*OPS])
     emitters = Emitters(
-        launch_ps=1, chunk_bytes=random.choice([4, 8, 16, 64]), passes=random.choice([1, 1, 2, 3]),
+        launch_ps=1, chunk_bytes=random.choice([4, 8, 16, 64]), most_passes=random.choice([3, 16, 32]),
+        passes=random.choice([1, 1, 2, 3]),
         dma_bytes=random.choice([4, 8, 32]), streams=random.choice(["together", "apart"]),
     )  # fmt: skip
     collective = Collective(op, random.randint(1, 90), random.choice([1, 2, 4]), group, emitters)
@@ -67,6 +68,10 @@ def random_rates(random: Random, axes: int) -> Rates:
     return Rates(random.randint(0, 9), links, hops, rate(90), random.randint(1, 5), rate(30))
 
 
-def with_passes(case: CollectiveCase, times: int) -> CollectiveCase:
-    """The same of more elements, so that a stream takes more passes."""
-    return case._replace(collective=replace(case.collective, elements=case.collective.elements * times))
+def with_passes(case: CollectiveCase, many: int) -> CollectiveCase:
+    """The same of more elements, so that a stream takes many passes, and some more where several are under way."""
+    collective = case.collective
+    many += 6 * collective.emitters.passes
+    emitters = collective.emitters.model_copy(update={"chunk_bytes": 4, "most_passes": many})
+    elements = collective.elements + many * collective.group.size**2
+    return case._replace(collective=replace(collective, elements=elements, emitters=emitters))

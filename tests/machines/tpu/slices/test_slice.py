@@ -11,6 +11,7 @@ import yaml
 from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
+from tpusim.machines.tpu.slices.exchange import rates_of
 from tpusim.machines.tpu.slices.mesh import placed, plain_mesh
 from tpusim.machines.tpu.slices.slice import FOLDER, INTERCONNECTS, ChipSlice, load_interconnect, load_slice
 from tpusim.machines.tpu.slices.torus import Span
@@ -102,6 +103,37 @@ def test_what_is_set_is_told() -> None:
 ])  # fmt: skip
 def test_axes_of_a_mesh_take_axes_of_the_slice(name: str, asked: str, spans: dict[str, tuple[Span, ...]]) -> None:
     assert placed(load_slice(name), asked).axes == spans
+
+
+def test_the_network_between_slices_is_taken_last() -> None:
+    axes = placed(load_slice("v5e_2x2", ["slices=2"]), "data=2,tensor=4").axes
+    assert axes == {"data": (Span(2, 1, 2),), "tensor": (Span(0, 1, 2), Span(1, 1, 2))}
+
+
+@pytest.mark.parametrize(("name", "element_bytes", "link", "adds"), [
+    ("v5e_2x2", 4, 46.65 * 0.93 / 1.5, 4096), ("v5e_2x2", 2, 46.65 * 0.93 / 1.5, 4096 / 3.5), 
+    ("v7x_2x2x1", 2, 93.35 * 0.965 / 1.9, 256),
+])  # fmt: skip
+def test_rates_are_those_of_the_files(name: str, element_bytes: int, link: float, adds: float) -> None:
+    """Bytes and cycles at the chip's clock: all engines take these from one place, so that none would see a mistake.
+
+    A number of bf16 is widened twice, of what has come and of what stands there, and the sum is narrowed: 3.5 in all.
+    """
+    made = load_slice(name, ["slices=2"])
+    found, clock = rates_of(made, element_bytes), made.chip.clock_hz
+    axes = len(made.torus)
+    assert [float(each) for each in found.link[:axes]] == [pytest.approx(link)] * axes
+    assert found.hop[:axes] == (clock // 2_000_000,) * axes
+    assert float(found.link[axes]) * clock == pytest.approx(dcn_rate(made))
+    assert found.hop[axes] == clock // 100_000
+    assert float(found.adds) == pytest.approx(adds)
+    assert float(found.memory) * clock == pytest.approx(made.chip.hbm_bytes_per_s)
+    assert found.launch == made.interconnect.collectives.launch_ps * (clock // 10**6) // 10**6
+
+
+def dcn_rate(made: ChipSlice) -> int:
+    assert made.interconnect.dcn is not None
+    return made.interconnect.dcn.bandwidth_bytes_per_s
 
 
 @pytest.mark.parametrize("asked", ["data=2,tensor=2,pipe=4", "data=4,tensor=4", "a=16", "a=2,b=8", "a=2,b=2,c=2,d=2"])

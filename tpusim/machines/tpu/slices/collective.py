@@ -31,10 +31,6 @@ OPS: Mapping[str, CollectiveOp] = {
 """Ops by their names."""
 
 
-_MOST_PASSES = 16
-"""Passes of a stream: hops carry more where there would be more of them, when a hop's own time hardly counts."""
-
-
 @dataclass(frozen=True)
 class Collective:
     """An op of the chips of a group: each has an operand, or result, of equal size.
@@ -63,7 +59,7 @@ class Collective:
     def passes(self, elements: int, parts: int = 1) -> int:
         """Passes in which a stream goes over its elements, of which a hop carries one of some parts."""
         chunk = max(1, self.emitters.chunk_bytes // self.element_bytes)
-        return min(_MOST_PASSES, most(elements, parts * chunk))
+        return min(self.emitters.most_passes, most(elements, parts * chunk))
 
     @property
     def moved(self) -> Fraction:

@@ -53,9 +53,9 @@ class ExchangeStep:
     label: str
 
 
-Holds = Callable[[int], tuple[int, int, int]]
+OperandRange = Callable[[int], tuple[int, int, int]]
 """By rank, the part of an operand that a chip holds: from an element to another, and where it stands in memory."""
-Leaves = Callable[[int], Sequence[tuple[int, int]]]
+ResultRanges = Callable[[int], Sequence[tuple[int, int]]]
 """By rank, the ranges of memory that are a chip's result, in order."""
 
 
@@ -78,8 +78,8 @@ class Exchange:
     group: Group
     steps: Sequence[ExchangeStep]
     memory: int
-    holds: Holds
-    leaves: Leaves
+    holds: OperandRange
+    leaves: ResultRanges
     order: tuple[int, ...] | None = None
     alike: bool = True
     passes: int = 1

@@ -27,7 +27,6 @@ from tpusim.input.form import (
     Quantity,
     Rational,
     Reader,
-    Truth,
     read_overrides,
     texts_of,
     whole,
@@ -97,11 +96,16 @@ class Emitters(FileSection):
     Attributes:
         launch_ps: time of a collective before its first byte.
         chunk_bytes: bytes that a hop of a ring carries, at most.
+        most_passes: passes of a stream over its elements, at most; hops carry more where there would be more of them.
         passes: passes of a ring that are under way at once; with 1 the next begins when the last hop of one is there.
         streams: whether the streams of a ring go hop by hop `together`, each hop when those before it of all streams
             have arrived, as code of one core has it, or `apart`, each by itself.
         dma_bytes: bytes of the largest copy to a chip that is no neighbour.
-        short: whether there is a variant with fewer hops, for few bytes.
+        short_bytes: most bytes over several axes for which a variant with fewer hops is taken; none: there is none.
+        short_part_bytes: most bytes of a chip's part for which it is taken along one axis; none: there is none.
+        padded_part_bytes: most bytes of a chip's part that a gather over two axes pads and adds up; none: it is a ring.
+        ring_chips: most chips of a slice of which a reduce-scatter over all of two axes is one ring.
+        long_ring: chips from which a ring that closes is a long one.
         colours: how its code names the streams of long rings that close, and of pairs: a colour for each `axis`, both
             ways round, or as all others for each `direction`.
         adds: what adds what arrives, the `vector_unit` or a `sparse_core`.
@@ -110,10 +114,15 @@ class Emitters(FileSection):
 
     launch_ps: Annotated[int, Quantity(TIME, "1 s"), written("3 us", "launch")]
     chunk_bytes: Annotated[int, Quantity(SIZE, "1 GiB"), written("256 KiB", "chunk")]
+    most_passes: Annotated[int, whole(4096), written(16)]
     passes: Annotated[int, whole(64)] = 1
     streams: Annotated[Literal["together", "apart"], Choice()] = "together"
     dma_bytes: Annotated[int, Quantity(SIZE, "1 GiB"), written("32 KiB", "dma")]
-    short: Annotated[bool, Truth()] = False
+    short_bytes: Annotated[int | None, Quantity(SIZE, "1024 GiB"), written("4 MiB", "short")] = None
+    short_part_bytes: Annotated[int | None, Quantity(SIZE, "1 GiB"), written("64 KiB", "short_part")] = None
+    padded_part_bytes: Annotated[int | None, Quantity(SIZE, "1 GiB"), written("32 KiB", "padded_part")] = None
+    ring_chips: Annotated[int, whole(2**20)] = 8
+    long_ring: Annotated[int, whole(_MOST_SIDE)] = 16
     colours: Annotated[Literal["axis", "direction"], Choice()] = "direction"
     adds: Annotated[Literal["vector_unit", "sparse_core"], Choice()] = "vector_unit"
     adds_per_cycle: Annotated[int, whole(2**20)] = 256
@@ -273,6 +282,11 @@ class ChipSlice(FileModel):
         return self.interconnect.wraps(self.torus)
 
     @property
+    def rings(self) -> list[str]:
+        """Names of the axes that close to rings."""
+        return [AXES[index] for index, wraps in enumerate(self.wraps) if wraps]
+
+    @property
     def chip(self) -> Hardware:
         """The machine of a chip."""
         return self.interconnect.chip
@@ -280,7 +294,7 @@ class ChipSlice(FileModel):
     @property
     def words(self) -> str:
         """The slice for people: "256 chips of TPU v6e, 16 x 16, both axes wrap"."""
-        closed = [AXES[index] for index, wraps in enumerate(self.wraps) if wraps]
+        closed = self.rings
         shape = " x ".join(map(str, self.torus))
         told = f"{', '.join(closed)} wrap{'s' * (len(closed) == 1)}" if closed else "no axis wraps"
         joined = f"; {self.slices} such slices" * (self.slices > 1)

@@ -9,11 +9,10 @@ from functools import cached_property
 from math import prod
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.slices import event
 from tpusim.machines.tpu.slices.algorithms.registry import CompilerChoice, chosen
 from tpusim.machines.tpu.slices.algorithms.ring import ring_through
 from tpusim.machines.tpu.slices.collective import OPS, Collective
-from tpusim.machines.tpu.slices.exchange import ExchangeLog, Messages, Rates, ServerName, rates_of
+from tpusim.machines.tpu.slices.exchange import Rates, ServerName, rates_of
 from tpusim.machines.tpu.slices.mesh import Mesh, placed, plain_mesh
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.machines.tpu.slices.timing import TimedExchange, timed
@@ -242,19 +241,17 @@ def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def timed_collective(
-    question: Question, engine: Callable[[Messages], ExchangeLog] = event.run, whole: bool = False
-) -> CollectiveTime:
+def timed_collective(question: Question, whole: bool = False) -> CollectiveTime:
     """Time a collective by the algorithm that is asked for, or by that which the compiler takes. Raises InputError."""
     algorithm = question.algorithm or question.choice.algorithm
-    return CollectiveTime(question, algorithm, timed(question.collective, algorithm, question.rates, engine, whole))
+    return CollectiveTime(question, algorithm, timed(question.collective, algorithm, question.rates, whole))
 
 
 def closed_form(question: Question) -> Fraction:
     """Seconds of a collective by bytes alone: two links an axis that closes, one of a line, each at its bandwidth.
 
     A gather brings all but a chip's own part over them, an all-reduce twice that. Of an all-to-all the middle of an
-    axis counts, of a permute one link; the network between slices comes behind.
+    axis counts, of a permute one link. The network between slices may be busy at the same time: the slower counts.
     """
     collective, links = question.collective, question.place.interconnect
     group, size, wire = collective.group, collective.bytes, links.link.bandwidth_bytes_per_s
@@ -264,11 +261,11 @@ def closed_form(question: Question) -> Fraction:
     dcn = links.dcn.bandwidth_bytes_per_s if links.dcn else 1
     slices = group.size // chips
     if collective.op == "permute":
-        return Fraction(size, wire if inside else dcn)
+        return Fraction(size, wire if slices == 1 else min(wire, dcn))
     if collective.op == "all_to_all":
         # Half of what each half of an axis has crosses its middle, by two links each way where it closes.
         middle = [Fraction(size * span.many, (8 if group.closed(span) else 4) * wire) for span in inside]
         return max([*middle, Fraction(size * (slices - 1), slices * dcn)])
     times = OPS[collective.op].sent
     found = times * size * Fraction(chips - 1, chips) / (ways * wire) if inside else Fraction(0)
-    return found + times * Fraction(size, chips) * Fraction(slices - 1, slices) / dcn
+    return max(found, times * Fraction(size, chips) * Fraction(slices - 1, slices) / dcn)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -52,28 +51,23 @@ class TimedExchange:
         return found
 
 
-def timed(
-    collective: Collective, algorithm: str, rates: Rates, engine: Callable[[Messages], ExchangeLog] = event.run,
-    whole: bool = False,
-) -> TimedExchange:  # fmt: skip
+def timed(collective: Collective, algorithm: str, rates: Rates, whole: bool = False) -> TimedExchange:
     """Return the time of a collective by an algorithm; the `whole`, or with the passes left out that repeat others."""
     under_way = collective.emitters.passes
     written = _SETTLING + 1 + 2 * under_way
     few = replace(collective, written=written)
     # What does not repeat is simulated twice, so that a try has to save a good part.
     if not whole and exchange_of(few, algorithm).passes > 2 * written:
-        tried = _run(few, algorithm, rates, engine)
+        tried = _run(few, algorithm, rates)
         if (period := _period(tried, under_way)) is not None:
             return replace(tried, left_out=tried.exchange.passes - tried.exchange.written, period=period)
-    return _run(collective, algorithm, rates, engine)
+    return _run(collective, algorithm, rates)
 
 
-def _run(
-    collective: Collective, algorithm: str, rates: Rates, engine: Callable[[Messages], ExchangeLog]
-) -> TimedExchange:
+def _run(collective: Collective, algorithm: str, rates: Rates) -> TimedExchange:
     exchange = exchange_of(collective, algorithm)
     messages = messages_of(exchange, rates, collective.element_bytes)
-    return TimedExchange(exchange, messages, engine(messages))
+    return TimedExchange(exchange, messages, event.run(messages))
 
 
 def _period(few: TimedExchange, under_way: int) -> int | None:

@@ -6,7 +6,7 @@ from functools import partial
 
 from tpusim.machines.tpu.slices.algorithms.ring import ring_through
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, Holds, Leaves, MovedPiece
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, OperandRange, ResultRanges
 from tpusim.machines.tpu.slices.torus import Place
 
 
@@ -26,6 +26,6 @@ def shifts(collective: Collective) -> Exchange:
     whole = (elements, 2 * elements)
     # Ranks are counted along the ring.
     order = None if ring.group is not collective.group else tuple(map(ring.order.index, range(ring.group.size)))
-    holds: Holds = lambda _: (0, elements, 0)  # noqa: E731 - as what it stands for
-    leaves: Leaves = lambda _: [whole]  # noqa: E731
+    holds: OperandRange = lambda _: (0, elements, 0)  # noqa: E731 - as what it stands for
+    leaves: ResultRanges = lambda _: [whole]  # noqa: E731
     return Exchange(ring.group, steps, 2 * elements, holds, leaves, order, ring.alike)

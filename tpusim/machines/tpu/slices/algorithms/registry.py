@@ -14,6 +14,7 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.machines.tpu.slices.algorithms import direct, permute, ring, rotated_pincer, short
 from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Exchange
+from tpusim.machines.tpu.slices.mesh import DCN
 from tpusim.machines.tpu.slices.slice import Emitters
 
 
@@ -59,16 +60,8 @@ class CompilerChoice(NamedTuple):
     books: tuple[str, ...] = ()
 
 
-_SHORT_PART = 64 * 2**10
-"""Most bytes of a part for which the short variant is taken along one axis: 1 MiB among 16 chips, not among 8."""
-_SHORT = 4 * 2**20
-"""Most bytes over several axes: 2 MiB are short, 8 MiB are not."""
-_PADDED_PART = 32 * 2**10
-"""Most bytes of a part that a gather over two axes pads and adds up: 32 KiB of 256 chips are, 64 KiB of 16 are not."""
-_HOST = 8
-"""Chips among which a reduce-scatter over all axes is a ring; of more each keeps its part of an all-reduce."""
-_LONG_RING = 16
 _PAIR = 2
+"""Chips of an axis both ways along which are one link."""
 
 
 def choice(
@@ -84,12 +77,17 @@ def choice(
     books = _books(op, axes, sparse)
     if op == "permute":
         return CompilerChoice("neighbour", books=books)
+    if DCN in axes and phases > 1 and op != "all_to_all":
+        # One ring through all would bring every part over the slow network; of this no compiled code was read.
+        return CompilerChoice("rotated_pincer", books=books)
     if op == "all_to_all":
         router = emitters.colours == "axis" and phases == 1 and closed[0]
         return CompilerChoice("direct", "NetRouterEmitter" if router else "AllToAllEmitter", books=())
-    if op == "all_gather" and (sparse or phases == 1 or (phases == 2 and size > _PADDED_PART * chips)):
+    if op == "all_gather" and (
+        sparse or phases == 1 or (phases == 2 and size > (emitters.padded_part_bytes or 0) * chips)
+    ):
         return CompilerChoice("gather_ring", "" if sparse else "1DAllGatherNonMajorDim", books=books)
-    one_ring = sparse or phases == 1 or (phases == 2 and (not is_whole or chips <= _HOST))
+    one_ring = sparse or phases == 1 or (phases == 2 and (not is_whole or chips <= emitters.ring_chips))
     if op == "reduce_scatter" and one_ring:
         if sparse:
             return CompilerChoice("scatter_ring", books=books)
@@ -104,19 +102,20 @@ def _reduced(
 ) -> CompilerChoice:
     """Return what becomes of an all-reduce, or of what is turned into one."""
     phases = len(lengths)
-    few = size <= (_SHORT_PART * lengths[0] if phases == 1 else _SHORT)
-    if emitters.short and few:
+    most = (emitters.short_part_bytes or 0) * lengths[0] if phases == 1 else emitters.short_bytes or 0
+    if size <= most:
         colours = phases if len({*lengths}) == 1 else 1
         strategy = "StrategyRing" if phases == 1 else "StrategyND"
         return CompilerChoice("short_pincer", "RotatedPincerShortEmitter", strategy, colours, phases, books)
     emitter = "RotatedPincerEmitter"
     if phases == 1:
-        if emitters.colours == "axis" and closed[0] and lengths[0] >= _LONG_RING:
+        if emitters.colours == "axis" and closed[0] and lengths[0] >= emitters.long_ring:
             return CompilerChoice("rotated_pincer", emitter, "StrategyRing", 1, 1, books)
         return CompilerChoice("rotated_pincer", emitter, "UniDirection1DRingStrategy", 2, 1, books)
     # Long rings that close, and pairs, whose two ways are one link, have a colour an axis.
     if emitters.colours == "axis" and any(
-        (wraps and length >= _LONG_RING) or length == _PAIR for length, wraps in zip(lengths, closed, strict=True)
+        (wraps and length >= emitters.long_ring) or length == _PAIR
+        for length, wraps in zip(lengths, closed, strict=True)
     ):
         return CompilerChoice("rotated_pincer", emitter, "StrategyND", phases, phases, books)
     return CompilerChoice("rotated_pincer", emitter, "UniDirectionNDRingStrategy", 2 * phases, phases, books)
@@ -125,7 +124,7 @@ def _reduced(
 def _books(op: str, axes: Sequence[str], sparse: bool) -> tuple[str, ...]:
     """Return what the scheduler keeps: the links of its axes, of a permute all; and SparseCores."""
     taken = "xyz" if op == "permute" else axes
-    links = [f"Ici{axis.upper()}{way}" for axis in taken for way in ("Minus", "Plus")]
+    links = [f"Ici{axis.upper()}{way}" for axis in taken if axis != DCN for way in ("Minus", "Plus")]
     if sparse and op != "permute":
         links += ["SparseCore0"] + ["SparseCore1"] * (op == "all_reduce" and len(axes) > 1)
     return tuple(links)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, Holds, Leaves, MovedPiece, Way
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, OperandRange, ResultRanges, Way
 from tpusim.machines.tpu.slices.torus import Group, LinkPort, Place, Span, Torus, TorusAxis
 
 WAYS = (1, -1)
@@ -29,7 +29,8 @@ class RingWalk:
     """The steps of all chips as they are written: hop after hop of some streams, pass after pass.
 
     A hop waits for the one before it of its stream, or of all streams where these go together; the first of a pass for
-    the last of the pass before, or of an earlier one where several passes may be under way.
+    the last of the pass before, or of an earlier one where several passes may be under way. All hops of a phase wait
+    for the end of those before, too: what comes from a neighbour that is ahead says nothing of a chip's own sums.
     """
 
     def __init__(self, collective: Collective, streams: int, passes: int) -> None:
@@ -41,13 +42,15 @@ class RingWalk:
         self._ends: list[list[tuple[int, ...]]] = []
         self._before: list[tuple[int, ...]] = [()] * streams
         self._now: list[tuple[int, ...]] = [()] * streams
+        self._phases: list[tuple[int, ...]] = [()] * streams
 
     def hop(
         self, stream: int, way: Way, elements: int, adds: bool, piece: Callable[[Place], MovedPiece], label: str
     ) -> None:
         """Write the next hop of a stream."""
-        before = self._before
-        after = tuple(sorted({number for each in before for number in each})) if self._together else before[stream]
+        waited = [*zip(self._before, self._phases, strict=True)]
+        streams = waited if self._together else [waited[stream]]
+        after = tuple(sorted({number for before, phases in streams for number in (*before, *phases)}))
         self._now[stream] = (len(self.steps),)
         self.steps.append(ExchangeStep(way, elements, adds, after, piece, label))
 
@@ -55,8 +58,13 @@ class RingWalk:
         """End a hop of all streams: what comes next waits for it."""
         self._before = [*self._now]
 
+    def phase_over(self) -> None:
+        """End a phase of all streams."""
+        self._phases = [phases + last for phases, last in zip(self._phases, self._now, strict=True)]
+
     def pass_over(self) -> None:
         """End a pass of all streams."""
+        self._phases = [()] * len(self._now)
         self._ends.append(self._before)
         if len(self._ends) >= self._under_way:
             self._before = self._ends[-self._under_way]
@@ -65,8 +73,8 @@ class RingWalk:
         self._now = [*self._before]
 
     def exchange(
-        self, group: Group, elements: int, holds: Holds, leaves: Leaves, order: tuple[int, ...] | None = None,
-        alike: bool = True,
+        self, group: Group, elements: int, holds: OperandRange, leaves: ResultRanges,
+        order: tuple[int, ...] | None = None, alike: bool = True,
     ) -> Exchange:  # fmt: skip
         """Return the steps as an exchange."""
         return Exchange(group, self.steps, elements, holds, leaves, order, alike, self.passes, len(self.turns))
@@ -101,8 +109,8 @@ def ring_through(group: Group) -> ChipRing:
         )
     members = group.cycle((0,) * len(group.torus.axes))
     order = tuple(map(group.rank, members))
-    if any(span.stride > 1 for span in group.spans):
-        # Groups cross one another, so the links are those of the torus, and no two chips stand alike.
+    if any(span.stride > 1 or group.torus.axes[span.axis].direct for span in group.spans):
+        # Groups cross one another, or links differ: they are those of the torus, and no two chips stand alike.
         places = [group.members(place) for place in group.sharing if group.rank(place) == 0]
         return _crossing(group, order, [[each[rank] for rank in order] for each in places])
     last_hop = group.torus.between(members[-1], members[0])

@@ -11,7 +11,7 @@ from functools import partial
 
 from tpusim.machines.tpu.slices.algorithms.ring import WAYS, RingWalk, way_along
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, Holds, Leaves, MovedPiece
+from tpusim.machines.tpu.slices.exchange import Exchange, MovedPiece, OperandRange, ResultRanges
 from tpusim.machines.tpu.slices.torus import Group, Place, Span
 
 Stream = tuple[tuple[Span, ...], int]
@@ -27,7 +27,7 @@ def rotations(group: Group) -> list[tuple[Span, ...]]:
     return [(*spans[turn:], *spans[:turn], *slow) for turn in range(len(spans))] or [slow]
 
 
-def kept_and_left(collective: Collective) -> tuple[Holds, Leaves]:
+def kept_and_left(collective: Collective) -> tuple[OperandRange, ResultRanges]:
     """Where operands and results of an op stand in memory, when all of it is added up: a reduce-scatter keeps a chip's
     part, an all-gather begins with padded parts.
     """
@@ -36,10 +36,10 @@ def kept_and_left(collective: Collective) -> tuple[Holds, Leaves]:
     def own(rank: int) -> tuple[int, int]:
         return cut(*whole, ranks, rank)
 
-    holds: Holds = (
+    holds: OperandRange = (
         (lambda rank: (*own(rank), own(rank)[0])) if collective.op == "all_gather" else (lambda _: (*whole, 0))
     )
-    leaves: Leaves = (lambda rank: [own(rank)]) if collective.op == "reduce_scatter" else (lambda _: [whole])
+    leaves: ResultRanges = (lambda rank: [own(rank)]) if collective.op == "reduce_scatter" else (lambda _: [whole])
     return holds, leaves
 
 
@@ -72,8 +72,11 @@ def _walk(collective: Collective, streams: Sequence[Stream]) -> RingWalk:
         start, stop = cut(*part(place, stream, turn, phase), span.many, number)
         return MovedPiece(start, stop, start, None) if joins else MovedPiece(start, stop, None, start)
 
+    hops = _hops(streams[0][0])
     for turn in walk.turns:
-        for phase, hop, joins in _hops(streams[0][0]):
+        for phase, hop, joins in hops:
+            if hop == 0:
+                walk.phase_over()
             for stream, (order, way) in enumerate(streams):
                 span = order[phase]
                 # Rings of other axes may be longer.

@@ -1,7 +1,8 @@
 """The short variant of the rotated pincer, for few bytes: parts go straight to where they are added.
 
 An axis takes two steps, in which parts cross as many links as they are apart, where rings take one of many small steps
-after another. What that is in the compiler's code is not known beyond its name; this is ours.
+after another. What that is in the compiler's code is not known beyond its name; this is ours. Parts of several chips
+may be added to the same elements at once: each is one sum, as if the adder held them from its read to its write.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def reduces(collective: Collective) -> Exchange:
                 made = partial(piece, colour=colour, phase=phase, offset=offset, joins=joins)
                 label = f"{'join' if joins else 'add'} along {name}, +{offset}"
                 steps.append(ExchangeStep(ways[order[phase], offset], size, not joins, before[colour], made, label))
-            before[colour] = tuple(range(first, len(steps)))
+            # A neighbour that is ahead says nothing of a chip's own sums, so the phases before count as well.
+            before[colour] = (*before[colour], *range(first, len(steps)))
     return Exchange(group, steps, elements, *kept_and_left(collective))
 
 
