@@ -153,7 +153,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "-o", "there"], "results go to --out dir"),
     (["run", "model.onnx"], "model.onnx: no such file"),
     (["run", "topology.csv"], "topology.csv: no such file"),
-    (["run", "small.yaml", "--json", "small.yaml"], "--json small.yaml: such files are read, not written; name one"),
+    (["run", "small.yaml", "--json", "other.yaml"], "--json other.yaml: such files are read, not written; name one"),
     (["run", "small.yaml", "--dim", "s=3", "--dim", "s=4"], "--dim s=4: s is 3 already; give it once"),
     (["run", "small.yaml", "--dim", "seq=4"], 'the workload has no size "seq"; it names none; leave --dim out'),
     (["run", "small.yaml", "--dim", "seq"], "no name; write name=n"),

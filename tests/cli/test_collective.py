@@ -6,6 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from typer.testing import CliRunner
@@ -110,6 +111,16 @@ def test_slices_that_are_joined() -> None:
     assert "dcn+" in two["links"]
 
 
+def test_of_slices_that_are_joined_no_code_of_the_compiler_is_named() -> None:
+    asked = ("all-gather", "--slice", "v5e_4x4", "--bytes", "64MiB", "--set", "slices=2")
+    usual, other = (run(*asked, *more).output for more in ([], ["--algorithm", "short_pincer"]))
+    between = "".join(run(op, *asked[1:], "--axes", "dcn").output for op in names.COLLECTIVES)
+    across = "".join(run(op, *asked[1:]).output for op in names.COLLECTIVES)
+    assert "compiler" not in usual + other + between + across
+    assert "the usual is rotated_pincer" in " ".join(other.split())
+    assert "Its values are not checked" in usual
+
+
 def test_a_faster_link_is_faster() -> None:
     asked = ("all-reduce", "--slice", "v5e_4x4")
     slow, fast = told(*asked), told(*asked, "--set", "interconnect.link.bandwidth=93.3 GB/s")
@@ -119,6 +130,18 @@ def test_a_faster_link_is_faster() -> None:
 def test_another_algorithm() -> None:
     found = told("all-reduce", "--slice", "v5e_4x4", "--bytes", KIB, "--algorithm", "rotated_pincer")
     assert (found["algorithm"], found["compiler"]["algorithm"]) == ("rotated_pincer", "short_pincer")
+
+
+def test_the_sides_can_be_set() -> None:
+    assert told("permute", "--bytes", KIB, "--set", "torus=4x4") == {
+        **told("permute", "--bytes", KIB, "--slice", "v6e_4x4"), "slice": ANY,
+    }  # fmt: skip
+
+
+def test_a_file_in_place_of_a_folder_is_told_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run("permute", "--bytes", KIB, "--out", tmp_path / "file")
+    assert (done.exit_code, done.stdout) == (2, "")
 
 
 def test_the_torus_is_drawn_and_links_have_lanes(tmp_path: Path) -> None:
@@ -156,7 +179,8 @@ def test_a_timeline_in_perfettos_form(tmp_path: Path) -> None:
     (["all-reduce", "--axes", "x,x"], "twice"), (["all-reduce", "--mesh", "data=3"], "product is 8"),
     (["all-reduce", "--mesh", "data=16"], "product is 8"), (["all-reduce", "--dtype", "bf17"], "bf16"),
     (["all-reduce", "--engine", "fast"], "register"), (["all-reduce", "--algorithm", "direct"], "rotated_pincer"),
-    (["all-reduce", "--algorithm", "fast"], "there is"), (["all-reduce", "--sizes", "1KiB"], "FIRST..LAST"),
+    (["all-reduce", "--algorithm", "fast"], "all-reduce has rotated_pincer, short_pincer"),
+    (["all-reduce", "--sizes", "1KiB"], "FIRST..LAST"),
     (["all-reduce", "--sizes", "2KiB..1KiB"], "smaller first"),
     (["all-reduce", "--sizes", "1KiB..2KiB", "--explain"], "one size"),
     (["all-reduce", "--slice", "v6e_16x16", "--engine", "both"], "16 chips"),
@@ -165,6 +189,22 @@ def test_a_timeline_in_perfettos_form(tmp_path: Path) -> None:
     (["all-reduce", "--set", "hop=1 us"], "no field"),
     (["all-reduce", "--trace", "t.png"], "timeline"), (["all-reduce", "--slice", "tpu_v6e"], "tpu_v6e is hardware"),
     (["all-reduce", "--slice", "v3_4x4", "--set", "slices=2"], "no network"),
+    (["all-reduce", "--sizes", "1KiB.."], "FIRST..LAST"), (["all-reduce", "--sizes", "1KiB..2KiB"], "--out"),
+    (["all-reduce", "--axes", "x,"], "leaves a name out"), (["all-reduce", "--axes", ""], "leaves a name out"),
+    (["all-reduce", "--mesh", ""], "leaves a name out"), (["all-reduce", "--algorithm", ""], "leaves a name out"),
+    (["all-reduce", "--slice", "v6e_1x1"], "--slice: v6e_1x1 is one chip"),
+    (["all-reduce", "--slice", "v6e_\u0661x\u0664"], "no shipped slice"),
+    (["all-reduce", "--bytes", "17B"], "16 B or 18 B"),
+    (["all-reduce", "--slice", "v6e_" + "9" * 5000 + "x4"], "no shipped slice"),
+    (["all-reduce", "--set", "interconnect.link.hop=1"], "--set interconnect.link.hop=1: 1 has no unit"),
+    (["all-reduce", "--set", "interconnect.chip=1"], 'no field "interconnect.chip"'),
+    (["all-reduce", "--set", "torus=3x4"], "3x4 is none"), (["all-reduce", "--set", "torus=2 by 4"], "write e.g."),
+    (["all-reduce", "--set", "interconnect.sides.longest=1"], "--set interconnect.sides.longest=1: 2x4 is none"),
+    (["all-reduce", "--set", "interconnect.machine=v100"], "no TPU chip"),
+    (["all-reduce", "--slice", "v6e"], "v6e_2x4"),
+    (["all-gather", "--set", "slices=2", "--algorithm", "gather_ring"], "write rotated_pincer or short_pincer"),
+    (["all-reduce", "--json", "t.json", "--trace", "./t.json"], "both would write"),
+    (["all-reduce", "--json", "drawn/torus.png"], "both would write"),
 ])  # fmt: skip
 def test_bad_input_is_told(words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -87,7 +87,7 @@ def test_what_cannot_be_written_is_told_before_the_work(here: Path) -> None:
         (*TINY, "--json", "out.csv"): "such files are read, not written; name one that ends with .json",
         (*TINY, "--csv", "none/out.csv"): "none/out.csv",
         (*TINY, "--csv", str(here)): "it is a directory",
-        ("run", "net.csv", "--csv", "net.csv"): "is the network that is run; name another file",
+        ("run", "net.csv", "--csv", "net.csv"): "is read by this command, and would be replaced",
         ("run", "gpt2_small", "--phase", "decode", "--tokens", "2", "--csv", "out.csv"): "--csv: not beside --tokens",
     }.items():
         done = tpusim(*asked)

@@ -1,55 +1,64 @@
-"""What commands say, word for word: a change of the house inside moves none of it."""
+"""Files that commands write: none takes the place of another, or of one that the command reads."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests import forked
-from tests.network.test_composites import SMALL
+from tpusim.cli.app import app
 
-NET = """
-name: net
-sizes: {side: 6}
-training: {batch_norm: [first]}
-layers:
-  - {name: first, op: conv2d, in_channels: 4, in_height: side, in_width: side, out_channels: 4, kernel: 3, padding: 1}
-  - {name: first_relu, op: relu}
-  - {name: groups, op: conv2d, out_channels: 4, kernel: 3, padding: 1, groups: 4}
-  - {name: sum, op: add, inputs: [groups, first_relu]}
-  - {name: relu, op: relu}
-  - {name: last, op: conv2d, out_channels: 4, kernel: 3, lowering: explicit}
-"""
-RUN = ("run", "net.yaml", "--batch", "2", "--hardware", "tiny_4x4", "--set", "mapping.search=estimate")
-FUSED = ("--set", "sequencer.fusion=results")
-COMMANDS = {
-    "run": RUN,
-    "fused": (*RUN, *FUSED, "--engine", "both"),
-    "auto": (*RUN, *FUSED, "--lowering", "auto,la*=channel_last", "--dtype", "bf16"),
-    "picked": (*RUN, *FUSED, "--layers", "first..sum", "--no-check"),
-    "overlap": (*RUN, *FUSED, "--set", "sequencer.between_layers=stay"),
-    "training": (*RUN, *FUSED, "--training", "--no-check"),
-    "gpu": ("run", "net.yaml", "--batch", "2", "--hardware", "v100", "--ops", "array"),
-    "tokens": ("run", "small.yaml", "--hardware", "tpu_v6e", "--phase", "decode", "--tokens", "3", *FUSED),
-    "explain": ("explain", "net.yaml", *RUN[2:], *FUSED, "--layer", "first"),
-    "trace": ("trace", "net.yaml", *RUN[2:], "--layers", "last", "--from", "20", "--to", "60"),
-    "rides": (*RUN, *FUSED, "--layers", "first_relu"),
-    "misspelt": (*RUN, "--lowering", "explcit,x*=fft"),
-    "nowhere": (*RUN, "--lowering", "auto", "--layers", "first..nowhere"),
-}
-CLOCK = re.compile(r"simulated in [0-9.]+ s")
+CONFIG = {
+    "model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 8,
+    "num_hidden_layers": 1,
+}  # fmt: skip
+TINY = ("--hardware", "tiny_4x4", "--no-check")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_says_what_it_said(name: str, tmp_path: Path, golden: Callable[[str, str], None]) -> None:
-    """All but the time that this computer takes."""
-    (tmp_path / "net.yaml").write_text(NET)
-    (tmp_path / "small.yaml").write_text(SMALL.replace("layers:\n  - b", "grows: context\nlayers:\n  - b", 1))
-    done = forked.tpusim(*COMMANDS[name], folder=tmp_path, more={"COLUMNS": "120"})
-    said = [f"$ tpusim {' '.join(COMMANDS[name])}", *done.stdout.splitlines(), *forked.told(done.stderr)]
-    # The register engine tells of its compiler in the first run alone.
-    said = [line for line in said if "loops are compiled" not in line] + [f"exit code {done.returncode}"]
-    golden(f"outputs/{name}.txt", "".join(f"{CLOCK.sub('TIME', line)}\n" for line in said))
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.json", "config.json"):
+        Path(name).write_text(json.dumps(CONFIG))
+    Path("slice.json").write_text('{"name": "own", "interconnect": "v5e", "torus": [2, 2]}')
+    assert CliRunner().invoke(app, ["run", "tiny", *TINY, "--out", "made"]).exit_code == 0
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [
+    ("run", "config.json", *TINY, "--json", "config.json"), ("run", "config.json", *TINY, "--csv", "./config.json"),
+    ("run", "config.json", *TINY, "--tokens", "2", "--json", "config.json"), ("run", "run.json", *TINY, "--out", "."),
+    ("explain", "config.json", "--layer", "logits", "--json", "config.json"),
+    ("compare", "config.json", "--closed-form", "--json", "config.json"),
+    ("collective", "permute", "--slice", "slice.json", "--json", "slice.json"),
+    ("compare", "made", "made/run.json", "--json", "made/run.json"),
+    ("compare", "made", "made", "--json", "made/run.json"),
+])  # fmt: skip
+def test_what_a_command_reads_is_not_replaced(words: tuple[str, ...], here: Path) -> None:
+    held = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    done = CliRunner().invoke(app, [*words])
+    assert done.exit_code == 2, done.output
+    assert "is read by this command, and would be replaced; name another file" in done.output
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == held
+
+
+@pytest.mark.parametrize("words", [
+    ("run", "tiny", *TINY, "--json", "both", "--csv", "./both"),
+    ("run", "tiny", *TINY, "--csv", "new/run.json", "--out", "new"),
+    ("explain", "tiny", "--layer", "fig10", "--json", "a.png", "--out", "./a.png"),
+    ("collective", "permute", "--bytes", "1KiB", "--json", "t.json", "--trace", "./t.json"),
+    ("collective", "permute", "--bytes", "1KiB", "--json", "new/torus.png", "--out", "new"),
+])  # fmt: skip
+def test_no_two_outputs_are_one_file(words: tuple[str, ...], here: Path) -> None:
+    held = sorted(here.rglob("*"))
+    done = CliRunner().invoke(app, [*words])
+    assert done.exit_code == 2, done.output
+    assert "both would write" in done.output
+    assert sorted(here.rglob("*")) == held
+
+
+def test_the_same_text_may_be_asked_for_twice() -> None:
+    assert CliRunner().invoke(app, ["run", "tiny", *TINY, "--json", "new/run.json", "--out", "new"]).exit_code == 0
+    assert json.loads(Path("new/run.json").read_text())["workload"] == "tiny"

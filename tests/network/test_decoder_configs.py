@@ -570,6 +570,9 @@ def test_other_files_in_json_are_what_they_are(tmp_path: Path) -> None:
     result = saved(tmp_path, {"tpusim": "1", "total": {}}, "run")
     with pytest.raises(InputError, match="is the result of a run"):
         open_workload(result)
+    (tmp_path / "half.json").write_text('{"model_type": "llama", [')
+    with pytest.raises(InputError, match=r"half\.json:\d: not valid JSON"):
+        open_workload(tmp_path / "half.json")
     with pytest.raises(InputError, match=r"model_type is missing: this is no config\.json"):
         open_workload(saved(tmp_path, {"a": 1}, "other"))
     text = json.dumps(small("llama3_8b"), indent="\t")

@@ -156,9 +156,10 @@ def run(
     from tpusim.api.asked import model_options
     from tpusim.cli.actions.inputs import NetworkData, load, resolved, tell_unasked, workload_options
     from tpusim.cli.actions.run import simulate_and_report
-    from tpusim.cli.json_output import CsvOutput
+    from tpusim.cli.json_output import CsvOutput, refuse_replaced
 
-    table = CsvOutput(csv, read=workload)
+    refuse_replaced([workload], {"--json": json, "--csv": csv, "--out": out and out / names.RESULT_FILE})
+    table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
     asked_of = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
@@ -252,7 +253,9 @@ def explain(
     """
     from tpusim.cli.actions.explain import explain_and_report
     from tpusim.cli.actions.inputs import workload_options
+    from tpusim.cli.json_output import refuse_replaced
 
+    refuse_replaced([workload], {"--json": json, "--out": out})
     given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
     named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}
@@ -304,7 +307,10 @@ def compare(
     first; --sort network keeps the order of the network or sweep, --sort ratio begins with what became fastest.
     """
     from tpusim.base.errors import InputError, Problem
+    from tpusim.cli.json_output import refuse_replaced
 
+    sources = [each for each in (before, after) if each is not None]
+    refuse_replaced([*sources, *(os.path.join(each, names.RESULT_FILE) for each in sources)], {"--json": json})
     if closed_form:
         from tpusim.api.asked import model_options
         from tpusim.cli.actions.closed_form import compare_forms_and_report
@@ -527,7 +533,11 @@ def dram(
 def collective(
     op: Annotated[
         str,
-        Argument(metavar="OP", help=f"{', '.join(names.COLLECTIVES)}.", autocompletion=words(names.COLLECTIVES)),
+        Argument(
+            metavar="OP",
+            help=f"{', '.join(names.COLLECTIVES)} (each to the next chip of a ring).",
+            autocompletion=words(names.COLLECTIVES),
+        ),
     ],
     size: Annotated[
         str, Option("--bytes", metavar="SIZE", help="What a chip has before, of an all-gather after: 64MiB.")
@@ -542,7 +552,12 @@ def collective(
         ),
     ] = "v6e_2x4",
     axes: Annotated[
-        str | None, Option(metavar="X,Y", help="Axes whose chips take part together; default: all.")
+        str | None,
+        Option(
+            metavar="X,Y",
+            help="Axes whose chips take part together, of the slice (x, y, z; dcn between slices) or of --mesh; "
+            "default: all.",
+        ),
     ] = None,
     mesh: Annotated[
         str | None, Option(metavar="NAME=N,...", help="Axes of a mesh, for --axes to name: data=2,tensor=8.")
@@ -554,7 +569,11 @@ def collective(
         ),
     ] = "bf16",
     algorithm: Annotated[
-        str | None, Option(metavar="NAME", help="Another than Google's compiler takes; --explain lists them.")
+        str | None,
+        Option(
+            metavar="NAME",
+            help="How it is done, in place of what Google's compiler takes; --explain times the others of an op.",
+        ),
     ] = None,
     sizes: Annotated[
         str | None, Option(metavar="A..B", help="A row for each size from A, twice the last, up to B: 64KiB..1GiB.")
@@ -565,7 +584,11 @@ def collective(
     engine: _Engine = "event",
     changes: Annotated[
         list[str] | None,
-        Option("--set", metavar="PATH=VALUE", help="Change a field: slices=2, interconnect.link.hop=1us. Repeatable."),
+        Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change a field: slices=2, torus=4x8, interconnect.link.hop=1us. Repeatable.",
+        ),
     ] = None,
     trace: Annotated[
         Path | None, Option(metavar="FILE", help="Write a timeline of links: .perfetto-trace, .pftrace, .json.")

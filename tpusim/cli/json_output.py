@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -54,6 +54,11 @@ class JsonOutput:
         deliver(*written, lambda: present(self.words_to, shown.paragraphs), *more)
 
     @property
+    def file(self) -> Path | None:
+        """The file, if that is the target."""
+        return self._file
+
+    @property
     def to_stdout(self) -> bool:
         """Whether standard output has it."""
         return self._to_stdout
@@ -75,13 +80,25 @@ class JsonOutput:
 
 
 class CsvOutput(JsonOutput):
-    """Target of a table as CSV; it replaces none of the files that a command has read."""
+    """Target of a table as CSV."""
 
     option, suffix = "--csv", ".csv"
 
-    def __init__(self, target: str | None, read: str | None = None) -> None:
-        """Raise InputError, before the work, if it cannot be written, or is the file that is `read`."""
-        super().__init__(target)
-        both = self._file is not None and self._file.exists() and read is not None and os.path.exists(read)
-        if both and os.path.samefile(str(self._file), str(read)):
-            raise InputError(f"--csv {target}: is the network that is run; name another file")
+
+def refuse_shared(written: Mapping[str, Path | None]) -> None:
+    """Refuse two options that would write one file, of which the later would replace the earlier. Raises InputError."""
+    options: dict[str, str] = {}
+    for option, file in written.items():
+        if file is None or is_device(file):
+            continue
+        other = options.setdefault(os.path.realpath(file), option)
+        if other != option:
+            raise InputError(f"{other}, {option}: both would write {file}; name another file for one of them")
+
+
+def refuse_replaced(read: Iterable[str | Path], written: Mapping[str, str | Path | None]) -> None:
+    """Refuse an option that would write over a file that the command reads. Raises InputError."""
+    sources = [name for name in read if os.path.isfile(name)]
+    for option, file in written.items():
+        if file is not None and os.path.isfile(file) and any(os.path.samefile(file, name) for name in sources):
+            raise InputError(f"{option} {file}: is read by this command, and would be replaced; name another file")

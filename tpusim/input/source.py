@@ -34,7 +34,11 @@ _KINDS = {
     "configs/dram": ("a DRAM", "organisation", "tpusim dram TRACE --device {}"),
     "configs/technology": ("a technology", "arithmetic", "tpusim area --set technology={}"),
     "configs/slices": ("a slice", "torus", "tpusim collective all-reduce --slice {}"),
-    "configs/interconnects": ("an interconnect", "collectives", "tpusim collective all-reduce --slice {}_4x4"),
+    "configs/interconnects": (
+        "an interconnect",
+        "collectives",
+        "tpusim collective OP --slice FILE, where FILE says interconnect: {}",
+    ),
     "configs/chips": ("a chip", "cores", "tpusim area"),
 }
 """By folder: the kind of its files, a key that only such files have, and the command that takes them."""

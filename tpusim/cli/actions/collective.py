@@ -12,7 +12,7 @@ from tpusim.base.errors import CheckFailed, InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.imports import need
 from tpusim.base.units import SIZE
-from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.json_output import JsonOutput, refuse_replaced, refuse_shared
 from tpusim.cli.names import ENGINES
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
@@ -27,6 +27,8 @@ BYTES_OF = {"f32": 4, "bf16": 2, "f16": 2, "f8": 1, "int8": 1}
 """Bytes of an element of each type."""
 _TRACES = (".perfetto-trace", ".pftrace", ".json")
 _MOST_SIZES = 64
+TORUS_FILE = "torus.png"
+"""Picture of the torus, in the folder of --out."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ class AskedCollective:
             guess = did_you_mean(self.op, known) or ";"
             raise InputError(Problem(f"no collective {self.op!r}{guess} there is {', '.join(known)}", "OP"))
         place = load_slice(self.place, self.changes)
-        axes = tuple(filter(None, (self.axes or "").split(",")))
-        asked = Question(
-            place, op, _bytes(self.size, "--bytes"), axes, self.mesh or "", BYTES_OF[self.dtype], self.algorithm or ""
-        )
+        axes, mesh = _filled(self.axes, "--axes", "x,y"), _filled(self.mesh, "--mesh", "data=2,tensor=8")
+        algorithm = _filled(self.algorithm, "--algorithm", "rotated_pincer")
+        named = tuple(each.strip() for each in axes.split(",")) if axes else ()
+        asked = Question(place, op, _bytes(self.size, "--bytes"), named, mesh, BYTES_OF[self.dtype], algorithm)
         assert asked.collective, "everything that can be wrong is told before anything is shown"
         return asked
 
@@ -76,19 +78,25 @@ class AskedCollective:
 def time_and_report(asked: AskedCollective, json: str | None, out: Path | None, trace: Path | None) -> None:
     """Time a collective of one size, or of several, and report it: as JSON, in words, drawn, and as a timeline."""
     question = asked.question
-    output = JsonOutput(json)
+    output = JsonOutput(json, made=out)
     if out:
-        probe(out, make_folder=True)
+        probe(out / TORUS_FILE, make_folder=True)
     if trace:
         _probe_trace(trace)
+    refuse_replaced([asked.place], {"--json": json, "--trace": trace})
+    refuse_shared({"--json": output.file, "--trace": trace, "--out": out and out / TORUS_FILE})
     if asked.sizes is not None:
-        if asked.explain or asked.engines or trace:
-            raise InputError(Problem("of one size alone are --explain, --engine and --trace; leave it out", "--sizes"))
-        _curve(question, asked.sizes, output)
+        sizes = _sizes(asked.sizes)
+        if asked.explain or asked.engines or trace or out:
+            says = "of one size alone are --explain, --engine, --trace and --out; leave it out, or them"
+            raise InputError(Problem(says, "--sizes"))
+        _curve(question, sizes, output)
         return
-    made = timed_collective(question)
-    checked = check(made, asked.engines)
-    explained = explain_collective(made) if asked.explain else None
+    with Meter(1) as meter:
+        meter.show(0, f"{question.collective.group.size:,} chips")
+        made = timed_collective(question)
+        checked = check(made, asked.engines)
+        explained = explain_collective(made) if asked.explain else None
     more = [partial(_draw, made, out, output.words_to)] if out else []
     if trace:
         more.append(partial(_trace, made, trace, output.words_to))
@@ -97,14 +105,18 @@ def time_and_report(asked: AskedCollective, json: str | None, out: Path | None, 
         raise CheckFailed(f"{checked.wrong} elements are wrong")
 
 
-def _curve(question: Question, text: str, output: JsonOutput) -> None:
+def _sizes(text: str) -> list[int]:
+    """Return the sizes of "64KiB..1GiB", each twice the last. Raises InputError."""
     first, dots, last = text.partition("..")
-    if not dots:
+    if not (dots and first.strip() and last.strip()):
         raise InputError(Problem(f"{text!r} is no range; write FIRST..LAST, such as 64KiB..1GiB", "--sizes"))
     size, end = _bytes(first, "--sizes"), _bytes(last, "--sizes")
     if size > end or size << _MOST_SIZES < end:
         raise InputError(Problem(f"{first} is more than {last}; write the smaller first", "--sizes"))
-    sizes = [size << turn for turn in range(_MOST_SIZES) if size << turn <= end]
+    return [size << turn for turn in range(_MOST_SIZES) if size << turn <= end]
+
+
+def _curve(question: Question, sizes: Sequence[int], output: JsonOutput) -> None:
     questions = [replace(question, size=each) for each in sizes]
     for each in questions:
         assert each.collective, "refused before the first is timed"
@@ -114,6 +126,13 @@ def _curve(question: Question, text: str, output: JsonOutput) -> None:
             meter.show(number, f"{each.size:,} B")
             found.append(timed_collective(each))
     output.deliver(curve(found))
+
+
+def _filled(text: str | None, option: str, such_as: str) -> str:
+    """Return what an option says; "" where it is not given. Raises InputError where there is nothing between commas."""
+    if text is not None and not all(each.strip() for each in text.split(",")):
+        raise InputError(Problem(f"{text!r} leaves a name out; write one such as {such_as}, or no {option}", option))
+    return text or ""
 
 
 def _bytes(text: str, option: str) -> int:

@@ -10,7 +10,7 @@ from tpusim.api.explain import Diagnosis, explain, picture_of
 from tpusim.base.errors import InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import tell
-from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.json_output import JsonOutput, refuse_shared
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.report.page.assemble import told_page
@@ -27,6 +27,7 @@ def explain_and_report(workload: str, hardware: str | None, json: str | None, ou
         raise InputError(f"{out}: it is written as {allowed}, not as {out.suffix or 'no suffix'}")
     if out:
         probe(out)
+    refuse_shared({"--json": output.file, "--out": out})
     with Meter() as meter:
         found = explain(
             workload, hardware, **asked, drawn=bool(out and out.suffix != _PAGE), progress=meter.step, note=tell

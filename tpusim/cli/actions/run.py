@@ -13,7 +13,7 @@ import typer
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import NetworkData
-from tpusim.cli.json_output import CsvOutput, JsonOutput
+from tpusim.cli.json_output import CsvOutput, JsonOutput, refuse_shared
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
 from tpusim.flow.jobs import Jobs
@@ -46,6 +46,9 @@ def simulate_and_report(
         raise InputError("--json -, --csv -: standard output takes one of them; give a file for the other")
     if out is not None:
         probe(out / RESULT_FILE, make_folder=True)
+    # Of --json and --out the same file has the same text.
+    for others in ({"--json": output.file}, {"--out": out and out / RESULT_FILE}, {"--save-outputs": ends.target}):
+        refuse_shared({"--csv": table.file, **others})
     result, interrupted = _simulated(jobs, choices)
     journey = choices["journey"]
     outputs = [] if journey is None or interrupted else [partial(ends.save, journey)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS
-from tpusim.machines.tpu.slices.checked import CheckedCollective
+from tpusim.machines.tpu.slices.checked import MOST_CHECKED, MOST_CHIPS, CheckedCollective
 from tpusim.machines.tpu.slices.collective import OPS
 from tpusim.machines.tpu.slices.summary import CollectiveTime
 from tpusim.report.shown import Bars, Column, CommandAnswer, Content, Paragraphs, Sentences, Table
@@ -90,13 +90,18 @@ def _told(made: CollectiveTime, checked: CheckedCollective | None) -> list[str]:
     named = f"; in the compiler's code {choice.emitter}" if choice.emitter else ""
     if choice.strategy:
         named += f", {choice.strategy}, colours {choice.colours}, phases {choice.phases}"
-    taken = named if made.algorithm == choice.algorithm else f"; the compiler takes {choice.algorithm}"
+    # No code of the compiler was read in which chips of several slices take part.
+    usual = "the usual is" if group.joins_slices else "the compiler takes"
+    taken = named if made.algorithm == choice.algorithm else f"; {usual} {choice.algorithm}"
     found.append(f"By {made.algorithm}: {ALGORITHMS[made.algorithm].about}{taken}.")
     if checked:
         engines = f", in agreement: {', '.join(checked.engines)}" if len(checked.engines) > 1 else ""
         found.append(f"{checked.elements:,} elements of all chips checked: {checked.wrong} wrong{engines}.")
     else:
-        found.append("Values are computed and checked of up to 16 chips with 2^20 elements together.")
+        found.append(
+            f"Its values are not checked: they are computed of up to {MOST_CHIPS} chips with {MOST_CHECKED:,} "
+            "elements together."
+        )
     return found
 
 

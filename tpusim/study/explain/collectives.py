@@ -47,7 +47,7 @@ def explain_collective(made: CollectiveTime) -> ExplainedCollective:
     question = replace(made.question, algorithm=made.algorithm)
     easier = [EasierCollective(what, timed_collective(replace(question, place=place)))
               for what, place in _easier(question.place)]  # fmt: skip
-    others = [name for name in algorithms_for(question.op) if name != made.algorithm]
+    others = [name for name in algorithms_for(question.op, question.collective.group) if name != made.algorithm]
     return ExplainedCollective(
         made,
         tuple(sorted(easier, key=lambda each: each.made.seconds)),

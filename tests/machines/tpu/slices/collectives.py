@@ -55,7 +55,9 @@ def random_case(seed: int) -> CollectiveCase:
         dma_bytes=random.choice([4, 8, 32]), streams=random.choice(["together", "apart"]),
     )  # fmt: skip
     collective = Collective(op, random.randint(1, 90), random.choice([1, 2, 4]), group, emitters)
-    return CollectiveCase(collective, random.choice(algorithms_for(op)), random_rates(random, len(group.torus.axes)))
+    return CollectiveCase(
+        collective, random.choice(algorithms_for(op, group)), random_rates(random, len(group.torus.axes))
+    )
 
 
 def random_rates(random: Random, axes: int) -> Rates:

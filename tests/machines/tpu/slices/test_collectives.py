@@ -11,6 +11,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.machines.tpu.slices.collectives import CollectiveCase, random_case, random_rates, with_passes
 from tests.strategies import cases
@@ -18,7 +20,9 @@ from tpusim.machines.tpu.slices import event, processes, register
 from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, algorithms_for, exchange_of
 from tpusim.machines.tpu.slices.collective import OPS, Collective, cut
 from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeLog, Messages, Rates, Way, messages_of
-from tpusim.machines.tpu.slices.slice import Emitters
+from tpusim.machines.tpu.slices.mesh import torus_of
+from tpusim.machines.tpu.slices.slice import Emitters, load_slice
+from tpusim.machines.tpu.slices.summary import Question, timed_collective
 from tpusim.machines.tpu.slices.timing import timed
 from tpusim.machines.tpu.slices.torus import Group, Place, Span, Torus, TorusAxis
 from tpusim.machines.tpu.slices.values import Memories, executed
@@ -220,7 +224,7 @@ def test_cycles_are_those_that_anybody_counts(
 ) -> None:
     emitters = Emitters(launch_ps=1, chunk_bytes=64, most_passes=16, dma_bytes=64, streams="apart", passes=2)
     collective = Collective(op, elements, 4, group_of(*sides, wraps=wraps), emitters)
-    assert timed(collective, algorithms_for(op)[-1], RATES).cycles == cycles
+    assert timed(collective, algorithms_for(op, collective.group)[-1], RATES).cycles == cycles
 
 
 def test_a_long_message_takes_its_bytes_over_the_slowest_link() -> None:
@@ -238,7 +242,7 @@ def test_a_message_visits_both_chips_and_what_is_between_them() -> None:
     emitters = SMALL.model_copy(update={"chunk_bytes": 2**20})
     for op, there in (("permute", ["memory"]), ("reduce_scatter", ["memory", "adder", "memory"])):
         collective = Collective(op, 12, 4, group_of(3), emitters)
-        messages = messages_of(exchange_of(collective, algorithms_for(op)[-1]), RATES, 4, every=True)
+        messages = messages_of(exchange_of(collective, algorithms_for(op, collective.group)[-1]), RATES, 4, every=True)
         visited = [messages.servers[visit.server] for visit in messages.visits[0]]
         assert [each.unit for each in visited] == ["memory", "link", *there]
         assert [each.place for each in visited] == [(0,), (0,), *[(1,)] * len(there)]
@@ -267,3 +271,50 @@ def test_the_network_between_slices_carries_the_smallest_parts(algorithm: str) -
     exchange = exchange_of(Collective("all_reduce", 64, 4, group, emitters), algorithm)
     most = [max(step.elements for step in exchange.steps if step.way.ports((0, 0))[0].axis == axis) for axis in (0, 1)]
     assert most[0] >= 2 * most[1]
+
+
+@given(
+    slice_name=st.sampled_from(["v5e_2x2", "v6e_1x4", "v5e_4x4", "v7x_2x2x2", "v4_4x4x4", "v5e_16x16"]),
+    joined=st.sampled_from([1, 2, 3]), network=st.sampled_from(["3 GB/s", "60 GB/s"]), op=st.sampled_from([*OPS]),
+    size=st.integers(2**9, 2**24), more=st.integers(1, 2**20), passes=st.sampled_from([1, 4]), data=st.data(),
+)  # fmt: skip
+@settings(max_examples=cases(usual=25), deadline=None)
+def test_laws_of_time(
+    slice_name: str, joined: int, network: str, op: str, size: int, more: int, passes: int, data: st.DataObject
+) -> None:
+    """Never below the closed form; one pass at a time, more bytes never take less, and no faster link or network and no
+    shorter hop takes more.
+
+    Links, axes and slices in every mix: a ring through axes and the network between slices has the rates of both.
+    """
+    changes = [f"slices={joined}", f"interconnect.dcn.bandwidth={network}"]
+    if passes > 1:
+        changes += [f"interconnect.collectives.passes={passes}", "interconnect.collectives.streams=apart"]
+    place = load_slice(slice_name, changes)
+    names = [axis.name for axis in torus_of(place).axes if axis.length > 1]
+    axes = tuple(data.draw(st.lists(st.sampled_from(names), unique=True, min_size=1)))
+    asked = Question(place, op, 2 * size, axes)
+    # By one algorithm, as the compiler takes another for more bytes.
+    asked = replace(asked, algorithm=data.draw(st.sampled_from(algorithms_for(op, asked.collective.group))))
+    made = timed_collective(asked)
+    assert made.seconds >= made.bound
+    if passes > 1:
+        # What meets at a memory in another order may end later.
+        return
+    assert timed_collective(replace(asked, size=2 * (size + more))).cycles >= made.cycles
+    for change in ("link.bandwidth=90 TB/s", "link.hop=1 ps", "dcn.bandwidth=90 GB/s", "collectives.launch=1 ps"):
+        easier = load_slice(slice_name, [*changes, f"interconnect.{change}"])
+        assert timed_collective(replace(asked, place=easier)).cycles <= made.cycles, change
+
+
+@pytest.mark.parametrize("op", [*OPS])
+def test_what_leaves_a_slice_takes_the_time_of_the_network(op: str) -> None:
+    """Half of the bytes of a group of two slices are on the other side, or all where they go to a neighbour."""
+    slow, fast = (
+        timed_collective(Question(load_slice("v5e_16x16", ["slices=2", f"interconnect.dcn.bandwidth={rate}"]),
+                                  op, 2**26, ("x", "dcn"))).seconds for rate in ("0.1 GB/s", "50 GB/s")
+    )  # fmt: skip
+    # At least what each of 16 chips of a slice has to get of the other, side by side.
+    least = 2**26 * (1 if op == "permute" else 1 / 32) / 1e8
+    assert slow > least
+    assert slow > 5 * fast

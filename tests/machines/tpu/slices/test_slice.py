@@ -149,7 +149,7 @@ def test_every_chip_stands_once_in_a_mesh(asked: str) -> None:
 
 @pytest.mark.parametrize(("asked", "says"), [
     ("data=2,tensor=4", "16"), ("data=32", "16"), ("data=3,tensor=5", "16"), ("data", "NAME=N"), ("data=x", "NAME=N"),
-    ("data=2,data=8", "NAME=N"), ("data=0", "NAME=N"), ("", "NAME=N"), ("data=-1,b=2", "NAME=N"),
+    ("data=2,data=8", "'data' is named twice"), ("data=0", "NAME=N"), ("", "NAME=N"), ("data=-1,b=2", "NAME=N"),
 ])  # fmt: skip
 def test_a_mesh_that_does_not_fit_is_refused(asked: str, says: str) -> None:
     with pytest.raises(InputError, match=says):

@@ -31,9 +31,9 @@ def random_question(seed: int) -> Question:
     op = random.choice([*OPS])
     axes = [name for name, side in zip("xyz", place.torus, strict=False) if side > 1] + [DCN] * (place.slices > 1)
     named = tuple(sorted(random.sample(axes, random.randint(1, len(axes))), key=axes.index))
-    size = random.randint(2048, 2 ** random.randint(12, 21))
-    rings = [name for name in algorithms_for(op) if DCN not in named or "ring" not in name]
-    return Question(place, op, size, named, algorithm=random.choice(["", *rings]))
+    size = 2 * random.randint(1024, 2 ** random.randint(11, 20))
+    asked = Question(place, op, size, named)
+    return replace(asked, algorithm=random.choice(["", *algorithms_for(op, asked.collective.group)]))
 
 
 def test_accounts_are_complete_whatever_is_left_out() -> None:
@@ -82,9 +82,8 @@ def test_the_network_between_slices_is_not_taken_for_a_link(op: str, axes: tuple
 def test_joined_slices_are_no_ring(name: str, op: str) -> None:
     made = timed_collective(Question(load_slice(name, ["slices=2"]), op, 2**24))
     assert made.algorithm == "rotated_pincer"
-    assert all(book.startswith(("IciX", "IciY", "SparseCore")) for book in made.question.choice.books)
-    rings = [each for each in algorithms_for(op) if "ring" in each]
-    assert all(timed_collective(replace(made.question, algorithm=each)).seconds > made.seconds for each in rings)
+    assert not made.question.choice.books
+    assert not [each for each in algorithms_for(op, made.question.collective.group) if "ring" in each]
 
 
 def test_what_a_chip_does_first_counts() -> None:

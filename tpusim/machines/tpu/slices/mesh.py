@@ -94,9 +94,11 @@ def _sizes(asked: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for entry in asked.split(","):
         given = _ENTRY.fullmatch(entry)
-        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1 or given[1] in sizes:
-            says = f"{entry.strip()!r} is no axis of its own with a size; write NAME=N, such as data=2,tensor=8"
+        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1:
+            says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
             raise InputError(Problem(says, "--mesh"))
+        if given[1] in sizes:
+            raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
         sizes[given[1]] = int(given[2])
     return sizes
 

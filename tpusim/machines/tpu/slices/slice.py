@@ -47,6 +47,7 @@ AXES = "xyz"
 
 _PS_PER_S = 10**12
 _MOST_SIDE = 1024
+_SIDES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
 _CUBE = 4
 
 
@@ -166,7 +167,13 @@ class Interconnect(FileModel):
     @cached_property
     def chip(self) -> Hardware:
         """The machine of a chip. Raises InputError."""
-        return load_hardware(self.machine)
+        try:
+            return load_hardware(self.machine)
+        except InputError as error:
+            # Of a GPU, every key is wrong; the first tells.
+            raise InputError(
+                Problem(f"no TPU chip: {error.problems[0]}", f"interconnect.machine {self.machine}")
+            ) from None
 
     def wraps(self, torus: tuple[int, ...]) -> tuple[bool, ...]:
         """Whether each axis of a torus of these sides closes to a ring."""
@@ -182,16 +189,21 @@ class Interconnect(FileModel):
             f"a slice of {self.generation} has {axes} of 1, 2 or a multiple of {_CUBE} chips, up to {sides.longest}, "
             f"and at most {sides.chips:,} chips"
         )
-        odd = [side for side in torus if side > 2 and side % _CUBE]
-        if len(torus) != sides.dimensions or odd or max(torus) > sides.longest or math.prod(torus) > sides.chips:
-            near = self.fitting(math.prod(torus))
-            return f"{shape} is none: {allowed}" + f"; such as {', '.join(near)}" * bool(near)
-        return ""
+        if self._allows(torus):
+            return ""
+        near = self.fitting(math.prod(torus))
+        return f"{shape} is none: {allowed}" + f"; such as {', '.join(near)}" * bool(near)
+
+    def _allows(self, torus: tuple[int, ...]) -> bool:
+        whole_sides = all(side <= 2 or side % _CUBE == 0 for side in torus)
+        fits = max(torus) <= self.sides.longest and math.prod(torus) <= self.sides.chips
+        return len(torus) == self.sides.dimensions and whole_sides and fits
 
     def fitting(self, chips: int) -> list[str]:
         """Shipped slices of the generation by name, the nearest in chips first; at most three."""
         known = [name for name in shipped(FOLDER) if name.startswith(f"{self.name}_")]
-        found = [(abs(math.log(max(chips, 1) / math.prod(sides))), name) for name in known if (sides := _sides(name))]
+        found = [(abs(math.log(max(chips, 1) / math.prod(sides))), name)
+                 for name in known if (sides := _sides(name)) and self._allows(sides)]  # fmt: skip
         return [name for _, name in sorted(found)[:3]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -227,8 +239,10 @@ def _as_written(links: Interconnect) -> str | dict[str, Any]:
 
 
 def _torus(value: object) -> tuple[int, ...]:
+    if isinstance(value, str) and _SIDES.fullmatch(value):
+        value = [int(side) for side in value.split("x")]
     if not isinstance(value, list | tuple) or not 1 <= len(value) <= len(AXES):
-        raise InputError(f"{show(value)} is no list of 1 to {len(AXES)} sides; write e.g. [4, 4]")
+        raise InputError(f"{show(value)} is no list of 1 to {len(AXES)} sides; write e.g. [4, 4] or 4x4")
     return tuple(whole_number(side, 1, _MOST_SIDE) for side in value)
 
 
@@ -307,7 +321,7 @@ class ChipSlice(FileModel):
 
 _INTERCONNECT: Form[Interconnect] = Form(Interconnect, files={"machine": "configs"})
 _SLICE: Form[ChipSlice] = Form(ChipSlice)
-_NAME = re.compile(r"(?P<generation>[a-z0-9]+?)_(?P<sides>\d+(x\d+)*)")
+_NAME = re.compile(rf"(?P<generation>[a-z0-9]+?)_(?P<sides>{_SIDES.pattern})")
 _LINKS = "interconnect."
 
 Read = TypeVar("Read", bound=FileModel)
@@ -332,7 +346,8 @@ def load_slice(name_or_path: str | Path, overrides: Overrides = ()) -> ChipSlice
     if isinstance(overrides, Mapping):
         overrides = [f"{path}={value}" for path, value in overrides.items()]
     given = [overrides] if isinstance(overrides, str) else [*overrides]
-    of_links = [text.strip().removeprefix(_LINKS) for text in given if text.strip().startswith(_LINKS)]
+    # A path that there is not is told beside those of the slice.
+    of_links = [text.strip() for text in given if text.partition("=")[0].strip() in _fields_of_links()]
     found = _NAME.fullmatch(name)
     if found and name not in shipped(FOLDER) and _sides(name) and found["generation"] in shipped(INTERCONNECTS):
         held = {"name": name, "interconnect": found["generation"], "torus": [*_sides(name)]}
@@ -344,10 +359,16 @@ def load_slice(name_or_path: str | Path, overrides: Overrides = ()) -> ChipSlice
             raise InputError(Problem(f"no such slice{guess} generations: {', '.join(known)}, each with its sides, such "
                                      f"as v5e_4x8; shipped: {', '.join(shipped(FOLDER))}", name))  # fmt: skip
         document = with_neighbours(open_document(name_or_path, FOLDER), {"interconnect": INTERCONNECTS})
-    made = _read(_SLICE, document, [text for text in given if not text.strip().startswith(_LINKS)])
+    made = _read(_SLICE, document, [text for text in given if text.strip() not in of_links])
     if not of_links:
         return made
-    links = _read(_INTERCONNECT, Document(made.interconnect.name, made.interconnect.to_dict()), of_links)
+    document = Document(made.interconnect.name, made.interconnect.to_dict())
+    try:
+        links = _read(_INTERCONNECT, document, [text.removeprefix(_LINKS) for text in of_links])
+    except InputError as error:
+        raise InputError(_told_as_asked(error)) from None
+    if says := links.refusal(made.torus):
+        raise InputError(Problem(f"{says}; set other sides, or name another slice", f"--set {of_links[0]}"))
     told = {f"{_LINKS}{path}": text for path, text in links.changes.items()}
     return made.model_copy(update={"interconnect": links}).telling(told)
 
@@ -355,7 +376,19 @@ def load_slice(name_or_path: str | Path, overrides: Overrides = ()) -> ChipSlice
 @lru_cache(maxsize=1)
 def slice_fields() -> tuple[str, ...]:
     """Every field that an override may set."""
-    return (*_SLICE.paths, *(f"{_LINKS}{path}" for path in _INTERCONNECT.paths))
+    return (*_SLICE.paths, *_fields_of_links())
+
+
+@lru_cache(maxsize=1)
+def _fields_of_links() -> tuple[str, ...]:
+    return tuple(f"{_LINKS}{path}" for path in _INTERCONNECT.paths)
+
+
+def _told_as_asked(error: InputError) -> list[Problem]:
+    """Return the problems of changes of links, each with the path that was asked for."""
+    asked = "--set "
+    return [replace(each, where=each.where.replace(asked, f"{asked}{_LINKS}", 1) if each.where else None)
+            for each in error.problems]  # fmt: skip
 
 
 def _read(form: Form[Read], document: Document, overrides: Overrides) -> Read:

@@ -67,14 +67,21 @@ class Question:
             raise InputError(Problem(f"no collective {self.op!r}{guess} there is {', '.join(OPS)}", "OP"))
         group = self.laid.group(self.names)
         if group.size < 2:
-            says = f"{', '.join(self.names) or 'the slice'} is one chip, which has nobody to talk to; name longer axes"
-            raise InputError(Problem(says, "--axes"))
+            alone = f"{', '.join(self.names) or self.place.name} is one chip, which has nobody to talk to"
+            if self.names:
+                raise InputError(Problem(f"{alone}; name longer axes", "--axes"))
+            fits = ", ".join(self.place.interconnect.fitting(4)) or "a larger one"
+            raise InputError(Problem(f"{alone}; name a larger slice, such as {fits}", "--slice"))
         elements = self.size // self.element_bytes
         if elements < group.size or self.size > MOST_BYTES:
             says = f"write {group.size * self.element_bytes} B, an element a chip, to 1024 GiB"
             raise InputError(
                 Problem(f"{self.size} B are too {'many' if elements > group.size else 'few'}; {says}", "--bytes")
             )
+        if rest := self.size % self.element_bytes:
+            near = f"{self.size - rest} B or {self.size - rest + self.element_bytes} B"
+            says = f"{self.size} B are no whole number of elements of {self.element_bytes} B; write {near}"
+            raise InputError(Problem(says, "--bytes"))
         return Collective(self.op, elements, self.element_bytes, group, self.place.interconnect.collectives)
 
     @cached_property
@@ -131,13 +138,12 @@ class CollectiveTime:
         exchange = self.timing.exchange
         if exchange.group is group:
             kind: Callable[[Place], Place] = group.kind if exchange.alike else lambda place: place
-            found = {}
-            for place in group.sharing:
-                for name, share in held.items():
-                    assert name.port is not None
-                    if name.place == kind(place):
-                        found[LinkPort(place, name.port.axis, name.port.way)] = share
-            return found
+            of_kind: dict[Place, list[tuple[LinkPort, float]]] = {}
+            for name, share in held.items():
+                assert name.port is not None
+                of_kind.setdefault(name.place, []).append((name.port, share))
+            return {LinkPort(place, port.axis, port.way): share
+                    for place in group.sharing for port, share in of_kind.get(kind(place), ())}  # fmt: skip
         return self._of_ring(group, held)
 
     def _of_ring(self, group: Group, held: Mapping[ServerName, float]) -> dict[LinkPort, float]:
@@ -251,7 +257,7 @@ def closed_form(question: Question) -> Fraction:
     """Seconds of a collective by bytes alone: two links an axis that closes, one of a line, each at its bandwidth.
 
     A gather brings all but a chip's own part over them, an all-reduce twice that. Of an all-to-all the middle of an
-    axis counts, of a permute one link. The network between slices may be busy at the same time: the slower counts.
+    axis counts, of a permute one link. The network between slices counts where it takes longer, as passes may overlap.
     """
     collective, links = question.collective, question.place.interconnect
     group, size, wire = collective.group, collective.bytes, links.link.bandwidth_bytes_per_s
@@ -261,7 +267,7 @@ def closed_form(question: Question) -> Fraction:
     dcn = links.dcn.bandwidth_bytes_per_s if links.dcn else 1
     slices = group.size // chips
     if collective.op == "permute":
-        return Fraction(size, wire if slices == 1 else min(wire, dcn))
+        return Fraction(size, min(wire if inside else dcn, dcn if slices > 1 else wire))
     if collective.op == "all_to_all":
         # Half of what each half of an axis has crosses its middle, by two links each way where it closes.
         middle = [Fraction(size * span.many, (8 if group.closed(span) else 4) * wire) for span in inside]

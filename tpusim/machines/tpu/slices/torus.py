@@ -115,6 +115,16 @@ class Group:
         """Whether all chips of the torus are in one group."""
         return self.size == math.prod(axis.length for axis in self.torus.axes)
 
+    @property
+    def joins_slices(self) -> bool:
+        """Whether it goes along a direct axis."""
+        return any(self.torus.axes[span.axis].direct for span in self.spans)
+
+    @property
+    def leaves_slices(self) -> bool:
+        """Whether it goes along axes with links between neighbours, and along a direct one, too."""
+        return len({self.torus.axes[span.axis].direct for span in self.spans}) > 1
+
     def closed(self, span: Span) -> bool:
         """Whether a span goes round an axis that wraps, or along one on which all are neighbours."""
         axis = self.torus.axes[span.axis]

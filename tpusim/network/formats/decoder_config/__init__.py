@@ -36,7 +36,12 @@ def read(path: Path, asked: ModelOptions) -> Document:
     """
     label = str(path)
     # Tabs indent JSON, and stand in none of its texts; all else of it is YAML.
-    document = parse_document(read_text(path).replace("\t", " "), label)
+    try:
+        document = parse_document(read_text(path).replace("\t", " "), label)
+    except InputError as error:
+        raise InputError(
+            [replace(each, message=each.message.replace("YAML", "JSON")) for each in error.problems]
+        ) from None
     refuse_kind(document.data, label, "workloads")
     if "layers" in document.data and _TYPE not in document.data:
         return document

@@ -14,8 +14,8 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.machines.tpu.slices.algorithms import direct, permute, ring, rotated_pincer, short
 from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Exchange
-from tpusim.machines.tpu.slices.mesh import DCN
 from tpusim.machines.tpu.slices.slice import Emitters
+from tpusim.machines.tpu.slices.torus import Group
 
 
 class Algorithm(NamedTuple):
@@ -77,9 +77,6 @@ def choice(
     books = _books(op, axes, sparse)
     if op == "permute":
         return CompilerChoice("neighbour", books=books)
-    if DCN in axes and phases > 1 and op != "all_to_all":
-        # One ring through all would bring every part over the slow network; of this no compiled code was read.
-        return CompilerChoice("rotated_pincer", books=books)
     if op == "all_to_all":
         router = emitters.colours == "axis" and phases == 1 and closed[0]
         return CompilerChoice("direct", "NetRouterEmitter" if router else "AllToAllEmitter", books=())
@@ -124,7 +121,7 @@ def _reduced(
 def _books(op: str, axes: Sequence[str], sparse: bool) -> tuple[str, ...]:
     """Return what the scheduler keeps: the links of its axes, of a permute all; and SparseCores."""
     taken = "xyz" if op == "permute" else axes
-    links = [f"Ici{axis.upper()}{way}" for axis in taken if axis != DCN for way in ("Minus", "Plus")]
+    links = [f"Ici{axis.upper()}{way}" for axis in taken for way in ("Minus", "Plus")]
     if sparse and op != "permute":
         links += ["SparseCore0"] + ["SparseCore1"] * (op == "all_reduce" and len(axes) > 1)
     return tuple(links)
@@ -135,23 +132,33 @@ def chosen(collective: Collective) -> CompilerChoice:
     group = collective.group
     closed = [group.closed(span) for span in group.spans]
     names = [group.torus.axes[span.axis].name for span in group.spans]
-    return choice(
+    found = choice(
         collective.op, group.lengths, closed, collective.bytes, group.is_whole, collective.emitters, names
     )  # fmt: skip
+    if group.leaves_slices and collective.op in _SUMS:
+        # Axis after axis, so that every chip sends its part over the network.
+        found = _reduced(group.lengths, closed, collective.bytes, collective.emitters, ())
+    # No code was read in which chips of several slices take part.
+    return CompilerChoice(found.algorithm) if group.joins_slices else found
 
 
 def exchange_of(collective: Collective, algorithm: str) -> Exchange:
     """Return the steps of a collective by an algorithm. Raises InputError for one that is not for its op."""
+    op, able = collective.op.replace("_", "-"), algorithms_for(collective.op, collective.group)
     if algorithm not in ALGORITHMS:
-        guess = did_you_mean(algorithm, ALGORITHMS) or ";"
-        raise InputError(Problem(f"no algorithm {algorithm!r}{guess} there is {', '.join(ALGORITHMS)}", "--algorithm"))
-    if collective.op not in ALGORITHMS[algorithm].ops:
-        able = ", ".join(algorithms_for(collective.op))
-        raise InputError(Problem(f"{algorithm} makes no {collective.op}; write {able}", "--algorithm"))
+        guess = did_you_mean(algorithm, able) or ";"
+        raise InputError(Problem(f"no algorithm {algorithm!r}{guess} {op} has {', '.join(able)}", "--algorithm"))
+    if algorithm not in able:
+        where = " within slices and between them" * (collective.op in ALGORITHMS[algorithm].ops)
+        says = f"{algorithm} makes no {op}{where}; write {' or '.join(able)}"
+        raise InputError(Problem(says, "--algorithm"))
     return ALGORITHMS[algorithm].exchange(collective)
 
 
-def algorithms_for(op: str) -> list[str]:
-    """Return the algorithms of an op."""
+def algorithms_for(op: str, group: Group) -> list[str]:
+    """Return the algorithms of an op on a group: one ring within slices and between them would leave most of the
+    network between them idle, so nobody makes sums or gathers of it.
+    """
     assert op in OPS, "checked by whoever asks"
-    return [name for name, each in ALGORITHMS.items() if op in each.ops]
+    rings = ("gather_ring", "scatter_ring") if group.leaves_slices else ()
+    return [name for name, each in ALGORITHMS.items() if op in each.ops and name not in rings]

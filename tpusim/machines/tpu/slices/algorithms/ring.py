@@ -109,8 +109,8 @@ def ring_through(group: Group) -> ChipRing:
         )
     members = group.cycle((0,) * len(group.torus.axes))
     order = tuple(map(group.rank, members))
-    if any(span.stride > 1 or group.torus.axes[span.axis].direct for span in group.spans):
-        # Groups cross one another, or links differ: they are those of the torus, and no two chips stand alike.
+    if group.leaves_slices or any(span.stride > 1 for span in group.spans):
+        # Links differ, or groups cross one another: the links are those of the torus, and no two chips stand alike.
         places = [group.members(place) for place in group.sharing if group.rank(place) == 0]
         return _crossing(group, order, [[each[rank] for rank in order] for each in places])
     last_hop = group.torus.between(members[-1], members[0])
