@@ -26,7 +26,7 @@ from tpusim.result.vocabulary.figures import COLUMNS, in_frame
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
-from tpusim.study.sweep.run import SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import SweepOutcome, keyed, need_optuna, points_open, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest
 
 SweepProgress = Callable[[int, int, str, float], None]
@@ -138,7 +138,7 @@ def _compute(
 ) -> SweepOutcome:
     """Simulate missing points; an error says where the finished points are."""
     points = keyed(sweep)
-    total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
+    total = sweep.search.budget if sweep.search else points_open(points, store, fresh)
 
     def told(done: int, name: str, share: float) -> None:
         progress(done, total, name, share)
