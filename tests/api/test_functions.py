@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -155,6 +156,8 @@ def answers() -> list[Answer]:
 def test_every_answer_is_a_line_a_text_a_page_and_a_table() -> None:
     for answer in answers():
         assert isinstance(answer, tpusim.Answer)
+        assert "  " not in repr(answer)
+        assert ";;" not in repr(answer)
         assert len(repr(answer)) < 200
         assert "\n" not in repr(answer)
         html = answer._repr_html_()
@@ -209,6 +212,7 @@ def test_a_name_like_markup_is_shown_as_it_is() -> None:
         (lambda: load_workload("gpt2_small", phase="decod"), "did you mean decode"),
         (lambda: load_workload("gpt2_small", weights="int3"), "did you mean int8"),
         (lambda: load_workload("tiny", shapes="2x3"), "only a function of JAX"),
+        (lambda: tpusim.report([]), "[] is no result"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_input_raises_the_one_error(call: Callable[[], Any], message: str) -> None:
@@ -217,13 +221,110 @@ def test_bad_input_raises_the_one_error(call: Callable[[], Any], message: str) -
     assert message in str(raised.value)
 
 
+# Arguments typed in Python have no other check than that of the function.
+WRONG: list[Any] = [7, 2.5, b"tiny", ["fig10"], object()]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=[type(each).__name__ for each in WRONG])
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda wrong: load_workload(wrong), id="workload"),
+        *(
+            pytest.param(lambda wrong, name=name: load_workload("gpt2_small", **{name: wrong}), id=name)
+            for name in ("dims", "phase", "weights", "caches", "ops", "shapes")
+        ),
+        pytest.param(lambda wrong: tpusim.explain("tiny", wrong), id="hardware"),
+        pytest.param(lambda wrong: tpusim.explain(wrong, "tiny_4x4"), id="explained"),
+        *(
+            pytest.param(lambda wrong, name=name: tpusim.explain("tiny", "tiny_4x4", **{name: wrong}), id=f"of_{name}")
+            for name in ("layer", "lowering", "set", "phase")
+        ),
+        pytest.param(lambda wrong: load_hardware("tiny_4x4", wrong), id="changes"),
+        pytest.param(lambda wrong: load_hardware("tiny_4x4").with_overrides(wrong), id="overrides"),
+        pytest.param(lambda wrong: tpusim.trace("tiny", "tiny_4x4", wrong, layers="fig10"), id="trace"),
+        *(
+            pytest.param(
+                lambda wrong, name=name: tpusim.trace("tiny", "tiny_4x4", **{"layers": "fig10", name: [wrong]}),
+                id=f"trace_{name}",
+            )
+            for name in ("layers", "first", "last", "seed", "batch")
+        ),
+        pytest.param(lambda wrong: tpusim.report(wrong, "a.html"), id="report"),
+        pytest.param(lambda wrong: tpusim.report(simulated(), wrong), id="page"),
+        pytest.param(lambda wrong: tpusim.compare(simulated(), wrong), id="compare"),
+        pytest.param(lambda wrong: tpusim.compare(simulated(), simulated(), sort=wrong), id="sort"),
+        pytest.param(lambda wrong: tpusim.sweep(SPEC, wrong), id="folder"),
+        pytest.param(lambda wrong: tpusim.sweep({**SPEC, "axes": {7: [wrong]}}), id="key"),
+        *(
+            pytest.param(lambda wrong, name=name: tpusim.sweep(SPEC, "a", **{name: [wrong]}), id=name)
+            for name in ("workers", "cluster", "format")
+        ),
+        pytest.param(lambda wrong: tpusim.training_step(wrong), id="training_step"),
+        pytest.param(lambda wrong: simulate(wrong, load_hardware("tiny_4x4")), id="simulate"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_raises_the_one_error(call: Any, wrong: Any, in_folder: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        call(wrong)
+    assert len(str(raised.value).splitlines()[0]) < 1500
+    assert [each.name for each in in_folder.iterdir() if each.is_file()] == []
+
+
+def simulated() -> tpusim.Result:
+    return simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4", ESTIMATE), check=False)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_what_is_no_result_is_named_in_a_line() -> None:
+    work = load_workload("resnet50", batch=1)
+    for wrong in (work, load_hardware("tpu_v2"), [simulated()] * 9):
+        with pytest.raises(InputError) as raised:
+            tpusim.report(wrong)  # type: ignore[arg-type]
+        assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("values", [(1, 2), range(1, 3), np.array([1, 2]), [np.int64(1), np.int32(2)]])
+def test_a_sweep_takes_values_as_python_has_them(values: Any) -> None:
+    answer = tpusim.sweep({**SPEC, "workloads": ("tiny",), "axes": {"array.count": values}, "batch": np.int64(2)})
+    assert answer.rows == tpusim.sweep(SPEC).rows
+
+
+def test_one_format_is_as_good_as_a_list(tmp_path: Path) -> None:
+    assert "throughput.svg" in tpusim.sweep(SPEC, tmp_path, format="svg").files
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_page_is_not_written_as_a_picture(suffix: str, in_folder: Path) -> None:
+    (in_folder / "run.json").write_text(simulated().to_json())
+    with pytest.raises(InputError, match=f"a.{suffix}: is the name of a picture, and a page is HTML"):
+        tpusim.report(in_folder, f"a.{suffix}")
+    done = CliRunner().invoke(cli.app, ["report", "run.json", "-o", f"a.{suffix}"])
+    assert (done.exit_code, [*in_folder.iterdir()]) == (2, [in_folder / "run.json"])
+
+
 # ---- the package
 
 
 def test_report_is_the_function_whatever_was_imported() -> None:
-    code = "import tpusim; import tpusim.report.shown; import tpusim.report.plots; print(tpusim.report)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    assert shown.startswith("<function report")
+    lines = "import tpusim", "import tpusim.report.shown", "from tpusim import report", "from tpusim.report import text"
+    for first in (0, 1):
+        code = "; ".join(
+            [
+                *lines[first:],
+                *lines[:first],
+                "import pickle, tpusim; print(report, pickle.loads(pickle.dumps(tpusim.report)))",
+            ]
+        )
+        shown = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+        ).stdout
+        assert shown.count("<function report") == 2
 
 
 def test_the_package_imports_nothing_until_it_is_asked() -> None:

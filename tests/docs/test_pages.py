@@ -149,6 +149,15 @@ def test_files_that_steps_share_join_them() -> None:
     assert page.strands == [[Step("tpusim list")], [one, two]]
 
 
+def test_the_readme_names_every_command() -> None:
+    _, _, told = (ROOT / "README.md").read_text().partition("## Commands\n")
+    section = told.partition("\n## ")[0]
+    named = {each.removeprefix("tpusim ").split()[0] for each in re.findall("`([^`]+)`", section)}
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert {*group.commands} <= named
+
+
 @pytest.mark.long
 def test_errors_of_every_generation_are_those_of_validate() -> None:
     done = CliRunner().invoke(app, ["validate", "--set-of-numbers", "generations", "--json", "-"])

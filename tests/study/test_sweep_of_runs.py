@@ -111,6 +111,25 @@ def test_what_is_there_is_not_computed_again(words: str, tmp_path: Path) -> None
     assert (more.computed, more.reused, more.failed) == (1, 2, 0)
 
 
+def test_progress_counts_points_and_not_what_reads_their_prompts(words: str, tmp_path: Path) -> None:
+    spec: dict[str, Any] = {"workloads": words, "hardware": machine(), "batch": 1}
+    heard: list[tuple[int, int]] = []
+
+    def hear(done: int, total: int, _name: str, _share: float) -> None:
+        heard.append((done, total))
+
+    axes = {"prompt": [4, 7], "weights": ["computed", "int8"]}
+    made = sweep({**spec, "axes": axes}, tmp_path, progress=hear)
+    assert (heard[0], heard[-1]) == ((0, 4), (4, 4))
+    assert heard == sorted(heard)
+    assert made.outcome.computed == 4
+    # A store that has a part of a point: the point is still to be finished.
+    sweep({**spec, "phase": "decode", "axes": {"sizes.context": [4]}}, tmp_path / "part")
+    heard.clear()
+    outcome = sweep({**spec, "axes": {"prompt": [4]}}, tmp_path / "part", progress=hear).outcome
+    assert (outcome.computed, {total for _, total in heard}, heard[-1]) == (1, {1}, (1, 1))
+
+
 def test_a_point_whose_prompt_fails_has_failed(words: str) -> None:
     # The scores of a long prompt do not fit, and those of a token behind it do.
     axes = {"prompt": [4, 100]}

@@ -45,13 +45,18 @@ class Answer:
     found: Any
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def title(self) -> str:
+        """What it is of, in a line."""
+        return next(iter(str(self).splitlines()), "").rstrip(";")
+
     def to_dict(self) -> dict[str, Any]:
-        """Return what the command's `--json` holds, as dictionaries and lists."""
+        """Return what the command's `--json` holds, as dictionaries and lists; of a sweep its points."""
         data: dict[str, Any] = json.loads(self.to_json())
         return data
 
     def to_json(self) -> str:
-        """Return what the command's `--json` writes."""
+        """Return what the command's `--json` writes, or of a sweep its points, as text."""
         return self.shown.to_json()
 
     def to_frame(self) -> DataFrame:
@@ -70,9 +75,9 @@ class Answer:
 
     def __repr__(self) -> str:
         """Return a line, as a console shows it."""
-        first = next(iter(str(self).splitlines()), "")
-        short = first if len(first) <= _OF_A_LINE else f"{first[: _OF_A_LINE - 3]}..."
-        return f"<Answer: {short}; print() shows it, to_frame(), to_dict() and found tell more>"
+        title = self.title
+        short = title if len(title) <= _OF_A_LINE else f"{title[: _OF_A_LINE - 3]}..."
+        return f"<{type(self).__name__}: {short}; print() shows it, to_frame(), to_dict() and found tell more>"
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows."""

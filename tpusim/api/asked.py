@@ -90,7 +90,10 @@ def _training(wanted: bool, keep: str | Sequence[str] | None, optimizer: str | N
         return None
     asked: dict[str, Any] = {"optimizer": optimizer} if optimizer else {}
     if keep:
-        names = [keep] if isinstance(keep, str) else [*keep]
+        names = [keep] if isinstance(keep, str) else keep
+        if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
+            says = f"{names!r:.80} names no layers; write all, none, or patterns of names"
+            raise InputError(Problem(says, "--keep"))
         whole = {ALL, NONE} & {*names}
         if whole and len(names) > 1:
             raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", "--keep"))

@@ -78,7 +78,8 @@ def generate(
             to.
         hardware: a TPU: a name, a path, or what `load_hardware` returns; None: tpu_v2.
         tokens: tokens of each sequence.
-        prompt: tokens that are read ahead of them, and make the first of them.
+        prompt: tokens that are read ahead of them, and make the first of them; without it a workload may need a phase
+            in which each token is read alone, such as decode.
         batch: sequences.
         lowering: how layers become passes, as for `simulate`.
         set: fields of the machine to change, as for `load_hardware`.

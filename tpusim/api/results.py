@@ -12,8 +12,9 @@ from tpusim.api.explain import Diagnosis
 from tpusim.api.generate import GenerationAnswer
 from tpusim.api.sweep import SweepAnswer
 from tpusim.base.errors import InputError, did_you_mean
-from tpusim.base.files import write
+from tpusim.base.files import named, write
 from tpusim.report.page.assemble import page, sweep_data, told_page
+from tpusim.report.plots import KNOWN
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
 from tpusim.report.tables.compared import ORDERS, Comparable, compared_results, compared_sweeps
 from tpusim.report.tables.generation import GENERATION_FILE
@@ -47,7 +48,7 @@ def compare(before: Source, after: Source, *, sort: str = "change") -> Answer:
         >>> answer.to_frame()[["name", "cycles_a", "cycles_b"]].values.tolist()
         [['two_passes', 97, 73], ['fig11', 65, 59], ['fig10', 62, 57]]
     """
-    if sort not in ORDERS:
+    if sort not in [*ORDERS]:
         raise InputError(f"--sort {sort!r}: no such order{did_you_mean(sort, ORDERS)}; there is {', '.join(ORDERS)}")
     names = [_name(each, letter) for each, letter in zip((before, after), "AB", strict=True)]
     kinds = ["sweep" if _is_of_sweep(each, "compare") else "run" for each in (before, after)]
@@ -88,9 +89,13 @@ def report(source: Source, out: str | Path | None = None) -> Path:
         beside = source if isinstance(source, str | Path) else Path()
         folder = Path(beside) if os.path.isdir(beside) else Path(beside).parent
         out = folder / PAGE_FILE
+    file = named(out)
+    if file.suffix.removeprefix(".") in KNOWN:
+        says = "is the name of a picture, and a page is HTML; write FILE.html, or draw pictures with tpusim plot"
+        raise InputError(f"{file}: {says}")
     made = _page(source)
-    write(Path(out), made)
-    return Path(out)
+    write(file, made)
+    return file
 
 
 def _page(source: Source) -> bytes:
@@ -121,7 +126,7 @@ def _is_of_sweep(source: Source, wanted: str) -> bool:
             raise InputError(f"{wanted} is of runs and sweeps that have points, and this is none: {source!r}")
         return True
     if not isinstance(source, str | Path):
-        raise InputError(f"{source!r} is no result; give a Result, an answer, or the path of what a command wrote")
+        raise InputError(f"{source!r:.80} is no result; give a Result, an answer, or the path of what a command wrote")
     place = Path(source)
     refuse_generation(place, wanted)
     if place.name == STORE_FILE:

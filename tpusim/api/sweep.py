@@ -14,8 +14,10 @@ from tpusim.api.answer import Answer, Row
 from tpusim.api.asked import Note
 from tpusim.api.pictures import write_pictures
 from tpusim.base.errors import InputError, TpusimError
-from tpusim.base.files import make_folder, replacing
+from tpusim.base.files import make_folder, named, replacing
 from tpusim.base.imports import need
+from tpusim.base.words import counted
+from tpusim.input.scalars import integer
 from tpusim.machines.lowered import unheard
 from tpusim.report.plots import known_formats
 from tpusim.report.shown import CommandAnswer, Paragraphs, Sentences
@@ -26,7 +28,7 @@ from tpusim.result.vocabulary.figures import COLUMNS, in_frame
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
-from tpusim.study.sweep.run import SweepOutcome, keyed, missing, need_optuna, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import SweepOutcome, keyed, need_optuna, points_open, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest
 
 SweepProgress = Callable[[int, int, str, float], None]
@@ -50,6 +52,11 @@ class SweepAnswer(Answer):
     files: tuple[str, ...] = ()
     seconds: float = 0.0
 
+    @property
+    def title(self) -> str:
+        """The name of the sweep, and how many points it has."""
+        return f"{self.found.name}, {counted(len(self.rows), 'point')}"
+
 
 def sweep(
     spec: str | Path | Mapping[str, Any] | Sweep,
@@ -59,7 +66,7 @@ def sweep(
     cluster: str | None = None,
     resume: bool = True,
     parquet: bool = False,
-    format: Sequence[str] = (),
+    format: str | Sequence[str] = (),
     progress: SweepProgress = unheard,
     note: Note = unheard,
 ) -> SweepAnswer:
@@ -73,7 +80,7 @@ def sweep(
         cluster: address of a Dask cluster that works instead of processes here.
         resume: keep points that are in `out` already.
         parquet: also write points.parquet and layers.parquet.
-        format: formats of pictures to draw into `out`, such as png.
+        format: formats of pictures to draw into `out`, such as png; one, or several.
         progress: called with points stored, all points, the workload of the last one, and the share of the work.
         note: called with what there is to know of the workloads.
 
@@ -96,12 +103,16 @@ def sweep(
         need("--parquet", "pyarrow", "pyarrow.parquet")
     if read.search:
         need_optuna()
-    kinds = known_formats(list(format)) if format else []
+    kinds = known_formats(format) if format else ()
     if kinds and out is None:
         raise InputError("pictures go into a folder; give out=, or no format")
+    if integer(workers) is None or workers < 1:
+        raise InputError(f"workers: {workers!r:.80} is no number of processes; write a whole number, 1 or more")
+    if not isinstance(cluster, str | None):
+        raise InputError(f"cluster: {cluster!r:.80} is no address; write text, such as tcp://10.0.0.5:8786")
     with _executor(workers, cluster, note) as executor:
         if out is not None:
-            return _swept(read, Path(out), executor, resume, parquet, kinds, progress)
+            return _swept(read, named(out), executor, resume, parquet, kinds, progress)
         with TemporaryDirectory() as folder:
             return _swept(read, Path(folder), executor, resume, False, kinds, progress, kept=False)
 
@@ -138,7 +149,7 @@ def _compute(
 ) -> SweepOutcome:
     """Simulate missing points; an error says where the finished points are."""
     points = keyed(sweep)
-    total = sweep.search.budget if sweep.search else len(missing(points, store, fresh))
+    total = sweep.search.budget if sweep.search else points_open(points, store, fresh)
 
     def told(done: int, name: str, share: float) -> None:
         progress(done, total, name, share)

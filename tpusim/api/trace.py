@@ -19,12 +19,13 @@ from tpusim.api.asked import (
     notes_of,
     resolved,
 )
-from tpusim.base.errors import InputError
-from tpusim.base.files import probe, write
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.files import named, probe, write
 from tpusim.base.imports import need
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.recordings import recordings
 from tpusim.flow.recordings import trace as simulated_trace
+from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LaneCycle, unheard
 from tpusim.network.workload import Workload
@@ -45,6 +46,7 @@ from tpusim.result.chips import shared_by
 if TYPE_CHECKING:
     from tpusim.input.form import Overrides
 
+_MOST_CYCLE = 2**63 - 1
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
 TIMELINE_FORMATS = (*PERFETTO_FORMATS, ".json")
 FORMATS = (".txt", *(f".{kind}" for kind in KNOWN), ".vcd", *TIMELINE_FORMATS)
@@ -159,8 +161,13 @@ def trace(
     jobs = resolved(asked, lowering, layers, progress)
     for each in notes_of(jobs.work, asked.unnamed):
         note(each)
+    for name, cycle in {"--from": first, "--to": 0 if last is None else last}.items():
+        try:
+            whole_number(cycle, 0, _MOST_CYCLE)
+        except InputError as error:
+            raise InputError(Problem(str(error), name)) from None
     wanted = CycleWindow(jobs, seed, first, last)
-    file = None if out is None else Path(out)
+    file = None if out is None else named(out)
     wanted.check(file)
     if file is None:
         return TraceLines(_text(wanted, progress))

@@ -69,12 +69,13 @@ class DeadlockError(TpusimError):
     """The machine stopped with work left; the message names who waits for whom."""
 
 
-def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+def did_you_mean(given: object, allowed: Iterable[str]) -> str:
     """`"; did you mean word_elements?"`, or an empty string when nothing allowed comes close."""
     names = list(allowed)
-    folded = given.casefold()
+    text = str(given)
+    folded = text.casefold()
     same = [name for name in names if name.casefold() == folded or name.casefold().endswith(f".{folded}")]
-    close = same or difflib.get_close_matches(given, names, n=1)
+    close = same or difflib.get_close_matches(text, names, n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 

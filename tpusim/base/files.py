@@ -14,6 +14,13 @@ from tempfile import TemporaryDirectory
 from tpusim.base.errors import InputError
 
 
+def named(place: object) -> Path:
+    """Return the path of a file or folder. Raises InputError for what is neither text nor a path."""
+    if not isinstance(place, str | Path):
+        raise InputError(f"{place!r:.80} is no name of a file; give text, or a Path")
+    return Path(place)
+
+
 def probe(file: Path, make_folder: bool = False) -> None:
     """Find out, before the work, whether `file` can be written; nothing is left behind."""
     with _failures_named(file):

@@ -175,6 +175,8 @@ def names_wanted(workload: Workload, wanted: str) -> frozenset[str]:
     Raises:
         InputError: there is no such first or last layer, or they stand the other way round.
     """
+    if not isinstance(wanted, str):
+        raise InputError(f"{wanted!r} is no text; name a layer, a pattern of names, or the first and the last")
     names = [layer.name for layer in workload.layers]
     matching = frozenset(name for name in names if fnmatchcase(name, wanted))
     if TO not in wanted or matching:

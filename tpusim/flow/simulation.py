@@ -97,7 +97,7 @@ def simulate(
     for given, kind, what in ((workload, Workload, "Workload"), (hardware, Machine, "Hardware")):
         # Arguments typed in Python have no other check.
         if not isinstance(given, kind):
-            raise InputError(f"{given!r} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
+            raise InputError(f"{given!r:.80} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
     # 1. Resolve: a journey has the workload as it runs.
     jobs = resolve(journey.work if journey else workload, hardware, lowering, dtype=dtype, watch=watch)
     return run(jobs, engine=engine, check=check, seed=seed, sums=sums, journey=journey, progress=progress, watch=watch)

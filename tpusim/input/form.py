@@ -296,7 +296,11 @@ def read_overrides(overrides: Overrides, form: Form[Any]) -> tuple[Settings, lis
     if isinstance(overrides, Mapping):
         # A mapping becomes text, so that Python and the command line are read alike.
         overrides = [f"{path}={value}" for path, value in overrides.items()]
-    for text in [overrides] if isinstance(overrides, str) else overrides:
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
+        says = "names no fields of a machine; give PATH=VALUE, several of them, or a mapping"
+        raise InputError(f"{overrides!r:.80} {says}, e.g. array.rows=64")
+    for text in texts:
         try:
             path, value = _read_override(text, form)
             given[path] = value, (f"--set {text}", 0)

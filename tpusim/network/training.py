@@ -54,6 +54,8 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
         >>> len(step.layers), step.phases[-1]
         (64, ('fc8.filter.update', 'update'))
     """
+    if not isinstance(workload, Workload):
+        raise InputError(f"{workload!r:.80} is no Workload; give what tpusim.load_workload(...) returns")
     asked = training or workload.training or USUAL
     if problems := [*_unknown(workload), *_in_part(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)

@@ -94,6 +94,8 @@ def load_workload(
         >>> dict(token.sizes)["tokens"], token.layers[2].stored
         (1, 'int8')
     """
+    if not isinstance(name_or_path, str | Path):
+        raise InputError(f"{name_or_path!r:.80} is no workload's name; give one that `tpusim list` shows, or a path")
     images = run_batch(batch)
     asked = ModelOptions(
         dims or {}, skip_unknown, ops, shapes=shapes, phase=phase, weights=weights, caches=caches, batch=images

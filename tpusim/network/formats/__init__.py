@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import need
 from tpusim.input.document import Document
+from tpusim.input.scalars import show
 
 if TYPE_CHECKING:
     from tpusim.network.formats.jax_function import JaxWorkload
@@ -71,6 +72,11 @@ class ModelOptions:
     batch: RunBatch | None = None
 
     def __post_init__(self) -> None:
+        for name in ("phase", "weights", "caches", "ops", "shapes"):
+            if not isinstance(given := getattr(self, name), str | None):
+                raise InputError(Problem(f"{show(given)} is no text; write it as --{name} has it", name))
+        if not isinstance(self.dims, Mapping):
+            raise InputError(Problem(f"{show(self.dims)} names no sizes; write a mapping, such as seq: 64", "dims"))
         if self.ops is not None:
             check_ops(self.ops)
 

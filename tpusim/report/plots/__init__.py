@@ -12,11 +12,12 @@ FORMATS = ("png", "svg")
 KNOWN = ("png", "svg", "pdf")
 
 
-def known_formats(formats: Sequence[str] | None) -> tuple[str, ...]:
-    """Return each format once, in the order given. Raises InputError for an unknown one."""
-    for each in formats or ():
+def known_formats(formats: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return each format once, in the order given; a text is one. Raises InputError for an unknown one."""
+    listed = formats or () if isinstance(formats, list | tuple | None) else [str(formats)]
+    for each in listed:
         if each not in KNOWN:
             raise InputError(
                 f"--format {each!r}: no such format{did_you_mean(each, KNOWN)}; there is {', '.join(KNOWN)}"
             )
-    return tuple(dict.fromkeys(formats or FORMATS))
+    return tuple(dict.fromkeys(listed or FORMATS))

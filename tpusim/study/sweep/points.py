@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import with_settings
 from tpusim.flow.jobs import Jobs, resolve
@@ -367,8 +369,24 @@ def load_sweep(spec: str | Path | Mapping[str, Any]) -> Sweep:
     Raises:
         InputError: with every problem of the file, before anything runs.
     """
-    document = Document(_MAPPING, spec) if isinstance(spec, Mapping) else open_document(spec, FOLDER)
+    document = Document(_MAPPING, _as_read(spec)) if isinstance(spec, Mapping) else open_document(spec, FOLDER)
     return _checked(document, read(document))
+
+
+def _as_read(given: Any) -> Any:
+    """Return what Python has as a file has it: lists for tuples, ranges and arrays, and plain numbers for NumPy's.
+
+    Raises InputError for a key that is no text.
+    """
+    if isinstance(given, np.ndarray | np.generic):
+        return _as_read(given.tolist())
+    if isinstance(given, list | tuple | range):
+        return [_as_read(each) for each in given]
+    if not isinstance(given, Mapping):
+        return given
+    if (wrong := next((key for key in given if not isinstance(key, str)), "")) != "":
+        raise InputError(Problem(f"the key {wrong!r:.80} is no text; write the name of a key or an axis", _MAPPING))
+    return {key: _as_read(value) for key, value in given.items()}
 
 
 def _checked(document: Document, spec: Spec) -> Sweep:

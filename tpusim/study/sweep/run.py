@@ -7,7 +7,7 @@ import math
 import warnings
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -63,25 +63,55 @@ def run_sweep(
     assembly = Assembly(wanted)
     parcels = assembly.parcels(executor.workers)
     everything, behind = sum(map(weight, parcels)), 0.0
-    done, failed = len(assembly.refused), {key for key, *_ in assembly.refused}
+    open_points, failed = _OpenPoints(points, wanted), {key for key, *_ in assembly.refused}
     name = next((point.jobs.work.name for point in wanted.values()), "")
     for refused in assembly.refused:
         store.save(*refused)
-    progress(done, name, 0.0)
+        open_points.add(refused[0])
+    progress(open_points.done, name, 0.0)
     with closing(executor.outcomes(parcels)) as outcomes:
         for parcel, findings in outcomes:
             for key, point, finding in assembly.add(parcel, findings):
                 name = point.jobs.work.name
-                done += 1
+                open_points.add(key)
                 if isinstance(finding, str):
                     failed.add(key)
                 store.save(key, point, finding)
             behind += weight(parcel)
-            progress(done, name, behind / everything)
+            progress(open_points.done, name, behind / everything)
     parts = {key: _keys(point, key) for point, key in points}
     lacked = sum(any(each in failed for each in keys) for keys in parts.values())
-    new = sum(any(each in wanted for each in keys) for keys in parts.values())
+    new = open_points.total
     return SweepOutcome(tuple(points), len(parts) - new, new - lacked, lacked)
+
+
+class _OpenPoints:
+    """The points that wait for something to be simulated; with a prompt that is two things, of which points share some.
+
+    Attributes:
+        total: points that waited when it began.
+        done: those of them that wait for nothing more.
+    """
+
+    def __init__(self, points: Iterable[tuple[Point, str]], wanted: Container[str]) -> None:
+        waits = {key: {each for each in _keys(point, key) if each in wanted} for point, key in points}
+        self._left = {key: len(parts) for key, parts in waits.items() if parts}
+        self._of = defaultdict[str, list[str]](list)
+        for key, parts in waits.items():
+            for part in parts:
+                self._of[part].append(key)
+        self.total, self.done = len(self._left), 0
+
+    def add(self, part: str) -> None:
+        """Count what was simulated; it comes once."""
+        for key in self._of[part]:
+            self._left[key] -= 1
+            self.done += not self._left[key]
+
+
+def points_open(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> int:
+    """Return how many points a run would compute, or finish."""
+    return _OpenPoints(points, missing(points, store, fresh)).total
 
 
 def _keys(point: Point, key: str) -> tuple[str, ...]:
