@@ -282,8 +282,8 @@ def test_the_network_between_slices_carries_the_smallest_parts(algorithm: str) -
 def test_laws_of_time(
     slice_name: str, joined: int, network: str, op: str, size: int, more: int, passes: int, data: st.DataObject
 ) -> None:
-    """Never below the closed form; one pass at a time, more bytes take hardly less, and no faster link or network and no
-    shorter hop takes more than its place in queues may cost.
+    """Never below the closed form; one pass at a time, more bytes take hardly less, and no faster link or network, and
+    no shorter hop, takes more than its place in queues may cost.
 
     Links, axes and slices in every mix: a ring through axes and the network between slices has the rates of both.
     """
