@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.flow.jobs import Jobs, resolve
+from tpusim.flow.numbers import INTEGERS
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
@@ -178,14 +179,18 @@ def machine_for(hardware: MachineName | Machine | None, changes: Overrides | Non
     return machine_of(document, changes or []), document.notes
 
 
-def resolved(asked: AskedRun, lowering: str | None, layers: str = "*", progress: Progress = unheard) -> Jobs:
-    """Return the jobs of the layers that `layers` picks. Raises InputError as `resolve` and `Jobs.picked` do."""
-    place = {layer.name: index for index, layer in enumerate((asked.work.entire or asked.work).layers)}
+def resolved(
+    work: Workload, machine: Machine, lowering: str | None, layers: str = "*", dtype: str = INTEGERS,
+    progress: Progress = unheard,
+) -> Jobs:  # fmt: skip
+    """Return the jobs of a workload, of which `layers` will be picked. Raises InputError as `resolve` does."""
+    place = {layer.name: index for index, layer in enumerate((work.entire or work).layers)}
 
+    # Timing every layer with and without riders may take a while, so it reports progress.
     def watch(layer: str, doing: str) -> None:
         progress(place[layer], len(place), f"{layer}: {doing}")
 
-    return resolve(asked.work, asked.machine, lowering, layers=layers, watch=watch).picked(layers)
+    return resolve(work, machine, lowering, layers=layers, dtype=dtype, watch=watch)
 
 
 _NOT_OF_THE_PAPER = frozenset({

@@ -103,7 +103,7 @@ def explain(
         'mapping'
     """
     asked = asked_for(workload, hardware, batch, set, model_options(**options), note)
-    jobs = resolved(asked, lowering, progress=progress)
+    jobs = resolved(asked.work, asked.machine, lowering, progress=progress)
     told = [*notes_of(jobs.work, asked.unnamed)]
     for each in told:
         note(each)

@@ -158,7 +158,7 @@ def trace(
              28  RWRf      16        3
     """
     asked = asked_for(workload, hardware, batch, set, model_options(**options), note)
-    jobs = resolved(asked, lowering, layers, progress)
+    jobs = resolved(asked.work, asked.machine, lowering, layers, progress=progress).picked(layers)
     for each in notes_of(jobs.work, asked.unnamed):
         note(each)
     for name, cycle in {"--from": first, "--to": 0 if last is None else last}.items():

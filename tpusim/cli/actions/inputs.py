@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpusim.api.asked import WorkloadOptions, asked_for, machine_for, unasked
+from tpusim.api.asked import resolved as jobs_of
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
 from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.jobs import Jobs, resolve
+from tpusim.flow.jobs import Jobs
 from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
@@ -73,14 +74,8 @@ def resolved(work: Workload, machine: Machine, lowering: str | None, layers: str
 
     Raises InputError as `resolve` and `Jobs.picked` do.
     """
-    place = {layer.name: index for index, layer in enumerate((work.entire or work).layers)}
-    # Timing every layer with and without riders may take a while, so it reports progress.
-    with Meter(len(place)) as meter:
-
-        def watch(layer: str, doing: str) -> None:
-            meter.show(place[layer], f"{layer}: {doing}")
-
-        jobs = resolve(work, machine, lowering, layers=layers, dtype=dtype, watch=watch)
+    with Meter() as meter:
+        jobs = jobs_of(work, machine, lowering, layers, dtype, meter.step)
     if work.phases:
         say(sys.stderr, f"Note: {_hbm_told(jobs)}")
     return jobs.picked(layers)
