@@ -303,6 +303,30 @@ class LayerBlock(NamedTuple):
     copies: tuple[tuple[str, ...], ...]
 
 
+class CollectiveLayer(NamedTuple):
+    """An op of several chips between the layers of one chip's share: what a chip exchanges with others of its mesh.
+
+    Layers that read its outcome name it among their sources, as they name a layer.
+
+    Attributes:
+        name: by which readers name it; no layer has it.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute, as `tpusim collective` has them.
+        elements: elements of a chip before the op; of an all_gather, those it has after it.
+        over: axes of the mesh along which chips take part.
+        reads: layers, or other collectives, that make its operand; none: what lies in HBM, such as a part of weights.
+        read_by: layers, or other collectives, that read its outcome; none: what a chip ends with.
+        weights: whether it brings weights of its readers, of which a chip keeps a part.
+    """
+
+    name: str
+    op: str
+    elements: int
+    over: tuple[str, ...]
+    reads: tuple[str, ...]
+    read_by: tuple[str, ...]
+    weights: bool = False
+
+
 Counts: TypeAlias = tuple[tuple[str, int], ...]
 """The number of times each op of another tool occurs, by its name."""
 
@@ -375,6 +399,8 @@ class Workload:
             otherwise, of ONNX, JAX or in Python, whoever makes it may say so, and nobody looks for what is alike.
         grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
         chips: chips that share the network; the workload is the part of one of them.
+        mesh: by name the axes along which they share it, each with its number of chips; none where nobody says.
+        collectives: what these chips exchange, in the order in which it may begin.
         entire: the workload with the layers that its file leaves out unless they are asked for; they run on machines
             that fuse, as compiled networks have them. None where none are, or where somebody has asked.
 
@@ -400,6 +426,8 @@ class Workload:
     phases: tuple[tuple[str, str], ...] = ()
     grows: str = ""
     chips: int = 1
+    mesh: tuple[tuple[str, int], ...] = ()
+    collectives: tuple[CollectiveLayer, ...] = ()
     blocks: Annotated[tuple[LayerBlock, ...], PlainValidator(tuple)] = ()
     entire: Annotated[Workload | None, PlainValidator(lambda work: work)] = field(default=None, repr=False)
 
