@@ -558,7 +558,7 @@ class _EntryKeys:
     count: Annotated[int, whole(MOST_LAYERS)] = 1
     lowering: Annotated[str | None, Name(), written("explicit")] = None
     biases: Annotated[bool, Truth()] = False
-    shard: Annotated[Any, Reader(read_shard, "a mapping of sizes to axes"), written("{n: tensor}")] = ()
+    shard: Annotated[Any, Reader(read_shard, "a mapping of sizes to axes"), written("{count: tensor}")] = ()
 
 
 _AROUND = ("count", LOWERING, BIASES, SHARD, INPUTS)

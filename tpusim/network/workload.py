@@ -196,8 +196,8 @@ def parted(
     chips, along = prod(mesh.get(axis, 1) for axis in axes), ", ".join(axis for axis in axes if axis in mesh)
     if size % chips == 0:
         return size // chips
-    fits = ", ".join(str(each) for each in range(1, chips) if size % each == 0)
-    says = f"{name} {size:,} is not parted evenly by {chips:,} chips along {along}; take {fits or 1} there"
+    fits = ", ".join(str(each) for each in range(1, 2 * chips) if size % each == 0)
+    says = f"{name} {size:,} is not parted evenly by {chips:,} chips along {along}; take one of {fits} there"
     problems.append(document.problem(f"{MESH}.{axes[0]}", says) if document else Problem(says, SHARD))
     return size
 
