@@ -258,7 +258,9 @@ class _Share:
         names: list[str] = []
         for each in operand.names:
             held = self._held.get(each, _Parted())
-            made = self._added(each, held.sums - wanted.sums, wanted.over)
+            is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
+            own = frozenset(OF_BATCH) if is_own else _NONE
+            made = self._added(each, held.sums - wanted.sums - own, wanted.over)
             if apart := held.over - wanted.over - held.experts - wanted.experts:
                 elements = prod(self._layers[each].shapes(self.work.batch)[OFMAP]) * self._chips(apart)
                 made = self._collective("all_gather", (made,), elements, apart, each)
