@@ -21,12 +21,14 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
-from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.training import operands_of
 from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
 
 Axes: TypeAlias = frozenset[str]
 """Names of axes of a mesh."""
+Sides: TypeAlias = Mapping[str, int]
+"""Axes of a mesh, each with the axis of a tensor that it parts."""
 
 _NONE: Axes = frozenset()
 OF_EXPERTS = "expert"
@@ -77,12 +79,12 @@ class _Parted:
     """How the chips of a mesh hold an output.
 
     Attributes:
-        over: axes along which each chip has a part of its elements.
+        over: axes along which each chip has a part of its elements, each with the axis of the output that it parts.
         sums: axes along which each chip has a part of every sum.
         experts: axes of `over` along which chips have outputs of experts of their own.
     """
 
-    over: Axes = frozenset()
+    over: Sides = field(default_factory=dict)
     sums: Axes = frozenset()
     experts: Axes = frozenset()
 
@@ -117,7 +119,7 @@ class _Share:
         self._reads = dict(operands_of(work))
         self._edges, self._held = work.sources(), dict[str, _Parted]()
         self._found: dict[str, _Found] = {}
-        self._known: dict[tuple[tuple[str, ...], str, Axes], str] = {}
+        self._known: dict[tuple[object, ...], str] = {}
         """Collectives by what they read, and what they do."""
         self._updates = {name for name, phase in work.phases if phase == UPDATE}
         self._parted = self._parted_weights()
@@ -130,7 +132,7 @@ class _Share:
         read = {each for operands in self._reads.values() for operand in operands for each in operand.names}
         for name, held in self._held.items():
             if held.sums and name not in read:
-                self._added(name, held.sums, _NONE)
+                self._added(name, held.sums, {})
         self._combine()
         found = sorted(self._found.values(), key=lambda each: each.place)
         collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
@@ -138,13 +140,16 @@ class _Share:
 
     # ---- what the mesh parts
 
-    def _over(self, name: str, tensor: str) -> Axes:
-        """The axes along which each chip has a part of a layer's tensor."""
-        own = prod(self._own[name].shapes(self.work.batch)[tensor])
-        return frozenset(
-            axis for axis, (layers, batch) in self._fewer.items()
-            if name in layers and prod(layers[name].shapes(batch)[tensor]) > own
-        )  # fmt: skip
+    def _over(self, name: str, tensor: str) -> dict[str, int]:
+        """The axes along which each chip has a part of a layer's tensor, each with the side of it that it parts."""
+        own, found = self._own[name].shapes(self.work.batch)[tensor], dict[str, int]()
+        for axis, (layers, batch) in self._fewer.items():
+            other = layers[name].shapes(batch)[tensor] if name in layers else own
+            if prod(other) > prod(own):
+                found[axis] = next(
+                    side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
+                )
+        return found
 
     def _summed(self, name: str) -> Axes:
         """The axes along which each chip adds up a part of a layer's sums."""
@@ -153,6 +158,13 @@ class _Share:
             axis for axis, (layers, batch) in self._fewer.items()
             if name in layers and layers[name].terms(batch) > own
         )  # fmt: skip
+
+    def _part(self, name: str) -> dict[str, int]:
+        """The axis that parts weights, for a layer that updates a part of them."""
+        key = name.rpartition(".")[0]
+        if name not in self._updates or key not in self._parted:
+            return {}
+        return {PARTS_WEIGHTS: _parted_side(self._own[name].shapes(self.work.batch)[OFMAP], self.mesh[PARTS_WEIGHTS])}
 
     def _chips(self, axes: Iterable[str]) -> int:
         return prod(self.mesh[axis] for axis in axes)
@@ -177,10 +189,6 @@ class _Share:
                 self._layers[name] = _part_of(self._own[name], chips, self.work.batch)
         return frozenset(found)
 
-    def _is_of_part(self, name: str) -> bool:
-        """Whether a layer updates weights of which the chip has a part."""
-        return name in self._updates and name.rpartition(".")[0] in self._parted
-
     # ---- layer by layer
 
     def _wanted_by_all(self) -> dict[str, Axes]:
@@ -190,9 +198,8 @@ class _Share:
         """
         found: dict[str, Axes] = {}
         for name, operands in self._reads.items():
-            of_part = frozenset({PARTS_WEIGHTS} if self._is_of_part(name) else ())
             for tensor, operand in zip(self._own[name].reads(self.work.batch), operands, strict=False):
-                wanted = self._over(name, tensor) | of_part
+                wanted = frozenset(self._over(name, tensor) | self._part(name))
                 for each in operand.names:
                     found[each] = found.get(each, wanted) & wanted
         return found
@@ -201,16 +208,15 @@ class _Share:
         """Find what a layer needs of other chips, and how its output is held."""
         layer, operands = self._own[name], self._reads[name]
         tensors = [*layer.reads(self.work.batch)]
-        of_part = frozenset({PARTS_WEIGHTS} if self._is_of_part(name) else ())
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
-        if both := summed & over & self._over(name, "ifmap") if adds and layer.unit == "array" else _NONE:
+        if both := summed.intersection(over, self._over(name, "ifmap")) if adds and layer.unit == "array" else _NONE:
             along = ", ".join(sorted(both))
             says = f"both its inputs and its outputs are parted along {along}, so that each chip lacks products"
             raise InputError(Problem(f"{says}; part one of them", f"layer {name}"))
         if layer.op == "embedding":
             # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
-            summed |= self._over(name, tensors[0]) - over
+            summed = summed.union(self._over(name, tensors[0])).difference(over)
         elif summed and not adds and not statistic:
             whole, summed = summed, frozenset()
             self._layers[name] = self._of_whole_rows(layer, whole)
@@ -221,19 +227,19 @@ class _Share:
         later = pending if alike else pending & {*OF_BATCH} if statistic else _NONE
         copies = frozenset(axis for axis, alike in self._copies.items() if name in alike)
         experts = copies & {OF_EXPERTS}
-        own = of_part | (copies - experts)
+        own = self._part(name) | dict.fromkeys(copies - experts, 0)
         sources, told = self._edges.get(name, ()), list[Source]()
         for at, operand in enumerate(operands):
             source = sources[at] if at < len(sources) else operand.source
-            wanted = (self._over(name, tensors[at]) - whole) | own
+            wanted = _without(self._over(name, tensors[at]), whole) | own
             told.append(self._source(name, operand, source, _Parted(wanted, later, experts)))
         if told != [*sources] and any(
             each.names not in (operand.names, ()) for each, operand in zip(told, operands, strict=True)
         ):
             self._edges[name] = (*told, *sources[len(told) :])
-        over = (over - whole) | own
+        over = _without(over, whole) | own
         sums = (summed if adds or statistic else _NONE) | later
-        self._held[name] = _Parted(over | experts, sums - over, experts)
+        self._held[name] = _Parted(dict.fromkeys(experts, 0) | over, sums.difference(over), experts)
         if layer.op == "cross_entropy_gradient":
             # The mean is over the rows of all chips.
             made = self._layers[name]
@@ -261,10 +267,7 @@ class _Share:
             is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
             own = frozenset(OF_BATCH) if is_own else _NONE
             made = self._added(each, held.sums - wanted.sums - own, wanted.over)
-            if apart := held.over - wanted.over - held.experts - wanted.experts:
-                elements = prod(self._layers[each].shapes(self.work.batch)[OFMAP]) * self._chips(apart)
-                made = self._collective("all_gather", (made,), elements, apart, each)
-            names.append(made)
+            names.append(self._as_wanted(each, made, held, wanted, source.direct))
         here = self._held.get(operand.names[0], _Parted())
         if between := here.experts ^ wanted.experts:
             elements = self._to_experts(reader) if wanted.experts else prod(operand.shape)
@@ -274,6 +277,22 @@ class _Share:
                 self._found[each].readers.append(reader)
         return source._replace(names=tuple(dict.fromkeys(names)))
 
+    def _as_wanted(self, name: str, made: str, held: _Parted, wanted: _Parted, direct: bool) -> str:
+        """The name by which a layer's output is read once chips have the parts of it that a reader wants."""
+        elements = prod(self._layers[name].shapes(self.work.batch)[OFMAP])
+        experts = held.experts | wanted.experts
+        for axis, side in held.over.items():
+            if axis in experts:
+                continue
+            if axis not in wanted.over:
+                elements *= self.mesh[axis]
+                made = self._collective("all_gather", (made,), elements, frozenset({axis}), name, side)
+            elif direct and wanted.over[axis] != side:
+                made = self._collective(
+                    "all_to_all", (made,), elements, frozenset({axis}), name, wanted.over[axis], side
+                )
+        return made
+
     def _to_experts(self, reader: str) -> int:
         """Elements of the rows that all experts of a chip take, of which one is a layer's."""
         base = _without_number(reader)
@@ -282,12 +301,14 @@ class _Share:
 
     # ---- collectives
 
-    def _added(self, name: str, sums: Axes, wanted: Axes) -> str:
+    def _added(self, name: str, sums: Axes, wanted: Sides) -> str:
         """The name by which a layer's output is read once its sums are added up, of which parts are wanted."""
         elements, made = prod(self._layers[name].shapes(self.work.batch)[OFMAP]), name
-        if scattered := sums & wanted & self._common[name] if wanted else _NONE:
-            made = self._collective("reduce_scatter", (made,), elements, scattered, name)
-            elements //= self._chips(scattered)
+        scattered = sums.intersection(wanted, self._common.get(name, _NONE))
+        for side in sorted({wanted[axis] for axis in scattered}):
+            axes = frozenset(axis for axis in scattered if wanted[axis] == side)
+            made = self._collective("reduce_scatter", (made,), elements, axes, name, side)
+            elements //= self._chips(axes)
         if rest := sums - scattered:
             made = self._collective("all_reduce", (made,), elements, rest, name)
         return made
@@ -296,18 +317,22 @@ class _Share:
         """The collective that gathers weights for a layer."""
         (weights,) = operand.names
         name = self._name(f"{reader}.{weights.rpartition('.')[2]}.all_gather")
-        made = CollectiveLayer(name, "all_gather", prod(operand.shape), (PARTS_WEIGHTS,), (), (), weights=True)
+        side = _parted_side(operand.shape, self.mesh[PARTS_WEIGHTS])
+        over = (PARTS_WEIGHTS,)
+        made = CollectiveLayer(name, "all_gather", prod(operand.shape), over, (), (), weights=True, axis=side)
         self._found[name] = _Found(made, self._at[reader] - 1, [reader])
         return name
 
-    def _collective(self, op: str, reads: tuple[str, ...], elements: int, axes: Axes, of: str) -> str:
+    def _collective(
+        self, op: str, reads: tuple[str, ...], elements: int, axes: Axes, of: str, axis: int = 0, to: int = 0
+    ) -> str:
         """The name of a collective that reads these, which is one however many read it."""
-        key = reads, op, axes
+        key = reads, op, axes, axis, to
         if key not in self._known:
             name = self._known[key] = self._name(f"{of}.{op}")
             over = tuple(axis for axis in self.mesh if axis in axes)
             place = max(self._found[each].place if each in self._found else self._at[each] for each in reads)
-            self._found[name] = _Found(CollectiveLayer(name, op, elements, over, reads, ()), place)
+            self._found[name] = _Found(CollectiveLayer(name, op, elements, over, reads, (), False, axis, to), place)
             for each in reads:
                 if each in self._found:
                     self._found[each].readers.append(name)
@@ -348,11 +373,22 @@ class _Share:
 
 def _part_of(layer: Any, chips: int, batch: int) -> Op:
     """A layer on maps, of which a chip has one part of several: images first, which leaves channels side by side."""
-    channels, height, width, images = layer.shapes(batch)[OFMAP]
-    sides = {"images": images, "channels": channels, "height": height, "width": width}
-    field, size = next((name, side) for name, side in sides.items() if side % chips == 0)
-    found: Op = replace(layer, **{field: size // chips})
+    shape = layer.shapes(batch)[OFMAP]
+    side = _parted_side(shape, chips)
+    found: Op = replace(layer, **{_SIDES[side]: shape[side] // chips})
     return found
+
+
+_SIDES = "channels", "height", "width", "images"
+
+
+def _parted_side(shape: Shape, chips: int) -> int:
+    """The side of a tensor that chips have parts of: the last that they part evenly."""
+    return next(side for side in (3, 0, 1, 2) if shape[side] % chips == 0)
+
+
+def _without(sides: Sides, axes: Axes) -> dict[str, int]:
+    return {axis: side for axis, side in sides.items() if axis not in axes}
 
 
 def _without_number(name: str) -> tuple[str, str]:

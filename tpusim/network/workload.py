@@ -422,6 +422,8 @@ class CollectiveLayer(NamedTuple):
         reads: layers, or other collectives, that make its operand; none: what lies in HBM, such as a part of weights.
         read_by: layers, or other collectives, that read its outcome; none: what a chip ends with.
         weights: whether it brings weights of its readers, of which a chip keeps a part.
+        axis: the axis of its operand along which parts are joined, or which is parted.
+        to: of an all_to_all the axis along which parts are joined.
     """
 
     name: str
@@ -431,6 +433,8 @@ class CollectiveLayer(NamedTuple):
     reads: tuple[str, ...]
     read_by: tuple[str, ...]
     weights: bool = False
+    axis: int = 0
+    to: int = 0
 
 
 Counts: TypeAlias = tuple[tuple[str, int], ...]
