@@ -33,6 +33,8 @@ Sides: TypeAlias = Mapping[str, int]
 _NONE: Axes = frozenset()
 OF_EXPERTS = "expert"
 """The axis along which each chip has experts of its own, to which rows of all chips go."""
+Placement: TypeAlias = tuple[tuple[str, ...], ...]
+"""For each axis of a value the axes of a mesh that part it, the outermost first."""
 PARTS_WEIGHTS = "fsdp"
 """The axis along which each chip keeps a part of the weights, and gathers them for each layer that reads them."""
 _ADDS = frozenset({"add", "channel_sum", "channel_products"})
@@ -55,16 +57,27 @@ def share(of: Callable[[Mesh], Workload], mesh: Mesh) -> Workload:
     Raises:
         InputError: sizes that the mesh does not part evenly, or a layer whose share is not known.
     """
+    return placed_share(of, mesh)[0]
+
+
+def placed_share(of: Callable[[Mesh], Workload], mesh: Mesh) -> tuple[Workload, Mapping[str, Placement]]:
+    """Return what `share` does, and how the whole of each value is parted among chips, from outside and in the end.
+
+    Values from outside have the name by which edges know them, LAYER.TENSOR where they know none, and
+    COLLECTIVE.operand of weights that are gathered; those in the end that of their layer.
+    """
     there = {axis: chips for axis, chips in mesh.items() if chips > 1 and axis != STAGE}
     own = replace(of(mesh), mesh=tuple(mesh.items()))
     if not there:
-        return own
+        return own, {}
     fewer = {axis: (least := _least_factor(chips), of({**mesh, axis: chips // least})) for axis, chips in there.items()}
-    made = _Share(own, there, fewer).workload()
+    made = _Share(own, there, fewer)
+    work = made.workload()
     if own.entire is None:
-        return made
-    entire = {axis: (least, work.entire or work) for axis, (least, work) in fewer.items()}
-    return replace(made, entire=_Share(replace(own.entire, mesh=own.mesh), there, entire).workload())
+        return work, made.places
+    entire = {axis: (least, other.entire or other) for axis, (least, other) in fewer.items()}
+    whole = _Share(replace(own.entire, mesh=own.mesh), there, entire).workload()
+    return replace(work, entire=whole), made.places
 
 
 def _least_factor(number: int) -> int:
@@ -104,6 +117,7 @@ class _Share:
     Attributes:
         work: the share without them.
         mesh: the axes of several chips.
+        places: how values from outside, and those in the end, are parted, as far as the share is made.
     """
 
     def __init__(self, work: Workload, mesh: Mesh, fewer: Mapping[str, tuple[int, Workload]]) -> None:
@@ -118,6 +132,7 @@ class _Share:
         self._at = {name: at for at, name in enumerate(self._own)}
         self._reads = dict(operands_of(work))
         self._edges, self._held = work.sources(), dict[str, _Parted]()
+        self.places: dict[str, Placement] = {}
         self._found: dict[str, _Found] = {}
         self._known: dict[tuple[object, ...], str] = {}
         """Collectives by what they read, and what they do."""
@@ -133,6 +148,7 @@ class _Share:
         for name, held in self._held.items():
             if held.sums and name not in read:
                 self._added(name, held.sums, {})
+            self.places |= {} if name in read else {name: self._placement(held.over)}
         self._combine()
         found = sorted(self._found.values(), key=lambda each: each.place)
         collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
@@ -258,9 +274,13 @@ class _Share:
     def _source(self, reader: str, operand: Value, source: Source, wanted: _Parted) -> Source:
         """What a layer reads in place of an operand, of which it wants parts, and takes some sums as they are."""
         if not any(each in self._held for each in operand.names):
-            if reader in self._updates or not self._parted & {*operand.names}:
-                return source
-            return source._replace(names=(self._gathered(reader, operand),))
+            name, over = (source.names or operand.names)[0], dict(wanted.over)
+            if reader not in self._updates and self._parted & {*operand.names}:
+                gathered = self._gathered(reader, operand)
+                source = source._replace(names=(gathered,))
+                name, over = f"{gathered}.operand", over | {PARTS_WEIGHTS: self._found[gathered].layer.axis}
+            self.places[name] = self._placement(over)
+            return source
         names: list[str] = []
         for each in operand.names:
             held = self._held.get(each, _Parted())
@@ -276,6 +296,9 @@ class _Share:
             if each in self._found:
                 self._found[each].readers.append(reader)
         return source._replace(names=tuple(dict.fromkeys(names)))
+
+    def _placement(self, over: Sides) -> Placement:
+        return tuple(tuple(axis for axis in self.mesh if over.get(axis) == side) for side in range(4))
 
     def _as_wanted(self, name: str, made: str, held: _Parted, wanted: _Parted, direct: bool) -> str:
         """The name by which a layer's output is read once chips have the parts of it that a reader wants."""
