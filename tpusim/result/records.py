@@ -262,7 +262,7 @@ class CollectiveResult:
         axes: axes of the mesh along which chips take part.
         algorithm: name of the algorithm that the compiler takes.
         cycles: cycles that it takes.
-        hbm_cycles: those of them in which it uses HBM.
+        hbm_cycles: cycles in which it uses HBM.
         start: cycle in which it begins.
         end: cycle in which it is done.
         exposed_cycles: cycles of it in which no layer runs, as the chip waits for it.
@@ -295,7 +295,7 @@ class StepResult:
         chips: chips that share the network.
         mesh: axes along which they share it, each with its chips.
         cycles: cycles of a chip's clock until all is done.
-        seconds: the same in seconds.
+        seconds: seconds until then.
         parts: cycles by what the chip does: compute, hbm, launches, shared_hbm, links, dcn, host, bubble; they add up
             to `cycles`.
         collectives: what chips exchange, in order.

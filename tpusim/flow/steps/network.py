@@ -11,11 +11,9 @@ from tpusim.flow.jobs import Jobs
 from tpusim.flow.steps import event
 from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 from tpusim.machines.exchanged import DCN, HOST, Exchanges
-from tpusim.network.workload import CollectiveLayer, Workload
+from tpusim.network.workload import OF_BATCH, CollectiveLayer, Workload
 from tpusim.result.records import CollectiveResult, LayerResult, StepResult
 
-PARTS_BATCH = frozenset({"data", "fsdp", "expert"})
-"""Axes of a mesh that part the batch."""
 _MOST_STEPPED = 20_000_000
 """Cycles that are stepped through one by one, at most: some tens of seconds."""
 
@@ -70,7 +68,7 @@ def step_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges, engine: 
 
 def items_of(work: Workload) -> tuple[str, int]:
     """Return what all chips make in a step, and how many: tokens where the network has them, else images."""
-    images = work.batch * prod(size for name, size in work.mesh if name in PARTS_BATCH)
+    images = work.batch * prod(size for name, size in work.mesh if name in OF_BATCH)
     tokens = dict(work.sizes).get("tokens")
     return ("tokens", images * tokens) if tokens else ("images", images)
 
