@@ -64,7 +64,7 @@ COMMAND_WORDS: Mapping[str, Mapping[str, str]] = {
     "tpusim run --slice": {
         "collective": "name of what chips exchange, of the first of them where several are alike",
         "algorithm": "algorithm that the compiler takes", "cycles": "cycles of one of them, or of a part of the step",
-        "time": "the same as time", "part": "what a chip does in the step", "share": "share of the step",
+        "time": "time of these cycles", "part": "what a chip does in the step", "share": "share of the step",
     },
     "tpusim explain": {
         "gain": "how many times as fast the layer is with one thing made easier",

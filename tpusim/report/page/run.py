@@ -312,8 +312,10 @@ def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
 def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """Return what a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
+    share = step_sentences(result.step) if result.step else [share_notice(result.chips)]
+    of_chips: list[Sentence] = [[line] for line in share]
     found: list[Sentence] = [
-        *([line] for line in (step_sentences(result.step) if result.step else [share_notice(result.chips)])),
+        *of_chips,
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, hardware),
