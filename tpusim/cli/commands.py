@@ -107,6 +107,7 @@ def run(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    slice: options.Slice = None,
     tokens: Annotated[
         int | None,
         Option(
@@ -172,7 +173,13 @@ def run(
         from tpusim.cli.actions.generation import generate_and_report
 
         beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
-        beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event", "--csv": csv}
+        beside |= {
+            "--slice": slice,
+            "--layers": layers != "*",
+            "--dtype": dtype,
+            "--engine": engine != "event",
+            "--csv": csv,
+        }
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
         named = None if unnamed else hardware
@@ -183,12 +190,14 @@ def run(
         from tpusim.base.errors import InputError, Problem
 
         raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
-    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers, ends.dtype(dtype))
-    if unnamed:
+    found = load(workload, None if unnamed else hardware, batch, changes, asked, slice)
+    jobs = resolved(found, lowering, layers, ends.dtype(dtype))
+    if found.unnamed:
         tell_unasked(jobs.work)
     values: dict[str, Any] = {"sums": sums, "seed": seed}
     journey = ends.journey(workload, jobs, asked, **values) if ends.asked else None
-    simulate_and_report(jobs, json, table, out, ends, journey=journey, engine=engine, check=check, **values)
+    chosen = {"journey": journey, "slice": found.place, "engine": engine, "check": check, **values}
+    simulate_and_report(jobs, json, table, out, ends, **chosen)
 
 
 @command("report results/resnet50 -o report.html")
@@ -231,6 +240,7 @@ def explain(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    slice: options.Slice = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -262,7 +272,7 @@ def explain(
     refuse_replaced([workload], {"--json": json, "--out": out})
     given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh)
     named = None if options.by_default(context, "hardware") else hardware
-    own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}
+    own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes, "slice": slice}
     explain_and_report(workload, named, json, out, **own, **given)
 
 
@@ -324,7 +334,7 @@ def compare(
             says = f"not beside --closed-form, which is of one network, {before}; leave one of them out"
             raise InputError(Problem(says, after))
         asked = model_options(**workload_options(dims, False, ops, phase=phase))
-        compare_forms_and_report(resolved(*load(before, hardware, batch, changes, asked), lowering, layers), json)
+        compare_forms_and_report(resolved(load(before, hardware, batch, changes, asked), lowering, layers), json)
         return
     if after is None:
         raise InputError(Problem("name another result to compare it with; or --closed-form, for a network", before))

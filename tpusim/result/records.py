@@ -64,7 +64,9 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use", "narrow")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use", "narrow",
+    "step",
+)  # fmt: skip
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -250,6 +252,77 @@ class HbmContents:
 
 
 @dataclass(frozen=True)
+class CollectiveResult:
+    """What chips exchange in a step. Cycles are those of a chip's clock, from the start of the step.
+
+    Attributes:
+        name: name of the collective in the network.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute.
+        bytes: bytes of a chip before it; of an all_gather those after it.
+        axes: axes of the mesh along which chips take part.
+        algorithm: name of the algorithm that the compiler takes.
+        cycles: cycles that it takes.
+        hbm_cycles: cycles in which it uses HBM.
+        start: cycle in which it begins.
+        end: cycle in which it is done.
+        exposed_cycles: cycles of it in which no layer runs, as the chip waits for it.
+    """
+
+    name: str
+    op: str
+    bytes: Count
+    axes: tuple[str, ...]
+    algorithm: str
+    cycles: Count
+    hbm_cycles: Count
+    start: Count
+    end: Count
+    exposed_cycles: Count
+
+    @property
+    def hidden_cycles(self) -> int:
+        """Cycles of it in which layers run, or the chip waits for another."""
+        return self.cycles - self.exposed_cycles
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step of a network that several chips share: layers of a chip, and collectives beside them.
+
+    Attributes:
+        slice: slice of the chips, with what was set of it.
+        about: the slice in words.
+        chips: chips that share the network.
+        mesh: axes along which they share it, each with its chips.
+        cycles: cycles of a chip's clock until all is done.
+        seconds: seconds until then.
+        parts: cycles by what the chip does: compute, hbm, launches, shared_hbm, links, dcn, host, bubble; they add up
+            to `cycles`.
+        collectives: what chips exchange, in order.
+        items: what is made in a step: images, or tokens where the network has them.
+        items_per_second: how many of them all chips make in a second.
+        items_per_second_chip: how many a chip makes.
+    """
+
+    slice: str
+    about: str
+    chips: Count
+    mesh: Mapping[str, Count]
+    cycles: Count
+    seconds: Amount
+    parts: Mapping[str, Count]
+    collectives: tuple[CollectiveResult, ...]
+    items: str
+    items_per_second: Amount
+    items_per_second_chip: Amount
+
+    @property
+    def exposed_cycles(self) -> int:
+        """Cycles in which the chip waits for collectives."""
+        return sum(each.exposed_cycles for each in self.collectives)
+
+
+@dataclass(frozen=True)
 class LayerResult:
     """The outcome of a layer. Cycles are clock cycles.
 
@@ -390,6 +463,8 @@ class Result:
         narrow: number of layers whose second factors HBM has narrower than they are computed, by type; left out of the
             JSON where there are none.
         hbm_use: what HBM has to hold; left out of the JSON where the machine's file does not say how much it holds.
+        step: the step of a network that several chips share, layers and collectives together; left out of the JSON of
+            other networks, and of runs that were interrupted.
         seal: what `seal_of` made of the result when its file was written; empty of a result that no file is of.
 
     Examples:
@@ -421,6 +496,7 @@ class Result:
     chips: Count = 1
     narrow: Mapping[str, Count] = field(default_factory=dict)
     hbm_use: HbmContents | None = None
+    step: StepResult | None = None
     seal: str = field(default="", compare=False, repr=False)
 
     @property
@@ -457,7 +533,8 @@ class Result:
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
         if self.chips == 1:
             del made["chips"]
-        notes = part_notes(self.chips, self.hardware.get("name"), cores_of_its_chip(self.hardware))
+        untimed = 1 if self.step else self.chips
+        notes = part_notes(untimed, self.hardware.get("name"), cores_of_its_chip(self.hardware))
         told = {"checked": self.checked, "correct": self.correct, **({"notes": notes} if notes else {})}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
         parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}
