@@ -303,6 +303,12 @@ class LayerBlock(NamedTuple):
     copies: tuple[tuple[str, ...], ...]
 
 
+HOST = "host"
+"""The way to the memory of a chip's host, in place of an axis of the mesh."""
+OFFLOAD, RELOAD = "offload", "reload"
+"""Ops over that way: a value goes to the host's memory, and comes back."""
+
+
 class CollectiveLayer(NamedTuple):
     """An op of several chips between the layers of one chip's share: what a chip exchanges with others of its mesh.
 
@@ -310,7 +316,8 @@ class CollectiveLayer(NamedTuple):
 
     Attributes:
         name: by which readers name it; no layer has it.
-        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute, as `tpusim collective` has them.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute, as `tpusim collective` has them; or offload
+            and reload, over `host`.
         elements: elements of a chip before the op; of an all_gather, those it has after it.
         over: axes of the mesh along which chips take part.
         reads: layers, or other collectives, that make its operand; none: what lies in HBM, such as a part of weights.

@@ -230,13 +230,14 @@ class Residency:
 class HbmContents:
     """What the machine's HBM has to hold for a network, where the machine's file says how much it holds.
 
-    Parts are weights, inputs and outputs, caches, and maps between layers, the most of them while the layer `at` runs.
+    Parts are weights, inputs and outputs, caches, and maps between layers and weights gathered from other chips, the
+    most of them while the layer or collective `at` runs.
 
     Attributes:
         capacity_bytes: bytes that HBM holds.
         need_bytes: bytes that the network needs, in the tiles of the machine; they include padding.
         unpadded_bytes: bytes that it would need without padding.
-        at: layer while which the maps between layers are the most.
+        at: layer or collective while which the maps between layers and gathered weights are the most.
         parts: bytes of each part of the need.
         unpadded_parts: bytes of each part without padding.
     """

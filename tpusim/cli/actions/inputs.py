@@ -18,8 +18,8 @@ from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
+from tpusim.flow.hbm import hbm_need
 from tpusim.flow.jobs import Jobs
-from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
