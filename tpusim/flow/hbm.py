@@ -385,7 +385,7 @@ def mesh_text(mesh: MeshSizes) -> str:
 def fitting_mesh(
     share: Callable[[MeshSizes], Workload], machine: Machine, asked: MeshSizes, chips: int, training: bool = False
 ) -> MeshSizes | None:
-    """Return the first of the obvious meshes of so many chips whose HBM holds the share of each; None if there is none.
+    """Return the first of the obvious meshes of `chips` whose HBM holds the share of each; None if there is none.
 
     The obvious ones have the stages and experts of the mesh that was `asked` for, and as many chips along `tensor`, or
     more. A training step has all others along `fsdp`; tokens have them along `data`, then along `fsdp`.
