@@ -129,6 +129,7 @@ class _Fusion:
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
+        self.readers += Counter(name for each in workload.collectives for name in each.reads)
         self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - {*empty}
         self.riders: dict[str, _Riders] = {}
         # For each layer that rides, the layer whose results it became.

@@ -91,7 +91,7 @@ class _HbmCount:
     def __init__(self, workload: Workload, machine: Machine, tile: Tile) -> None:
         self.workload, self.batch, self.tile, self.machine = workload, workload.batch, tile, machine
         self.bits = 8 * machine.element_bytes
-        self.known = workload.sources()
+        self.known, self.mesh = workload.sources(), dict(workload.mesh)
         self.updates = {name for name, phase in workload.phases if phase == UPDATE}
         self.collectives = {each.name: each for each in workload.collectives}
         self.gathers = {name for name, each in self.collectives.items() if each.weights}
@@ -217,16 +217,8 @@ class _HbmCount:
             return 0
         if collective.op == RELOAD:
             makers = [origin for name in makers for origin in self._makers(self.collectives[name])]
-        elements = collective.elements
-        if collective.op == "reduce_scatter":
-            elements = -(-elements // self._chips(collective))
         stays = collective.op in ("all_reduce", "permute", RELOAD) and len(makers) == 1
-        return max(self._flat(elements, bits), made.get(makers[0], 0) if stays else 0)
-
-    def _chips(self, collective: CollectiveLayer) -> int:
-        """Chips that take part in a collective."""
-        mesh = dict(self.workload.mesh)
-        return prod(mesh.get(axis, 1) for axis in collective.over)
+        return max(self._flat(collective.outcome(self.mesh), bits), made.get(makers[0], 0) if stays else 0)
 
     def _bits_of_gathered(self) -> dict[str, int]:
         """The bits of an element of weights that are gathered, by the collective: those that a reader has in HBM."""
@@ -277,7 +269,7 @@ class _HbmCount:
                 yield self._read(at, tuple(inside), sum(self.made[maker] for maker in inside))
             if outside or not makers:
                 whole = self.made[name] if each.weights else self._flat(each.elements, self.bits)
-                part = -(-whole // self._chips(each)) if each.op == "all_gather" else whole
+                part = -(-whole // each.chips(self.mesh)) if each.op == "all_gather" else whole
                 lasting: Literal["part", "input"] = "part" if each.weights or not makers else "input"
                 yield _Read(lasting, at, outside or (name,), part)
 

@@ -6,7 +6,7 @@ a gradient as it goes; and leaves the sums of a channel that the next normalisat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -79,6 +79,8 @@ class _StepFusion:
         self.layers: dict[str, Op] = {layer.name: layer for layer in step.layers}
         self.edges: dict[str, list[Source]] = {name: [*sources] for name, sources in step.edges}
         self.phases = dict(step.phases)
+        self.collectives = [*step.collectives]
+        self.stored = {name for each in self.collectives for name in each.reads}
         self.bearers = {
             name: _Bearer(layer, self.edges[name])
             for name, layer in self.layers.items()
@@ -92,7 +94,8 @@ class _StepFusion:
             layers.append(made)
             edges[name] = reads
         phases = tuple((layer.name, self.phases[layer.name]) for layer in layers)
-        return self.step.made_of(layers, edges=tuple(edges.items()), phases=phases)
+        collectives = tuple(self.collectives)
+        return self.step.made_of(layers, edges=tuple(edges.items()), phases=phases, collectives=collectives)
 
     # ---- what is read by whom
 
@@ -137,6 +140,15 @@ class _StepFusion:
         for bearer in self.bearers.values():
             bearer.ahead = {at: made._replace(reads=now(made.reads)) for at, made in bearer.ahead.items()}
             bearer.behind = [(op, now(reads)) for op, reads in bearer.behind]
+        self.collectives = [
+            each._replace(reads=tuple(instead if one == name else one for one in each.reads))
+            for each in self.collectives
+        ]
+        self.stored = {one for each in self.collectives for one in each.reads}
+
+    def _is_read_once(self, name: str, readers: Mapping[str, Sequence[tuple[str, int]]]) -> bool:
+        """Whether one of `readers` reads what a layer makes, and no collective."""
+        return len(readers[name]) == 1 and name not in self.stored
 
     # ---- a normalised map, the shortcut, relu
 
@@ -145,10 +157,10 @@ class _StepFusion:
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
             total = self.maker(name, 0, "add")
-            if total is None or len(readers[total]) > 1 or len(self.edges[total]) < 2:
+            if total is None or not self._is_read_once(total, readers) or len(self.edges[total]) < 2:
                 continue
             sides = [self.maker(total, at, "scale_shift") for at in range(len(self.edges[total]))]
-            alone = [at for at, side in enumerate(sides) if side and len(readers[side]) == 1]
+            alone = [at for at, side in enumerate(sides) if side and self._is_read_once(side, readers)]
             if not alone:
                 continue
             normal = [sides[at] or "" for at in alone]
@@ -164,7 +176,7 @@ class _StepFusion:
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
             normal = self.maker(name, 0, "scale_shift")
-            if normal is not None and len(readers[normal]) == 1:
+            if normal is not None and self._is_read_once(normal, readers):
                 self.layers[name] = _like(self.layers[name], "scale_shift_relu")
                 self.edges[name] = [*self.edges[normal]]
                 self.drop(normal)
@@ -177,7 +189,7 @@ class _StepFusion:
             if name not in self.layers:
                 continue
             made, within = self._made(name)
-            readers = self.readers().get(name, []) if made else []
+            readers = self.readers().get(name, []) if made and name not in self.stored else []
             if made is None or not readers or not all(self._makes(reader, at, made) for reader, at in readers):
                 continue
             for reader, at in readers:
@@ -197,7 +209,7 @@ class _StepFusion:
         if layer.op in ("scale_shift", "batch_norm_gradient"):
             return _MapChain((_bare(layer),), tuple(self.edges[name])), ()
         within = self.maker(name, 0, "scale_shift") if layer.op == "relu" else None
-        if within is None or len(self.readers()[within]) > 1:
+        if within is None or not self._is_read_once(within, self.readers()):
             return None, ()
         return _MapChain((_bare(self.layers[within]), _bare(layer)), tuple(self.edges[within])), (within,)
 
@@ -224,7 +236,7 @@ class _StepFusion:
 
     def _behind(self, name: str) -> tuple[str, Source] | None:
         """The only reader of a gradient, if that is done to it as it goes."""
-        if self.phases[name] != "backward" or len(readers := self.readers().get(name, [])) != 1:
+        if self.phases[name] != "backward" or len(readers := self.readers().get(name, [])) != 1 or name in self.stored:
             return None
         ((reader, at),) = readers
         op = self.layers[reader].op
@@ -270,6 +282,8 @@ class _StepFusion:
             readers = self.readers().get(name, [])
             sums = {self.layers[reader].op: reader for reader, at in readers if at == 0 and reader not in self.bearers}
             if {*sums} != {"channel_sum", "channel_products"} or self.maker(sums["channel_sum"], 0) is None:
+                continue
+            if name in self.stored:
                 continue
             total, products = sums["channel_sum"], sums["channel_products"]
             mask, _, mean = self._line(name), *self.edges[products][1:]

@@ -17,6 +17,7 @@ from typing import Any
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
+from tpusim.network.offload import offloaded
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.ops.pool2d import GRADIENTS_OF, Pool2d
@@ -28,6 +29,7 @@ _AGAIN = ".again"
 ENDS = frozenset(
     (
         *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
+        *("offload", "reload"),
         *("dgate", "dscale", "dshift", "normalised", "ones", "taken", "zeros"),
         *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
     )
@@ -59,7 +61,8 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
     asked = training or workload.training or USUAL
     if problems := [*_unknown(workload), *_in_part(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
-    return _StepWriter(*_told_apart(workload, asked)).workload()
+    network, meant = _told_apart(workload, asked)
+    return offloaded(_StepWriter(network, meant).workload(), meant.offload)
 
 
 def _told_apart(network: Workload, training: Training) -> tuple[Workload, Training]:
@@ -86,7 +89,7 @@ def _told_apart(network: Workload, training: Training) -> tuple[Workload, Traini
     def meant(patterns: Sequence[str]) -> tuple[str, ...]:
         return renamed(name for name in own if any(fnmatchcase(name, each) for each in patterns))
 
-    keep = meant(training.keep) if isinstance(training.keep, tuple) else training.keep
+    keep, offload = (meant(each) if isinstance(each, tuple) else each for each in (training.keep, training.offload))
     found = replace(
         network,
         layers=tuple(replace(each, name=called.get(each.name, each.name)) for each in network.layers),
@@ -98,7 +101,7 @@ def _told_apart(network: Workload, training: Training) -> tuple[Workload, Traini
         biases=renamed(network.biases),
         blocks=tuple(LayerBlock(tuple(map(renamed, block.copies))) for block in network.blocks),
     )
-    return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep)
+    return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep, offload=offload)
 
 
 def _in_part(workload: Workload) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
@@ -206,7 +207,7 @@ def _patterns(given: object) -> str | tuple[str, ...]:
         return str(given)
     if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
         return tuple(given)
-    raise InputError(f"{show(given)} keeps nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
+    raise InputError(f"{show(given)} is nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
 
 
 def _names(given: object) -> tuple[str, ...]:
@@ -224,6 +225,7 @@ class Training:
             weights; by names and patterns such as `conv*`.
         keep: outputs of layers that stay in HBM for the way back: `all`, `none` or a list of names and patterns; others
             are computed again when they are needed.
+        offload: the kept ones that wait for it in the memory of the host: `all`, `none` or a list, too.
         optimizer: how weights are updated: `sgd` with momentum, or `adam`.
         rate: step size of an update.
         momentum: share of the last update that goes into the next, of `sgd`; of `adam`, of the mean of gradients.
@@ -239,6 +241,7 @@ class Training:
 
     batch_norm: Annotated[tuple[str, ...], Reader(_names, "a list of names and patterns")] = ()
     keep: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = ALL
+    offload: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = NONE
     optimizer: Annotated[Literal["sgd", "adam"], Choice()] = "sgd"
     rate: Annotated[float, Real()] = 0.1
     momentum: Annotated[float, Real()] = 0.9
@@ -263,13 +266,13 @@ class Training:
         """Yield each name or pattern that fits none of the layers, by its field and its place in the list, with what is
         wrong.
         """
-        listed = self.keep if isinstance(self.keep, tuple) else ()
         maps = [layer.name for layer in layers if layer.unit == "array" and layer.spatial]
         for key, patterns, known, what in (
             ("batch_norm", self.batch_norm, maps, "layer of the array that makes maps"),
-            ("keep", listed, [layer.name for layer in layers], "layer"),
+            ("keep", self.keep, [layer.name for layer in layers], "layer"),
+            ("offload", self.offload, [layer.name for layer in layers], "layer"),
         ):
-            for at, pattern in enumerate(patterns):
+            for at, pattern in enumerate(patterns if isinstance(patterns, tuple) else ()):
                 if not any(fnmatchcase(name, pattern) for name in known):
                     hint = did_you_mean(pattern, known) or ";"
                     yield (key, at), f"no {what} is named {show(pattern)}{hint} name one of its layers"
@@ -332,6 +335,14 @@ class CollectiveLayer(NamedTuple):
     reads: tuple[str, ...]
     read_by: tuple[str, ...]
     weights: bool = False
+
+    def chips(self, mesh: Mapping[str, int]) -> int:
+        """Chips that take part, by the sizes of the axes of a mesh."""
+        return prod(mesh.get(axis, 1) for axis in self.over)
+
+    def outcome(self, mesh: Mapping[str, int]) -> int:
+        """Elements of a chip after the op."""
+        return -(-self.elements // self.chips(mesh)) if self.op == "reduce_scatter" else self.elements
 
 
 Counts: TypeAlias = tuple[tuple[str, int], ...]
