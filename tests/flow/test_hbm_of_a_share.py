@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tpusim import Gemm, Workload, load_hardware
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.flow.hbm import MeshSizes, fitting_mesh, hbm_need, held_in_hbm
+from tpusim.flow.hbm import fitting_mesh, hbm_need, held_in_hbm
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.workload import UPDATE, CollectiveLayer, Source
+from tpusim.network.workload import UPDATE, CollectiveLayer, Mesh, Source
 
 TINY = load_hardware("tiny_4x4")
 """Its elements have 4 bytes, and its maps no padding."""
@@ -45,8 +45,8 @@ def exchange(name: str, op: str, width: int, reads: str, read_by: str = "", axis
     return CollectiveLayer(name, op, ROWS * width, (axis,), (reads,), (read_by,) if read_by else ())
 
 
-def gather(name: str, elements: int, *read_by: str, reads: tuple[str, ...] = ()) -> CollectiveLayer:
-    return CollectiveLayer(name, "all_gather", elements, ("fsdp",), reads, read_by, weights=True)
+def gather(name: str, elements: int, *read_by: str, of: str = "") -> CollectiveLayer:
+    return CollectiveLayer(name, "all_gather", elements, ("fsdp",), (), read_by, weights=True, of=of)
 
 
 def test_what_an_all_reduce_makes_counts_from_when_it_may_begin() -> None:
@@ -117,8 +117,8 @@ def test_gathers_of_one_part_keep_it_once_and_what_updates_replace_is_that_part(
         product("fc", 8, 8), product("fc.dx", 8, 8), update,
         **{"fc": ["x", "ahead"], "fc.dx": ["fc", "back"], "fc.update": ["fc.filter", "gradient"]},
         collectives=(
-            gather("ahead", 64, "fc", reads=("fc.filter",)),
-            gather("back", 64, "fc.dx", reads=("fc.filter",)),
+            gather("ahead", 64, "fc", of="fc.filter"),
+            gather("back", 64, "fc.dx", of="fc.filter"),
         ),
         phases=(("fc", "forward"), ("fc.dx", "backward"), ("fc.update", UPDATE)),
     )  # fmt: skip
@@ -283,9 +283,9 @@ def test_the_most_is_what_walking_through_the_steps_counts(work: Workload) -> No
 # ---- networks that do not fit
 
 
-def parted(mesh: MeshSizes) -> Workload:
+def parted(mesh: Mesh) -> Workload:
     """A product of 64 x 64 shared by `fsdp` and `tensor`."""
-    sizes = {"data": 1, "fsdp": 1, "tensor": 1} | dict(mesh)
+    sizes = {"data": 1, "fsdp": 1, "tensor": 1} | {**mesh}
     if 64 % sizes["tensor"] or sizes["tensor"] > 4:
         raise InputError("tensor does not part it")
     layers = [product(f"fc{at}", 64 // sizes["tensor"], 64) for at in range(8)]
@@ -295,7 +295,7 @@ def parted(mesh: MeshSizes) -> Workload:
     if sizes["fsdp"] > 1:
         edges = {name: [*of, f"{name}.gather"] for name, of in edges.items()}
         gathers = [gather(f"{name}.gather", 64 * 64 // sizes["tensor"], name) for name in names]
-    return Workload("net", ROWS, layers, edges=edges, mesh=mesh, collectives=tuple(gathers))  # type: ignore[arg-type]
+    return Workload("net", ROWS, layers, edges=edges, mesh=tuple(mesh.items()), collectives=tuple(gathers))  # type: ignore[arg-type]
 
 
 def machine_of(size: int) -> Any:
@@ -304,8 +304,8 @@ def machine_of(size: int) -> Any:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mesh_that_fits_is_named_and_fits(training: bool) -> None:
-    asked: MeshSizes = (("data", 8),)
-    first = (("fsdp", 8),) if training else (("data", 4), ("tensor", 2))
+    asked: Mesh = {"data": 8}
+    first: Mesh = {"fsdp": 8} if training else {"data": 4, "tensor": 2}
     need = hbm_need(parted(first), TINY).total
     assert need < hbm_need(parted(asked), TINY).total
     machine = machine_of(need)
@@ -320,14 +320,14 @@ def test_the_mesh_that_fits_is_named_and_fits(training: bool) -> None:
 
 def test_meshes_that_do_not_part_the_network_are_passed_over() -> None:
     """`tensor` = 8 is none here; less than what two gathers and the parts take fits nothing."""
-    asked: MeshSizes = (("fsdp", 8),)
-    both = hbm_need(parted((("fsdp", 2), ("tensor", 4))), TINY).total
-    assert fitting_mesh(parted, machine_of(both), asked, 8, training=True) == (("fsdp", 2), ("tensor", 4))
+    asked: Mesh = {"fsdp": 8}
+    both = hbm_need(parted({"fsdp": 2, "tensor": 4}), TINY).total
+    assert fitting_mesh(parted, machine_of(both), asked, 8, training=True) == {"fsdp": 2, "tensor": 4}
     assert fitting_mesh(parted, machine_of(both - 1), asked, 8, training=True) is None
     with pytest.raises(CapacityError, match="no mesh of as many chips fits; "):
         held_in_hbm(parted(asked), machine_of(both - 1), lambda: None)
 
 
 def test_stages_and_experts_stay_as_they_were_asked_for() -> None:
-    asked: MeshSizes = (("stage", 2), ("data", 4))
-    assert fitting_mesh(parted, TINY, asked, 8, training=True) == (("stage", 2), ("fsdp", 4))
+    asked: Mesh = {"stage": 2, "data": 4}
+    assert fitting_mesh(parted, TINY, asked, 8, training=True) == {"stage": 2, "fsdp": 4}

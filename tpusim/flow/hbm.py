@@ -17,7 +17,7 @@ from tpusim.memory.layout import FILTER
 from tpusim.memory.tile import Tile
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.workload import FORWARD, INPUT, OFFLOAD, RELOAD, UPDATE, CollectiveLayer, Source, Workload
+from tpusim.network.workload import FORWARD, INPUT, OFFLOAD, RELOAD, UPDATE, CollectiveLayer, Mesh, Source, Workload
 from tpusim.result.records import HbmContents
 
 
@@ -271,7 +271,7 @@ class _HbmCount:
                 whole = self.made[name] if each.weights else self._flat(each.elements, self.bits)
                 part = -(-whole // each.chips(self.mesh)) if each.op == "all_gather" else whole
                 lasting: Literal["part", "input"] = "part" if each.weights or not makers else "input"
-                yield _Read(lasting, at, outside or (name,), part)
+                yield _Read(lasting, at, outside or (each.of or name,), part)
 
     def _read(self, at: int, names: Sequence[str], size: int) -> _Read:
         """A tensor that others make, here or elsewhere, or that is an input."""
@@ -335,12 +335,8 @@ def hbm_use(workload: Workload, machine: Machine) -> HbmContents | None:
     return HbmContents(capacity, need.total, bare.total, need.at, need.parts, bare.parts)
 
 
-MeshSizes: TypeAlias = tuple[tuple[str, int], ...]
-"""The chips along each axis of a mesh, by its name."""
-
-
 def held_in_hbm(
-    workload: Workload, machine: Machine, fitting: Callable[[], MeshSizes | None] | None = None
+    workload: Workload, machine: Machine, fitting: Callable[[], Mesh | None] | None = None
 ) -> HbmContents | None:
     """Return `hbm_use`. Raises CapacityError where that is more than the HBM holds, with what the network needs, and
     with the mesh that `fitting` finds.
@@ -349,7 +345,7 @@ def held_in_hbm(
     if use is None or use.need_bytes <= use.capacity_bytes:
         return use
     without = f" ({use.unpadded_bytes:,} B without padding)" if use.unpadded_bytes < use.need_bytes else ""
-    of = f"in each chip of {mesh_text(workload.mesh)}, " if workload.mesh else ""
+    of = f"in each chip of {mesh_text(dict(workload.mesh))}, " if workload.mesh else ""
     needs = f"needs {use.need_bytes:,} B of HBM {of}at batch {workload.batch}{without}"
     says = f"{needs}, and {machine.label} has {use.capacity_bytes:,} B"
     sizes = {part: (most, use.unpadded_parts.get(part, 0)) for part, most in use.parts.items()}
@@ -369,14 +365,14 @@ def held_in_hbm(
     raise CapacityError(Problem(f"{says}: {parts}; {advice}", f"network {workload.name}"))
 
 
-def mesh_text(mesh: MeshSizes) -> str:
+def mesh_text(mesh: Mesh) -> str:
     """Return a mesh as people write it: fsdp=16,tensor=8."""
-    return ",".join(f"{name}={size}" for name, size in mesh)
+    return ",".join(f"{name}={size}" for name, size in mesh.items())
 
 
 def fitting_mesh(
-    share: Callable[[MeshSizes], Workload], machine: Machine, asked: MeshSizes, chips: int, training: bool = False
-) -> MeshSizes | None:
+    share: Callable[[Mesh], Workload], machine: Machine, asked: Mesh, chips: int, training: bool = False
+) -> Mesh | None:
     """Return the first of the obvious meshes of `chips` whose HBM holds the share of each; None if there is none.
 
     The obvious ones have the stages and experts of the mesh that was `asked` for, and as many chips along `tensor`, or
@@ -397,14 +393,14 @@ def fitting_mesh(
     return None
 
 
-def _obvious(asked: MeshSizes, chips: int, training: bool) -> Iterator[MeshSizes]:
+def _obvious(asked: Mesh, chips: int, training: bool) -> Iterator[Mesh]:
     """Yield meshes that differ from the `asked` one in what weights, gradients, maps and caches are parted by."""
-    sizes = dict(asked)
-    fixed = tuple((name, size) for name, size in asked if name not in ("data", "fsdp", "tensor"))
-    left = chips // prod(size for _, size in fixed)
-    tensors = [many for many in range(sizes.get("tensor", 1), left + 1) if left % many == 0]
+    fixed = {axis: chips for axis, chips in asked.items() if axis not in ("data", "fsdp", "tensor")}
+    left = chips // prod(fixed.values())
+    tensors = [many for many in range(asked.get("tensor", 1), left + 1) if left % many == 0]
     for parted in ("fsdp",) if training else ("data", "fsdp"):
         for tensor in tensors:
-            found = (*fixed, (parted, left // tensor), ("tensor", tensor))
-            if {*found} - {*asked}:
-                yield tuple((name, size) for name, size in found if size > 1)
+            found = {**fixed, parted: left // tensor, "tensor": tensor}
+            made = {axis: chips for axis, chips in found.items() if chips > 1}
+            if made != {axis: chips for axis, chips in asked.items() if chips > 1}:
+                yield made

@@ -433,6 +433,7 @@ class CollectiveLayer(NamedTuple):
         weights: whether it brings weights of its readers, of which a chip keeps a part.
         axis: the axis of its operand along which parts are joined, or which is parted.
         to: of an all_to_all the axis along which parts are joined.
+        of: the weights that it brings, as those name them who update a chip's part; empty where nobody says.
     """
 
     name: str
@@ -444,6 +445,7 @@ class CollectiveLayer(NamedTuple):
     weights: bool = False
     axis: int = 0
     to: int = 0
+    of: str = ""
 
     def chips(self, mesh: Mapping[str, int]) -> int:
         """Chips that take part, by the sizes of the axes of a mesh."""
