@@ -274,8 +274,25 @@ class _StepWriter:
         if self._keeps(name):
             return self._results[name]
         if name not in self._again:
+            self._compute_again(name)
             self._again[name] = self._computed(self._own[name], _AGAIN, self._kept, BACKWARD)
         return self._again[name]
+
+    def _compute_again(self, name: str) -> None:
+        """Compute again what a layer of the network reads, and what that was made of, however long the way is."""
+        due = [name]
+        while due:
+            read = (one for operand in self._reads[due[-1]] for one in operand.names)
+            if (lacking := next((one for one in read if self._lacks(one)), None)) is not None:
+                due.append(lacking)
+            elif (done := due.pop()) != name:
+                self._kept(done)
+
+    def _lacks(self, name: str) -> bool:
+        """Whether readers on the way back read a layer of the network that is yet to be computed again."""
+        if name not in self._own or self._keeps(name):
+            return False
+        return name not in self._again or (self.is_normalised(self._own[name]) and f"{name}.norm" not in self._again)
 
     def _kept(self, name: str) -> Value:
         """What readers of a layer of the network read on the way back."""
