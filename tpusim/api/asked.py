@@ -48,6 +48,7 @@ class WorkloadOptions(TypedDict, total=False):
         shapes: shapes of the arguments of a function of JAX, as text.
         training: time a training step of the network.
         keep: layers whose outputs stay in HBM for the way back: all, none, or patterns of names.
+        offload: those of them that wait for it in the memory of the host: likewise.
         optimizer: how a training step updates weights: sgd or adam.
     """
 
@@ -61,6 +62,7 @@ class WorkloadOptions(TypedDict, total=False):
     shapes: str | None
     training: bool
     keep: str | Sequence[str] | None
+    offload: str | Sequence[str] | None
     optimizer: str | None
 
 
@@ -74,7 +76,8 @@ def model_options(**given: Unpack[WorkloadOptions]) -> ModelOptions:
         known = ", ".join(WorkloadOptions.__annotations__)
         raise InputError(Problem(f"no such option of a workload; there is {known}", sorted(unknown)[0]))
     plain: dict[str, Any] = {**given}
-    training = _training(plain.pop("training", False), plain.pop("keep", None), plain.pop("optimizer", None))
+    ways = {key: plain.pop(key, None) for key in ("keep", "offload", "optimizer")}
+    training = _training(plain.pop("training", False), **ways)
     if training is not None and plain.get("ops") == "array":
         says = "a training step takes the ops of the vector unit, too: gradients go through them"
         raise InputError(Problem(f"{says}; leave --ops out", "--training"))
@@ -82,28 +85,37 @@ def model_options(**given: Unpack[WorkloadOptions]) -> ModelOptions:
     return ModelOptions(**{**plain, **mappings}, training=training)
 
 
-def _training(wanted: bool, keep: str | Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:
+_Names = str | Sequence[str] | None
+
+
+def _training(wanted: bool, keep: _Names, offload: _Names, optimizer: str | None) -> dict[str, Any] | None:
     """Return what a training step is asked for; None: no training step.
 
     Raises:
         InputError: one of the others without `training`, or `all` or `none` beside names.
     """
     if not wanted:
-        for option, given in (("--keep", keep), ("--optimizer", optimizer)):
+        for option, given in (("--keep", keep), ("--offload", offload), ("--optimizer", optimizer)):
             if given:
                 raise InputError(Problem("only a training step has it; add --training", option))
         return None
     asked: dict[str, Any] = {"optimizer": optimizer} if optimizer else {}
-    if keep:
-        names = [keep] if isinstance(keep, str) else keep
-        if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
-            says = f"{names!r:.80} names no layers; write all, none, or patterns of names"
-            raise InputError(Problem(says, "--keep"))
-        whole = {ALL, NONE} & {*names}
-        if whole and len(names) > 1:
-            raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", "--keep"))
-        asked["keep"] = names[0] if whole else tuple(names)
+    for key, given in (("keep", keep), ("offload", offload)):
+        if given:
+            asked[key] = _layers_named(given, f"--{key}")
     return asked
+
+
+def _layers_named(given: str | Sequence[str], option: str) -> str | tuple[str, ...]:
+    """Return all, none, or patterns of names. Raises InputError where they are neither, or both."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
+        says = f"{names!r:.80} names no layers; write all, none, or patterns of names"
+        raise InputError(Problem(says, option))
+    whole = {ALL, NONE} & {*names}
+    if whole and len(names) > 1:
+        raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", option))
+    return names[0] if whole else tuple(names)
 
 
 @dataclass(frozen=True)
@@ -158,15 +170,22 @@ def asked_for(
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
 
     def of_images(batch: int) -> Workload:
-        return shared(document, name, replace(asked, batch=images), lambda each: of_document(each, batch))
+        made = shared(document, name, replace(asked, batch=images), lambda each: of_document(each, batch))
+        if asked.training is None:
+            return made
+        from tpusim.network.offload import offloaded
+        from tpusim.network.training import USUAL
+
+        # What a chip sends to its host is of its share.
+        return offloaded(made, asked.training.get("offload", (made.training or USUAL).offload))
 
     def of_document(document: Document, batch: int) -> Workload:
         work = workload_of(document, batch, asked.ops or ("all" if asked.training is not None else None))
         if asked.training is None:
             return work
-        from tpusim.network.training import USUAL, training_step
+        from tpusim.network.training import USUAL, on_chip_step
 
-        return training_step(work, replace(work.training or USUAL, **asked.training))
+        return on_chip_step(work, replace(work.training or USUAL, **asked.training))
 
     work = of_images(batch_for(document, images))
     for each in document.notes:

@@ -130,6 +130,7 @@ def run(
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     given: _Given = None,
     outputs: _Saved = None,
@@ -163,7 +164,7 @@ def run(
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
     asked_of = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload
     )
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
@@ -236,6 +237,7 @@ def explain(
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
@@ -260,7 +262,9 @@ def explain(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh)
+    given = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload
+    )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}
     explain_and_report(workload, named, json, out, **own, **given)
@@ -409,6 +413,7 @@ def trace(
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     first: Annotated[
         int,
@@ -444,7 +449,9 @@ def trace(
     from tpusim.cli.actions.inputs import workload_options
     from tpusim.cli.actions.trace import print_or_write
 
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    given = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, offload=offload
+    )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "seed": seed}
     print_or_write(workload, named, out, **own, first=first, last=last, **given)

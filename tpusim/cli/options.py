@@ -170,6 +170,14 @@ Keep = Annotated[
         "Repeatable. Unless given, what the workload file says, else all.",
     ),
 ]
+Offload = Annotated[
+    list[str] | None,
+    Option(
+        metavar="all|none|GLOB",
+        help="Of a training step: kept outputs that wait for the way back in the memory of the host. Repeatable; with "
+        "--slice, whose links say how fast the way there is. Unless given, what the workload file says, else none.",
+    ),
+]
 Optimizer = Annotated[
     str | None,
     Option(

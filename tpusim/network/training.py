@@ -59,10 +59,14 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
     if not isinstance(workload, Workload):
         raise InputError(f"{workload!r:.80} is no Workload; give what tpusim.load_workload(...) returns")
     asked = training or workload.training or USUAL
+    return offloaded(on_chip_step(workload, asked), asked.offload)
+
+
+def on_chip_step(workload: Workload, asked: Training) -> Workload:
+    """Return the training step of which nothing goes to the host. Raises InputError as `training_step` does."""
     if problems := [*_unknown(workload), *_in_part(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
-    network, meant = _told_apart(workload, asked)
-    return offloaded(_StepWriter(network, meant).workload(), meant.offload)
+    return _StepWriter(*_told_apart(workload, asked)).workload()
 
 
 def _told_apart(network: Workload, training: Training) -> tuple[Workload, Training]:
@@ -89,7 +93,7 @@ def _told_apart(network: Workload, training: Training) -> tuple[Workload, Traini
     def meant(patterns: Sequence[str]) -> tuple[str, ...]:
         return renamed(name for name in own if any(fnmatchcase(name, each) for each in patterns))
 
-    keep, offload = (meant(each) if isinstance(each, tuple) else each for each in (training.keep, training.offload))
+    keep = meant(training.keep) if isinstance(training.keep, tuple) else training.keep
     found = replace(
         network,
         layers=tuple(replace(each, name=called.get(each.name, each.name)) for each in network.layers),
@@ -101,7 +105,7 @@ def _told_apart(network: Workload, training: Training) -> tuple[Workload, Traini
         biases=renamed(network.biases),
         blocks=tuple(LayerBlock(tuple(map(renamed, block.copies))) for block in network.blocks),
     )
-    return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep, offload=offload)
+    return found, replace(training, batch_norm=meant(training.batch_norm), keep=keep)
 
 
 def _in_part(workload: Workload) -> Iterator[Problem]:

@@ -312,7 +312,7 @@ def _patterns(given: object) -> str | tuple[str, ...]:
         return str(given)
     if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
         return tuple(given)
-    raise InputError(f"{show(given)} is nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
+    raise InputError(f"{show(given)} keeps nothing that is known; write {ALL}, {NONE}, or a list of names of layers")
 
 
 def _names(given: object) -> tuple[str, ...]:
