@@ -61,10 +61,10 @@ def share(of: Callable[[Mesh], Workload], mesh: Mesh) -> Workload:
 
 
 def placed_share(of: Callable[[Mesh], Workload], mesh: Mesh) -> tuple[Workload, Mapping[str, Placement]]:
-    """Return what `share` does, and how the whole of each value is parted among chips, from outside and in the end.
+    """Return what `share` does, and how the whole of each value is parted among chips.
 
-    Values from outside have the name by which edges know them, LAYER.TENSOR where they know none, and
-    COLLECTIVE.operand of weights that are gathered; those in the end that of their layer.
+    Values have the names of their layers, those from outside the names by which edges know them; LAYER.TENSOR is what a
+    layer takes of one, and COLLECTIVE.operand a chip's own part of weights that are gathered.
     """
     there = {axis: chips for axis, chips in mesh.items() if chips > 1 and axis != STAGE}
     own = replace(of(mesh), mesh=tuple(mesh.items()))
@@ -147,8 +147,8 @@ class _Share:
         read = {each for operands in self._reads.values() for operand in operands for each in operand.names}
         for name, held in self._held.items():
             if held.sums and name not in read:
-                self._added(name, held.sums, {})
-            self.places |= {} if name in read else {name: self._placement(held.over)}
+                self.places[self._added(name, held.sums, {})] = self._placement(held.over)
+            self.places[name] = self._placement(held.over)
         self._combine()
         found = sorted(self._found.values(), key=lambda each: each.place)
         collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
@@ -246,12 +246,11 @@ class _Share:
         own = self._part(name) | dict.fromkeys(copies - experts, 0)
         sources, told = self._edges.get(name, ()), list[Source]()
         for at, operand in enumerate(operands):
-            source = sources[at] if at < len(sources) else operand.source
+            source = sources[at] if at < len(sources) else Source(()) if operand.weights else operand.source
             wanted = _without(self._over(name, tensors[at]), whole) | own
+            self.places[f"{name}.{tensors[at]}"] = self._placement(wanted)
             told.append(self._source(name, operand, source, _Parted(wanted, later, experts)))
-        if told != [*sources] and any(
-            each.names not in (operand.names, ()) for each, operand in zip(told, operands, strict=True)
-        ):
+        if any(each.names not in (operand.names, ()) for each, operand in zip(told, operands, strict=True)):
             self._edges[name] = (*told, *sources[len(told) :])
         over = _without(over, whole) | own
         sums = (summed if adds or statistic else _NONE) | later
@@ -274,11 +273,11 @@ class _Share:
     def _source(self, reader: str, operand: Value, source: Source, wanted: _Parted) -> Source:
         """What a layer reads in place of an operand, of which it wants parts, and takes some sums as they are."""
         if not any(each in self._held for each in operand.names):
-            name, over = (source.names or operand.names)[0], dict(wanted.over)
+            name, over = (source.names or operand.names)[0], wanted.over
             if reader not in self._updates and self._parted & {*operand.names}:
                 gathered = self._gathered(reader, operand)
                 source = source._replace(names=(gathered,))
-                name, over = f"{gathered}.operand", over | {PARTS_WEIGHTS: self._found[gathered].layer.axis}
+                self.places[f"{gathered}.operand"] = self._placement(over, self._found[gathered].layer.axis)
             self.places[name] = self._placement(over)
             return source
         names: list[str] = []
@@ -297,8 +296,10 @@ class _Share:
                 self._found[each].readers.append(reader)
         return source._replace(names=tuple(dict.fromkeys(names)))
 
-    def _placement(self, over: Sides) -> Placement:
-        return tuple(tuple(axis for axis in self.mesh if over.get(axis) == side) for side in range(4))
+    def _placement(self, over: Sides, gathered: int | None = None) -> Placement:
+        """Which axes part each side; parts of weights that are gathered along one are parts of a chip's own."""
+        of_sides = (tuple(axis for axis in self.mesh if over.get(axis) == side) for side in range(4))
+        return tuple((*axes, PARTS_WEIGHTS) if side == gathered else axes for side, axes in enumerate(of_sides))
 
     def _as_wanted(self, name: str, made: str, held: _Parted, wanted: _Parted, direct: bool) -> str:
         """The name by which a layer's output is read once chips have the parts of it that a reader wants."""
