@@ -43,6 +43,7 @@ class WorkloadOptions(TypedDict, total=False):
         weights: how HBM has weights of products: int8 or int4.
         caches: how HBM has caches.
         mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}.
+        microbatches: parts of a batch that go through the stages of a mesh that has some.
         skip_unknown: leave ops of a model out that tpusim does not know.
         ops: what is timed, all or array.
         shapes: shapes of the arguments of a function of JAX, as text.
@@ -57,6 +58,7 @@ class WorkloadOptions(TypedDict, total=False):
     weights: str | None
     caches: str | None
     mesh: Mapping[str, int] | None
+    microbatches: int | None
     skip_unknown: bool
     ops: str | None
     shapes: str | None
@@ -170,7 +172,7 @@ def asked_for(
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
 
     def of_images(batch: int) -> Workload:
-        made = shared(document, name, replace(asked, batch=images), lambda each: of_document(each, batch))
+        made = shared(document, name, replace(asked, batch=images), batch, of_document)
         if asked.training is None:
             return made
         from tpusim.network.offload import offloaded

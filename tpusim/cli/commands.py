@@ -107,6 +107,7 @@ def run(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
     tokens: Annotated[
         int | None,
         Option(
@@ -164,7 +165,19 @@ def run(
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
     asked_of = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload
+        dims,
+        skip_unknown,
+        ops,
+        shapes,
+        phase,
+        weights,
+        caches,
+        training,
+        keep,
+        optimizer,
+        mesh,
+        offload,
+        microbatches,
     )
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
@@ -232,6 +245,7 @@ def explain(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -263,7 +277,19 @@ def explain(
 
     refuse_replaced([workload], {"--json": json, "--out": out})
     given = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload
+        dims,
+        skip_unknown,
+        ops,
+        shapes,
+        phase,
+        weights,
+        caches,
+        training,
+        keep,
+        optimizer,
+        mesh,
+        offload,
+        microbatches,
     )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}

@@ -138,6 +138,15 @@ Mesh = Annotated[
         "gives for all chips together, fsdp the weights, too; what tensor and expert part, the workload file says.",
     ),
 ]
+Microbatches = Annotated[
+    int | None,
+    Option(
+        parser=whole("--microbatches", 1, MOST_IMAGES),
+        metavar="M",
+        help="Beside a mesh with stage: parts of the batch that go through the stages one after another. Unless given, "
+        "as many as part it evenly, up to four a stage.",
+    ),
+]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
 ]

@@ -17,7 +17,21 @@ from tpusim.memory.layout import FILTER
 from tpusim.memory.tile import Tile
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.workload import FORWARD, INPUT, OFFLOAD, RELOAD, UPDATE, CollectiveLayer, Mesh, Source, Workload
+from tpusim.network.stages import of_stage
+from tpusim.network.workload import (
+    ACCUMULATE,
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    OFFLOAD,
+    RELOAD,
+    STAGE,
+    UPDATE,
+    CollectiveLayer,
+    Mesh,
+    Source,
+    Workload,
+)
 from tpusim.result.records import HbmContents
 
 
@@ -65,8 +79,18 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     when the gather may begin: when the readers of the gather two before are done. What is offloaded does not count from
     its last reader to when it may be loaded again: on the way back, when the readers of what was loaded two before are
     done.
+
+    Of a pipeline the stage that takes most counts: what it has of the network, for a microbatch, and what the way back
+    will read of others that are under way. What comes from another stage counts from its first reader on.
     """
-    return _HbmCount(workload, machine, tile or family_of(machine).tile(machine)).need()
+    tile = tile or family_of(machine).tile(machine)
+    if not workload.stages:
+        return _HbmCount(workload, machine, tile).need()
+    stages = 1 + max(number for _, number in workload.stages)
+    parts = (_HbmCount(of_stage(workload, at), machine, tile) for at in range(stages))
+    # A stage holds what the way back reads of as many microbatches as there are stages from it on.
+    needs = (each.need(min(workload.microbatches, stages - at)) for at, each in enumerate(parts))
+    return max(needs, key=lambda need: need.total)
 
 
 class _Read(NamedTuple):
@@ -92,28 +116,34 @@ class _HbmCount:
         self.workload, self.batch, self.tile, self.machine = workload, workload.batch, tile, machine
         self.bits = 8 * machine.element_bytes
         self.known, self.mesh = workload.sources(), dict(workload.mesh)
-        self.updates = {name for name, phase in workload.phases if phase == UPDATE}
+        self.phases = dict(workload.phases)
+        self.updates = {name for name, phase in workload.phases if phase in (ACCUMULATE, UPDATE)}
         self.collectives = {each.name: each for each in workload.collectives}
         self.gathers = {name for name, each in self.collectives.items() if each.weights}
         self.carrier = {rider: name for name, riders in workload.riders for rider in riders}
         self.place = {step.name: at for at, step in enumerate(self._steps())}
         self.of_layers = [*self._reads_of_layers()]
         self.made = self._made()
+        self.turn = next((at for name, at in self.place.items() if self.phases.get(name) == BACKWARD), None)
+        """The place of the first layer of the way back."""
         self.reads = sorted((*self.of_layers, *self._reads_of_collectives()), key=lambda each: each.at)
 
-    def need(self) -> HbmNeed:
-        """All bytes, by what they are for."""
+    def need(self, under_way: int = 1) -> HbmNeed:
+        """All bytes, by what they are for, with the microbatches that are under way."""
         lasts = {each.names: each.at for each in self.reads if each.of == "value"}
         values = {names: (size, lasts[names]) for names, size in _largest(self.reads, "value").items()}
         outputs = self._outputs()
 
-        def held(kind: bool) -> list[int]:
-            """Bytes while each step runs, with what it makes: of gathered weights, or of all else."""
+        def held(kind: bool) -> tuple[list[int], list[int]]:
+            """Bytes while each step runs, without and with what it makes: of gathered weights, or of all else."""
             some = {names: each for names, each in values.items() if self.gathers.issuperset(names) == kind}
             made = [size * ((name in self.gathers) == kind and name not in outputs) for name, size in self.made.items()]
-            return [*map(add, _between(some, self.made, self.place), made)]
+            kept = _between(some, self.made, self.place)
+            return kept, [*map(add, kept, made)]
 
-        gathered, between = held(True), held(False)
+        (_, gathered), (kept, between) = held(True), held(False)
+        others = (under_way - 1) * kept[self.turn] if self.turn is not None else 0
+        between = [size + others for size in between]
         for each in self.reads:
             between[each.at] += each.size * (each.of == "passing")
         there = [*map(add, gathered, between)]
@@ -154,6 +184,10 @@ class _HbmCount:
         turn = max((at for name, at in after.items() if name in forward), default=-1)
         for each in self.workload.collectives:
             makers = [*self._makers(each)]
+            if STAGE in each.over and not after.keys() & {*makers}:
+                if readers[each.name]:
+                    after[each.name] = min(readers[each.name]) - 1
+                continue
             if any(name not in after and self._is_of_network(name) for name in makers):
                 continue
             behind = max((after[name] for name in makers if name in after), default=-1)
@@ -206,19 +240,22 @@ class _HbmCount:
             elif name in layers:
                 made[name] = self.tile.bytes(layers[name].shapes(self.batch)[OFMAP], self.bits)
             else:
-                given = self._outcome(self.collectives[name], made, bits.get(name, self.bits))
-                made[name] = max(given, *read[name,], 0)
+                least = max(read[name,], default=0)
+                made[name] = self._outcome(self.collectives[name], made, bits.get(name, self.bits), least)
         return made
 
-    def _outcome(self, collective: CollectiveLayer, made: Mapping[str, int], bits: int) -> int:
-        """Bytes of what a collective makes: as it was given, where that is all it moves."""
+    def _outcome(self, collective: CollectiveLayer, made: Mapping[str, int], bits: int, read: int) -> int:
+        """Bytes of what a collective makes: as much as is read of it or, where it only moves that, was given to it;
+        none where that is not here, or replaces what was.
+        """
         makers = [*self._makers(collective)]
-        if collective.op == OFFLOAD or (makers and self.updates.issuperset(makers)):
+        sent = STAGE in collective.over and not self.place.keys().isdisjoint(makers)
+        if sent or collective.op == OFFLOAD or (makers and self.updates.issuperset(makers)):
             return 0
         if collective.op == RELOAD:
             makers = [origin for name in makers for origin in self._makers(self.collectives[name])]
         stays = collective.op in ("all_reduce", "permute", RELOAD) and len(makers) == 1
-        return max(self._flat(collective.outcome(self.mesh), bits), made.get(makers[0], 0) if stays else 0)
+        return max(self._flat(collective.outcome(self.mesh), bits), read, made.get(makers[0], 0) if stays else 0)
 
     def _bits_of_gathered(self) -> dict[str, int]:
         """The bits of an element of weights that are gathered, by the collective: those that a reader has in HBM."""
@@ -263,6 +300,8 @@ class _HbmCount:
             if name not in self.place:
                 continue
             at, makers = self.place[name], tuple(self._makers(each))
+            if STAGE in each.over and self.place.keys().isdisjoint(makers):
+                continue
             inside = [maker for maker in makers if maker in self.place]
             outside = tuple(maker for maker in makers if maker not in self.place)
             if inside:

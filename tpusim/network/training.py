@@ -29,7 +29,7 @@ _AGAIN = ".again"
 ENDS = frozenset(
     (
         *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
-        *("offload", "reload"),
+        *("offload", "reload", "send", "so_far", "sum"),
         *("dgate", "dscale", "dshift", "normalised", "ones", "taken", "zeros"),
         *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
     )
@@ -230,7 +230,7 @@ class _StepWriter:
 
     def map(self, op: str, name: str, shape: Shape, *reads: Value, phase: str = BACKWARD, **more: Any) -> Value:
         """Add an op of the vector unit on maps of a shape."""
-        return self.add(_op(op, name, shape, self.batch, **more), *reads, phase=phase)
+        return self.add(map_op(op, name, shape, self.batch, **more), *reads, phase=phase)
 
     def update(self, name: str, shape: Shape, gradient: Value) -> None:
         """Note weights that are to be updated by their gradient."""
@@ -398,7 +398,7 @@ class _StepWriter:
         self.map("weighted_sum", f"{name}.update", shape, weights, velocity, phase=UPDATE, **step)
 
 
-def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
+def map_op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
     """An op of the vector unit on maps, or rows, of a shape."""
     made: Any = OPS[op]
     channels, height, width, images = shape

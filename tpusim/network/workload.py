@@ -300,9 +300,9 @@ def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ())
 
 # ---- training
 
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-"""Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; new
-weights.
+FORWARD, BACKWARD, ACCUMULATE, UPDATE = "forward", "backward", "accumulate", "update"
+"""Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; their
+sums over microbatches; new weights.
 """
 ALL, NONE = "all", "none"
 
@@ -523,13 +523,15 @@ class Workload:
         biases: layers to whose results a number for each output channel is added, by whoever computes values, unless it
             rides on them.
         training: what a training step of it adds, where its file says so.
-        phases: of the layers of a training step: forward, backward or update.
+        phases: of the layers of a training step: forward, backward, accumulate or update.
         blocks: blocks of layers that come several times in a row, where its file says so; in a network that is made
             otherwise, of ONNX, JAX or in Python, whoever makes it may say so, and nobody looks for what is alike.
         grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
         chips: chips that share the network; the workload is the part of one of them.
         mesh: by name the axes along which they share it, each with its number of chips; none where nobody says.
         collectives: what these chips exchange, in the order in which it may begin.
+        stages: of the layers of a pipeline the number of the chip, or of the chips, that run each.
+        microbatches: parts of a batch that go through a pipeline one after another; `batch` is that of one.
         entire: the workload with the layers that its file leaves out unless they are asked for; they run on machines
             that fuse, as compiled networks have them. None where none are, or where somebody has asked.
 
@@ -557,6 +559,8 @@ class Workload:
     chips: int = 1
     mesh: tuple[tuple[str, int], ...] = ()
     collectives: tuple[CollectiveLayer, ...] = ()
+    stages: tuple[tuple[str, int], ...] = ()
+    microbatches: int = 1
     blocks: Annotated[tuple[LayerBlock, ...], PlainValidator(tuple)] = ()
     entire: Annotated[Workload | None, PlainValidator(lambda work: work)] = field(default=None, repr=False)
 

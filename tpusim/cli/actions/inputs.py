@@ -97,10 +97,11 @@ def workload_options(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, shapes: str | None = None,
     phase: str | None = None, weights: str | None = None, caches: str | None = None, training: bool = False,
     keep: Sequence[str] | None = None, optimizer: str | None = None, mesh: str | None = None,
-    offload: Sequence[str] | None = None,
+    offload: Sequence[str] | None = None, microbatches: int | None = None,
 ) -> WorkloadOptions:  # fmt: skip
     """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--phase`, `--weights`, `--caches`,
-    `--training`, `--keep NAME ...`, `--optimizer`, `--mesh` and `--offload NAME ...` ask.
+    `--training`, `--keep NAME ...`, `--optimizer`, `--mesh`, `--offload NAME ...` and
+    `--microbatches` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form.
@@ -123,7 +124,7 @@ def workload_options(
     return {
         "dims": given, "skip_unknown": skip_unknown, "ops": ops, "shapes": shapes, "phase": phase, "weights": weights,
         "caches": caches, "training": training, "keep": keep, "optimizer": optimizer, "mesh": mesh_of(mesh),
-        "offload": offload,
+        "offload": offload, "microbatches": microbatches,
     }  # fmt: skip
 
 
