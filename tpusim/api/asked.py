@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -17,18 +17,20 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
-from tpusim.network.workload import ALL, NONE, Workload
+from tpusim.network.workload import ALL, NONE, OF_BATCH, Workload, mesh_in
 from tpusim.network.workload_file import batch_for, open_workload, run_batch, shared, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
     from tpusim.input.form import Overrides
+    from tpusim.machines.tpu.slices.slice import ChipSlice
 
 Note = Callable[[str], None]
 """Called with a sentence about the workload or the machine, such as that ops take no time."""
 Progress = Callable[[int, int, str], None]
 """Called before each step with the steps that are done, all steps, and what is next."""
 WorkloadName = str | Path
+SliceName: TypeAlias = "str | Path | ChipSlice"
 MachineName = str | Path
 _PAPER, _COMPARED = "tpu_v2", "tpu_v6e"
 """The machine of those who name none, and one that chips were compared with."""
@@ -130,6 +132,8 @@ class AskedRun:
         again: the workload for another batch; None where it is for one batch alone.
         unnamed: whether nobody named the machine.
         notes: what there is to know of the two.
+        place: the slice of its chips, where one is named.
+        meshed: the workload for another mesh; None where it is for one mesh, or one chip, alone.
     """
 
     work: Workload
@@ -137,6 +141,8 @@ class AskedRun:
     again: Callable[[int], Workload] | None
     unnamed: bool
     notes: tuple[str, ...] = ()
+    place: ChipSlice | None = None
+    meshed: Callable[[Mapping[str, int]], Workload] | None = None
 
 
 def asked_for(
@@ -146,32 +152,39 @@ def asked_for(
     changes: Overrides | None,
     asked: ModelOptions,
     note: Note = unheard,
+    slice: SliceName | None = None,
 ) -> AskedRun:
     """Return the workload and the machine that are asked for.
 
     Without a `batch`, the batch is the number of images in the arrays that are `asked` for, or that the file says, else
-    the usual one. Without `hardware`, the machine is the paper's. `note` is called with each note as it comes.
+    the usual one. Without `hardware`, the machine is the chip of the `slice`, else the paper's. Of a network without a
+    mesh, the chips of a slice share the batch. `note` is called with each note as it comes.
 
     Raises:
         InputError: with every problem of the first of them that cannot be used.
     """
-    machine, notes = machine_for(hardware, changes)
-    for each in notes:
-        note(each)
+    changes, place = slice_for(slice, changes)
+    machine, notes = machine_for(place.chip if place and hardware is None else hardware, changes)
+    unnamed = hardware is None and place is None
+    for said in notes:
+        note(said)
     if isinstance(workload, Workload):
         if batch not in (None, workload.batch) or asked != ModelOptions():
             says = "it is loaded already; give batch and options to load_workload, or the workload by its name"
             raise InputError(Problem(says, f"workload {workload.name}"))
-        return AskedRun(workload, machine, None, hardware is None, tuple(notes))
+        return AskedRun(workload, machine, None, unnamed, tuple(notes), place)
     name, images = str(workload), run_batch(batch)
     document = open_workload(name, replace(asked, batch=images))
+    if place and place.chips > 1 and not mesh_in(document):
+        asked = replace(asked, mesh={OF_BATCH[0]: place.chips})
+        document = open_workload(name, replace(asked, batch=images))
     if batch and document.images and batch != document.images:
         plain = "shapes are for" if is_function(name) else "layers are for"
         held = "arrays of --input hold" if asked.arrays else plain
         says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
 
-    def of_images(batch: int) -> Workload:
+    def of(document: Document, asked: ModelOptions, batch: int) -> Workload:
         made = shared(document, name, replace(asked, batch=images), batch, of_document)
         if asked.training is None:
             return made
@@ -189,11 +202,58 @@ def asked_for(
 
         return on_chip_step(work, replace(work.training or USUAL, **asked.training))
 
-    work = of_images(batch_for(document, images))
+    def of_images(batch: int) -> Workload:
+        return of(document, asked, batch)
+
+    def of_mesh(mesh: Mapping[str, int]) -> Workload:
+        wanted = replace(asked, mesh=mesh, batch=images)
+        return of(open_workload(name, wanted), wanted, all_images)
+
+    all_images = batch_for(document, images)
+    work = of_images(all_images)
     for each in document.notes:
         note(each)
     again = None if document.images else of_images
-    return AskedRun(work, machine, again, hardware is None, (*notes, *document.notes))
+    meshed = of_mesh if work.mesh and name != _STDIN else None
+    return AskedRun(work, machine, again, unnamed, (*notes, *document.notes), place, meshed)
+
+
+_OF_SLICE = "slice."
+_STDIN = "-"
+
+
+def slice_for(slice: SliceName | None, changes: Overrides | None) -> tuple[Overrides | None, ChipSlice | None]:
+    """Return the changes of the machine among all, and the slice with its own: those of `slice.FIELD`.
+
+    Raises InputError with every problem of the slice, or where changes are of a slice that nobody names.
+    """
+    if isinstance(changes, Mapping):
+        changes = [f"{path}={value}" for path, value in changes.items()]
+    given: Sequence[str] = [changes] if isinstance(changes, str) else changes or ()
+    own: list[str] = []
+    others = changes
+    # What is no text is refused by whoever reads the changes of the machine.
+    if isinstance(given, list | tuple) and all(isinstance(each, str) for each in given):
+        own = [each.strip() for each in given if each.strip().startswith(_OF_SLICE)]
+        others = [each for each in given if each.strip() not in own]
+    if slice is None:
+        if own:
+            raise InputError([Problem("no slice is named; name one with --slice", f"--set {each}") for each in own])
+        return others, None
+    # Imported here, as runs of one chip need nothing of it.
+    from tpusim.machines.tpu.slices.slice import ChipSlice, load_slice
+
+    if isinstance(slice, ChipSlice):
+        if own:
+            raise InputError(Problem("the slice is loaded already; set it with load_slice", f"--set {own[0]}"))
+        return others, slice
+    try:
+        return others, load_slice(slice, [each.removeprefix(_OF_SLICE) for each in own])
+    except InputError as error:
+        placed = (each.where and each.where.replace("--set ", f"--set {_OF_SLICE}", 1) for each in error.problems)
+        raise InputError(
+            replace(each, where=where) for each, where in zip(error.problems, placed, strict=True)
+        ) from None
 
 
 def machine_for(hardware: MachineName | Machine | None, changes: Overrides | None) -> tuple[Machine, Sequence[str]]:

@@ -147,6 +147,16 @@ Microbatches = Annotated[
         "as many as part it evenly, up to four a stage.",
     ),
 ]
+Slice = Annotated[
+    str | None,
+    Option(
+        metavar="NAME|PATH",
+        help="Chips on links that share the network: a shipped slice, a generation with its sides such as v5e_4x8, or "
+        "a path. Unless --hardware names another machine, each is the chip of that slice; without a mesh they share "
+        "the batch. --set slice.FIELD=VALUE changes it.",
+        autocompletion=shipped_names("configs/slices"),
+    ),
+]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
 ]

@@ -6,7 +6,7 @@ a gradient as it goes; and leaves the sums of a channel that the next normalisat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -78,9 +78,8 @@ class _StepFusion:
         self.step, self.batch = step, step.batch
         self.layers: dict[str, Op] = {layer.name: layer for layer in step.layers}
         self.edges: dict[str, list[Source]] = {name: [*sources] for name, sources in step.edges}
+        self.exchanged = {each.name: each for each in step.collectives}
         self.phases = dict(step.phases)
-        self.collectives = [*step.collectives]
-        self.stored = {name for each in self.collectives for name in each.reads}
         self.bearers = {
             name: _Bearer(layer, self.edges[name])
             for name, layer in self.layers.items()
@@ -94,14 +93,17 @@ class _StepFusion:
             layers.append(made)
             edges[name] = reads
         phases = tuple((layer.name, self.phases[layer.name]) for layer in layers)
-        collectives = tuple(self.collectives)
+        collectives = tuple(self.exchanged.values())
         return self.step.made_of(layers, edges=tuple(edges.items()), phases=phases, collectives=collectives)
 
     # ---- what is read by whom
 
     def readers(self) -> dict[str, list[tuple[str, int]]]:
-        """By layer those that read it, and as which operand."""
+        """By layer those that read it, and as which operand; among them collectives."""
         found: dict[str, list[tuple[str, int]]] = {}
+        for each in self.exchanged.values():
+            for one in each.reads:
+                found.setdefault(one, []).append((each.name, 0))
         for name, sources in self._all_edges():
             for at, source in enumerate(sources):
                 for one in source.names:
@@ -140,15 +142,9 @@ class _StepFusion:
         for bearer in self.bearers.values():
             bearer.ahead = {at: made._replace(reads=now(made.reads)) for at, made in bearer.ahead.items()}
             bearer.behind = [(op, now(reads)) for op, reads in bearer.behind]
-        self.collectives = [
-            each._replace(reads=tuple(instead if one == name else one for one in each.reads))
-            for each in self.collectives
-        ]
-        self.stored = {one for each in self.collectives for one in each.reads}
-
-    def _is_read_once(self, name: str, readers: Mapping[str, Sequence[tuple[str, int]]]) -> bool:
-        """Whether one of `readers` reads what a layer makes, and no collective."""
-        return len(readers[name]) == 1 and name not in self.stored
+        for each in self.exchanged.values():
+            reads = tuple(instead if one == name else one for one in each.reads)
+            self.exchanged[each.name] = each._replace(reads=reads)
 
     # ---- a normalised map, the shortcut, relu
 
@@ -157,10 +153,10 @@ class _StepFusion:
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
             total = self.maker(name, 0, "add")
-            if total is None or not self._is_read_once(total, readers) or len(self.edges[total]) < 2:
+            if total is None or len(readers[total]) > 1 or len(self.edges[total]) < 2:
                 continue
             sides = [self.maker(total, at, "scale_shift") for at in range(len(self.edges[total]))]
-            alone = [at for at, side in enumerate(sides) if side and self._is_read_once(side, readers)]
+            alone = [at for at, side in enumerate(sides) if side and len(readers[side]) == 1]
             if not alone:
                 continue
             normal = [sides[at] or "" for at in alone]
@@ -176,7 +172,7 @@ class _StepFusion:
         readers = self.readers()
         for name in [each.name for each in self.layers.values() if each.op == "relu"]:
             normal = self.maker(name, 0, "scale_shift")
-            if normal is not None and self._is_read_once(normal, readers):
+            if normal is not None and len(readers[normal]) == 1:
                 self.layers[name] = _like(self.layers[name], "scale_shift_relu")
                 self.edges[name] = [*self.edges[normal]]
                 self.drop(normal)
@@ -189,7 +185,7 @@ class _StepFusion:
             if name not in self.layers:
                 continue
             made, within = self._made(name)
-            readers = self.readers().get(name, []) if made and name not in self.stored else []
+            readers = self.readers().get(name, []) if made else []
             if made is None or not readers or not all(self._makes(reader, at, made) for reader, at in readers):
                 continue
             for reader, at in readers:
@@ -209,15 +205,15 @@ class _StepFusion:
         if layer.op in ("scale_shift", "batch_norm_gradient"):
             return _MapChain((_bare(layer),), tuple(self.edges[name])), ()
         within = self.maker(name, 0, "scale_shift") if layer.op == "relu" else None
-        if within is None or not self._is_read_once(within, self.readers()):
+        if within is None or len(self.readers()[within]) > 1:
             return None, ()
         return _MapChain((_bare(self.layers[within]), _bare(layer)), tuple(self.edges[within])), (within,)
 
     def _makes(self, reader: str, at: int, made: _MapChain) -> bool:
         """Whether a reader can do with what a map is made of; it reads all of the map, and no other beside it."""
-        layer = self.layers[reader]
-        if self.maker(reader, at) is None:
+        if reader in self.exchanged or self.maker(reader, at) is None:
             return False
+        layer = self.layers[reader]
         if reader in self.bearers:
             grouped = getattr(layer, "groups", 1) > 1
             return (at == 0 and not grouped) or (layer.op == "conv2d_filter_gradient" and at == 1 and not grouped)
@@ -236,9 +232,11 @@ class _StepFusion:
 
     def _behind(self, name: str) -> tuple[str, Source] | None:
         """The only reader of a gradient, if that is done to it as it goes."""
-        if self.phases[name] != "backward" or len(readers := self.readers().get(name, [])) != 1 or name in self.stored:
+        if self.phases[name] != "backward" or len(readers := self.readers().get(name, [])) != 1:
             return None
         ((reader, at),) = readers
+        if reader in self.exchanged:
+            return None
         op = self.layers[reader].op
         if not (op == "add" or (op in _MASKS and at == 0)) or not self.edges[reader][at].direct:
             return None
@@ -248,7 +246,12 @@ class _StepFusion:
     def _there(self, name: str, reads: Iterable[str]) -> bool:
         """Whether all of `reads` is made ahead of a layer: what a step computes again may be made behind it."""
         place = {each: at for at, each in enumerate(self.layers)}
-        return all(place.get(one, -1) < place[name] for one in reads)
+
+        def there(one: str) -> bool:
+            own = self.exchanged.get(one)
+            return all(map(there, own.reads)) if own else place.get(one, -1) < place[name]
+
+        return all(map(there, reads))
 
     def sum_up_as_it_goes(self) -> None:
         """Leave the sums of channels that normalisations need."""
@@ -259,7 +262,7 @@ class _StepFusion:
                 continue
             by_op = dict[str, list[str]]()
             for reader, at in readers.get(name, []):
-                if at == 0 and self.maker(reader, 0):
+                if at == 0 and reader not in self.exchanged and self.maker(reader, 0):
                     by_op.setdefault(self.layers[reader].op, []).append(reader)
             shape = bearer.layer.shapes(self.batch)[OFMAP]
             elements = shape[1] * shape[2] * shape[3]
@@ -280,10 +283,9 @@ class _StepFusion:
         """
         for name in [each.name for each in self.layers.values() if each.op in _MASKS]:
             readers = self.readers().get(name, [])
-            sums = {self.layers[reader].op: reader for reader, at in readers if at == 0 and reader not in self.bearers}
+            sums = {self.layers[reader].op: reader for reader, at in readers
+                    if at == 0 and not {reader} & (self.bearers.keys() | self.exchanged.keys())}  # fmt: skip
             if {*sums} != {"channel_sum", "channel_products"} or self.maker(sums["channel_sum"], 0) is None:
-                continue
-            if name in self.stored:
                 continue
             total, products = sums["channel_sum"], sums["channel_products"]
             mask, _, mean = self._line(name), *self.edges[products][1:]

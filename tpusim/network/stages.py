@@ -239,7 +239,9 @@ class _Stages:
                 for number, stage in enumerate(range(own + way, way * max(way * at for at in others) + way, way), 1):
                     sent = f"{name}.send" + (f"_{number}" if number > 1 else "")
                     here = by_stage.get(stage, [])
-                    each = CollectiveLayer(sent, "permute", elements[name], (STAGE,), (made,), tuple(here))
+                    each = CollectiveLayer(
+                        sent, "permute", elements[name], (STAGE,), (made,), tuple(here), axis=stage - way, to=stage
+                    )
                     ways.append((begun[self._maker(name)], each))
                     for reader in here:
                         self.edges[reader] = [_renamed(source, {name: sent}) for source in self.edges[reader]]

@@ -431,8 +431,9 @@ class CollectiveLayer(NamedTuple):
         reads: layers, or other collectives, that make its operand; none: what lies in HBM, such as a part of weights.
         read_by: layers, or other collectives, that read its outcome; none: what a chip ends with.
         weights: whether it brings weights of its readers, of which a chip keeps a part.
-        axis: the axis of its operand along which parts are joined, or which is parted.
-        to: of an all_to_all the axis along which parts are joined.
+        axis: the axis of its operand along which parts are joined, or which is parted; of what goes from one stage of a
+            pipeline to another the number of the first.
+        to: of an all_to_all the axis along which parts are joined; of what goes to another stage its number.
         of: the weights that it brings, as those name them who update a chip's part; empty where nobody says.
     """
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.api.asked import WorkloadOptions, asked_for, machine_for, unasked
+from tpusim.api.asked import AskedRun, WorkloadOptions, asked_for, machine_for, unasked
 from tpusim.api.asked import resolved as jobs_of
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
@@ -52,11 +52,11 @@ def tell(note: str) -> None:
 
 
 def load(
-    workload: str, hardware: str, batch: int | None, changes: Sequence[str] | None, asked: ModelOptions = NOTHING
-) -> tuple[Workload, Machine]:
+    workload: str, hardware: str | None, batch: int | None, changes: Sequence[str] | None,
+    asked: ModelOptions = NOTHING, place: str | None = None,
+) -> AskedRun:  # fmt: skip
     """Return the workload and the machine as `asked_for` does; what there is to know of them is told on stderr."""
-    found = asked_for(workload, hardware, batch, changes, asked, tell)
-    return found.work, found.machine
+    return asked_for(workload, hardware, batch, changes, asked, tell, place)
 
 
 def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
@@ -70,14 +70,14 @@ def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
     return machine
 
 
-def resolved(work: Workload, machine: Machine, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
+def resolved(asked: AskedRun, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
     """Return the jobs of the layers that `layers` picks; what a training step keeps in HBM is told on stderr.
 
     Raises InputError as `resolve` and `Jobs.picked` do.
     """
     with Meter() as meter:
-        jobs = jobs_of(work, machine, lowering, layers, dtype, meter.step)
-    if work.phases:
+        jobs = jobs_of(asked.work, asked.machine, lowering, layers, dtype, meter.step)
+    if asked.work.phases:
         say(sys.stderr, f"Note: {_hbm_told(jobs)}")
     return jobs.picked(layers)
 
