@@ -17,7 +17,7 @@ from tpusim.memory.layout import FILTER
 from tpusim.memory.tile import Tile
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.stages import of_stage
+from tpusim.network.stages import SO_FAR, of_stage
 from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
@@ -117,10 +117,13 @@ class _HbmCount:
         self.bits = 8 * machine.element_bytes
         self.known, self.mesh = workload.sources(), dict(workload.mesh)
         self.phases = dict(workload.phases)
-        self.updates = {name for name, phase in workload.phases if phase in (ACCUMULATE, UPDATE)}
         self.collectives = {each.name: each for each in workload.collectives}
         self.gathers = {name for name, each in self.collectives.items() if each.weights}
         self.carrier = {rider: name for name, riders in workload.riders for rider in riders}
+        self.updates = {
+            self.carrier.get(name, name) for name, phase in workload.phases if phase in (ACCUMULATE, UPDATE)
+        }
+        """Layers that replace what they read, and those on which such ride."""
         self.place = {step.name: at for at, step in enumerate(self._steps())}
         self.of_layers = [*self._reads_of_layers()]
         self.made = self._made()
@@ -162,7 +165,10 @@ class _HbmCount:
     def _lasting(self) -> tuple[int, int]:
         """Bytes of weights and of inputs, which are there all the time."""
         # What updates replace stays, as weights do.
-        trained = {name for each in self.updates for source in self.known[each] for name in source.names}
+        trained = {
+            name for each in self.updates if each in self.place for source in self.known[each] for name in source.names
+            if self.phases[each] in (ACCUMULATE, UPDATE) or name.endswith(SO_FAR)
+        }  # fmt: skip
         inputs, weights = _largest(self.reads, "input"), sum(each.size for each in self.reads if each.of == "weights")
         kept = {names: size for names, size in inputs.items() if trained.issuperset(names)}
         parts = _largest(self.reads, "part")

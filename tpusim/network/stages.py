@@ -21,6 +21,8 @@ from tpusim.network.workload import (
     Workload,
 )
 
+SO_FAR = ".so_far"
+"""End of the name of the sum of a gradient over microbatches, to which the next is added."""
 _SCATTER = "reduce_scatter"
 
 
@@ -209,7 +211,7 @@ class _Stages:
         self.layers = layers
 
     def _sum(self, name: str, layer: Op) -> Op:
-        self.edges[layer.name] = [Source((name,)), Source((f"{name}.so_far",))]
+        self.edges[layer.name] = [Source((name,)), Source((f"{name}{SO_FAR}",))]
         self.phases[layer.name] = ACCUMULATE
         self.number[layer.name] = self._stage_of(name)
         return layer

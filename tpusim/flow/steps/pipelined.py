@@ -120,13 +120,13 @@ def _turns(
     for at, each in enumerate(work.collectives):
         if STAGE in each.over:
             continue
-        makers = [name for name in (carrier.get(read, read) for read in each.reads) if name in of]
+        makers = [(read, of[name]) for read in each.reads if (name := carrier.get(read, read)) in of]
         readers = [of[name] for name in each.read_by if name in of]
         # Gradients are exchanged once they are sums, in the end.
-        turns = [2 if name in sums else of[name][1] for name in makers]
+        turns = [2 if read in sums else turn for read, (_, turn) in makers]
         if (each.reads and not makers) or not (makers or readers):
             continue
-        stage = of[makers[0]][0] if makers else readers[0][0]
+        stage = makers[0][1][0] if makers else readers[0][0]
         late = each.op == RELOAD or not makers
         turn = min(which for _, which in readers) if late and readers else max(turns)
         of[each.name] = stage, turn
