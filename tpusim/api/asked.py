@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
+from tpusim.flow.hbm import fitting_mesh, held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.numbers import INTEGERS
 from tpusim.input.document import Document
@@ -279,6 +281,24 @@ def resolved(
         progress(place[layer], len(place), f"{layer}: {doing}")
 
     return resolve(work, machine, lowering, layers=layers, dtype=dtype, watch=watch)
+
+
+def check_held(jobs: Jobs, asked: AskedRun) -> None:
+    """Raise CapacityError where the HBM of a chip does not hold its share of what is asked for, with a mesh that fits.
+
+    Meshes are those of as many chips.
+    """
+    meshed, mesh = asked.meshed, dict(jobs.work.mesh)
+    if meshed is None:
+        return
+
+    def fitting() -> Mapping[str, int] | None:
+        chips, training = prod(mesh.values()), bool(jobs.work.phases)
+        return fitting_mesh(
+            lambda other: resolve(meshed(other), jobs.hardware).work, jobs.machine, mesh, chips, training
+        )
+
+    held_in_hbm(jobs.work, jobs.machine, fitting)
 
 
 _NOT_OF_THE_PAPER = frozenset({

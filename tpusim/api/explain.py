@@ -15,6 +15,7 @@ from tpusim.api.asked import (
     WorkloadName,
     WorkloadOptions,
     asked_for,
+    check_held,
     model_options,
     notes_of,
     resolved,
@@ -107,6 +108,7 @@ def explain(
     """
     asked = asked_for(workload, hardware, batch, set, model_options(**options), note, slice)
     jobs = resolved(asked.work, asked.machine, lowering, progress=progress)
+    check_held(jobs, asked)
     told = [*notes_of(jobs.work, asked.unnamed)]
     for each in told:
         note(each)

@@ -406,7 +406,9 @@ def held_in_hbm(
     advice = f"no batch is small enough; {fewer}" if too_many else f"take a smaller batch, or {fewer[5:]}"
     if fitting is not None:
         mesh = fitting()
-        advice = f"--mesh {mesh_text(mesh)} fits" if mesh else f"no mesh of as many chips fits; {advice}"
+        less = ", or keep less for the way back" if workload.phases else ""
+        none = f"no mesh of as many chips fits; take more chips{less}"
+        advice = f"--mesh {mesh_text(mesh)} fits" if mesh else none
     raise CapacityError(Problem(f"{says}: {parts}; {advice}", f"network {workload.name}"))
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.api.asked import AskedRun, WorkloadOptions, asked_for, machine_for, unasked
+from tpusim.api.asked import AskedRun, WorkloadOptions, asked_for, check_held, machine_for, unasked
 from tpusim.api.asked import resolved as jobs_of
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
@@ -73,13 +73,15 @@ def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
 def resolved(asked: AskedRun, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
     """Return the jobs of the layers that `layers` picks; what a training step keeps in HBM is told on stderr.
 
-    Raises InputError as `resolve` and `Jobs.picked` do.
+    Raises InputError as `resolve`, `Jobs.picked` and `check_held` do.
     """
     with Meter() as meter:
         jobs = jobs_of(asked.work, asked.machine, lowering, layers, dtype, meter.step)
     if asked.work.phases:
         say(sys.stderr, f"Note: {_hbm_told(jobs)}")
-    return jobs.picked(layers)
+    picked = jobs.picked(layers)
+    check_held(picked, asked)
+    return picked
 
 
 def _hbm_told(step: Jobs) -> str:

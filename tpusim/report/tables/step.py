@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tpusim.base.words import counted
 from tpusim.report.shown import Column, Content, Paragraphs, Sentences, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.records import CollectiveResult, Result, StageResult, StepResult
@@ -55,9 +56,9 @@ def step_paragraphs(result: Result) -> Paragraphs:
 
 def step_sentences(step: StepResult) -> list[str]:
     """Say what a step takes and makes, and how much of what chips exchange layers hide."""
-    axes = ", ".join(f"{name} {chips:,}" for name, chips in step.mesh.items())
+    axes = "".join(f"{name} {chips:,}, " for name, chips in step.mesh.items())
     told = [
-        f"A step of {step.chips:,} chips, {axes}, on {step.slice} ({step.about}): {step.cycles:,} cycles = "
+        f"A step of {counted(step.chips, 'chip')}, {axes}on {step.slice} ({step.about}): {step.cycles:,} cycles = "
         f"{quantity(step.seconds * 1e6, TIMES)}.",
         f"{three_digits(step.items_per_second)} {step.items} a second, "
         f"{three_digits(step.items_per_second_chip)} a chip.",
