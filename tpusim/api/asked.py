@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
+from tpusim.flow.hbm import fitting_mesh, held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.numbers import INTEGERS
 from tpusim.input.document import Document
@@ -45,11 +47,13 @@ class WorkloadOptions(TypedDict, total=False):
         weights: how HBM has weights of products: int8 or int4.
         caches: how HBM has caches.
         mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}.
+        microbatches: parts of a batch that go through the stages of a mesh that has some.
         skip_unknown: leave ops of a model out that tpusim does not know.
         ops: what is timed, all or array.
         shapes: shapes of the arguments of a function of JAX, as text.
         training: time a training step of the network.
         keep: layers whose outputs stay in HBM for the way back: all, none, or patterns of names.
+        offload: those of them that wait for it in the memory of the host: likewise.
         optimizer: how a training step updates weights: sgd or adam.
     """
 
@@ -58,11 +62,13 @@ class WorkloadOptions(TypedDict, total=False):
     weights: str | None
     caches: str | None
     mesh: Mapping[str, int] | None
+    microbatches: int | None
     skip_unknown: bool
     ops: str | None
     shapes: str | None
     training: bool
     keep: str | Sequence[str] | None
+    offload: str | Sequence[str] | None
     optimizer: str | None
 
 
@@ -76,7 +82,8 @@ def model_options(**given: Unpack[WorkloadOptions]) -> ModelOptions:
         known = ", ".join(WorkloadOptions.__annotations__)
         raise InputError(Problem(f"no such option of a workload; there is {known}", sorted(unknown)[0]))
     plain: dict[str, Any] = {**given}
-    training = _training(plain.pop("training", False), plain.pop("keep", None), plain.pop("optimizer", None))
+    ways = {key: plain.pop(key, None) for key in ("keep", "offload", "optimizer")}
+    training = _training(plain.pop("training", False), **ways)
     if training is not None and plain.get("ops") == "array":
         says = "a training step takes the ops of the vector unit, too: gradients go through them"
         raise InputError(Problem(f"{says}; leave --ops out", "--training"))
@@ -84,28 +91,37 @@ def model_options(**given: Unpack[WorkloadOptions]) -> ModelOptions:
     return ModelOptions(**{**plain, **mappings}, training=training)
 
 
-def _training(wanted: bool, keep: str | Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:
+_Names = str | Sequence[str] | None
+
+
+def _training(wanted: bool, keep: _Names, offload: _Names, optimizer: str | None) -> dict[str, Any] | None:
     """Return what a training step is asked for; None: no training step.
 
     Raises:
         InputError: one of the others without `training`, or `all` or `none` beside names.
     """
     if not wanted:
-        for option, given in (("--keep", keep), ("--optimizer", optimizer)):
+        for option, given in (("--keep", keep), ("--offload", offload), ("--optimizer", optimizer)):
             if given:
                 raise InputError(Problem("only a training step has it; add --training", option))
         return None
     asked: dict[str, Any] = {"optimizer": optimizer} if optimizer else {}
-    if keep:
-        names = [keep] if isinstance(keep, str) else keep
-        if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
-            says = f"{names!r:.80} names no layers; write all, none, or patterns of names"
-            raise InputError(Problem(says, "--keep"))
-        whole = {ALL, NONE} & {*names}
-        if whole and len(names) > 1:
-            raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", "--keep"))
-        asked["keep"] = names[0] if whole else tuple(names)
+    for key, given in (("keep", keep), ("offload", offload)):
+        if given:
+            asked[key] = _layers_named(given, f"--{key}")
     return asked
+
+
+def _layers_named(given: str | Sequence[str], option: str) -> str | tuple[str, ...]:
+    """Return all, none, or patterns of names. Raises InputError where they are neither, or both."""
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(each, str) for each in names):
+        says = f"{names!r:.80} names no layers; write all, none, or patterns of names"
+        raise InputError(Problem(says, option))
+    whole = {ALL, NONE} & {*names}
+    if whole and len(names) > 1:
+        raise InputError(Problem(f"{', '.join(whole)} stands for itself; name it alone, or layers", option))
+    return names[0] if whole else tuple(names)
 
 
 @dataclass(frozen=True)
@@ -170,20 +186,30 @@ def asked_for(
         says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
 
-    def of_images(batch: int) -> Workload:
-        return shared(document, name, replace(asked, batch=images), lambda each: of_document(each, batch))
+    def of(document: Document, asked: ModelOptions, batch: int) -> Workload:
+        made = shared(document, name, replace(asked, batch=images), batch, of_document)
+        if asked.training is None:
+            return made
+        from tpusim.network.offload import offloaded
+        from tpusim.network.training import USUAL
+
+        # What a chip sends to its host is of its share.
+        return offloaded(made, asked.training.get("offload", (made.training or USUAL).offload))
 
     def of_document(document: Document, batch: int) -> Workload:
         work = workload_of(document, batch, asked.ops or ("all" if asked.training is not None else None))
         if asked.training is None:
             return work
-        from tpusim.network.training import USUAL, training_step
+        from tpusim.network.training import USUAL, on_chip_step
 
-        return training_step(work, replace(work.training or USUAL, **asked.training))
+        return on_chip_step(work, replace(work.training or USUAL, **asked.training))
+
+    def of_images(batch: int) -> Workload:
+        return of(document, asked, batch)
 
     def of_mesh(mesh: Mapping[str, int]) -> Workload:
         wanted = replace(asked, mesh=mesh, batch=images)
-        return shared(open_workload(name, wanted), name, wanted, lambda each: of_document(each, all_images))
+        return of(open_workload(name, wanted), wanted, all_images)
 
     all_images = batch_for(document, images)
     work = of_images(all_images)
@@ -255,6 +281,24 @@ def resolved(
         progress(place[layer], len(place), f"{layer}: {doing}")
 
     return resolve(work, machine, lowering, layers=layers, dtype=dtype, watch=watch)
+
+
+def check_held(jobs: Jobs, asked: AskedRun) -> None:
+    """Raise CapacityError where the HBM of a chip does not hold its share of what is asked for, with a mesh that fits.
+
+    Meshes are those of as many chips.
+    """
+    meshed, mesh = asked.meshed, dict(jobs.work.mesh)
+    if meshed is None:
+        return
+
+    def fitting() -> Mapping[str, int] | None:
+        chips, training = prod(mesh.values()), bool(jobs.work.phases)
+        return fitting_mesh(
+            lambda other: resolve(meshed(other), jobs.hardware).work, jobs.machine, mesh, chips, training
+        )
+
+    held_in_hbm(jobs.work, jobs.machine, fitting)
 
 
 _NOT_OF_THE_PAPER = frozenset({

@@ -15,6 +15,7 @@ from tpusim.api.asked import (
     WorkloadName,
     WorkloadOptions,
     asked_for,
+    check_held,
     model_options,
     notes_of,
     resolved,
@@ -90,7 +91,7 @@ def explain(
         progress: called before each step with steps done, all steps, and what is next.
         note: called with what there is to know of the workload and the machine.
         options: those of the workload, where it is given by name: dims, phase, weights, caches, skip_unknown, ops,
-            shapes, training, keep, optimizer.
+            shapes, training, keep, offload, optimizer.
 
     Raises:
         InputError: with every problem of what is given, or the network cannot be simulated.
@@ -107,6 +108,7 @@ def explain(
     """
     asked = asked_for(workload, hardware, batch, set, model_options(**options), note, slice)
     jobs = resolved(asked.work, asked.machine, lowering, progress=progress)
+    check_held(jobs, asked)
     told = [*notes_of(jobs.work, asked.unnamed)]
     for each in told:
         note(each)

@@ -107,6 +107,7 @@ def run(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
     slice: options.Slice = None,
     tokens: Annotated[
         int | None,
@@ -131,6 +132,7 @@ def run(
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     given: _Given = None,
     outputs: _Saved = None,
@@ -164,7 +166,7 @@ def run(
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
     asked_of = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
     )
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
@@ -240,12 +242,14 @@ def explain(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
     slice: options.Slice = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
@@ -270,7 +274,9 @@ def explain(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh)
+    given = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
+    )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes, "slice": slice}
     explain_and_report(workload, named, json, out, **own, **given)
@@ -419,6 +425,7 @@ def trace(
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     first: Annotated[
         int,
@@ -454,7 +461,9 @@ def trace(
     from tpusim.cli.actions.inputs import workload_options
     from tpusim.cli.actions.trace import print_or_write
 
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    given = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, offload=offload
+    )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "seed": seed}
     print_or_write(workload, named, out, **own, first=first, last=last, **given)

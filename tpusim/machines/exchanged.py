@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-DCN, HOST = "dcn", "host"
-"""What a collective holds beside axes of a torus: the network between slices, the way to the host's memory."""
+DCN, HOST_OUT, HOST_BACK = "dcn", "host_out", "host_back"
+"""What a collective holds beside axes of a torus: the network between slices, the ways to the host's memory and back.
+"""
 
 
 class TimedCollective(NamedTuple):
@@ -17,7 +18,7 @@ class TimedCollective(NamedTuple):
         cycles: cycles of the chip's clock.
         hbm_cycles: those of them in which it uses the chip's HBM.
         bytes: bytes, in the sense of its op.
-        holds: axes of the torus whose links it holds, and `DCN`, `HOST`.
+        holds: axes of the torus whose links it holds, and `DCN`, `HOST_OUT`, `HOST_BACK`.
         kind: its kind, of which only some may be under way at once.
         algorithm: name of its algorithm.
     """

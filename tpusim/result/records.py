@@ -232,13 +232,14 @@ class Residency:
 class HbmContents:
     """What the machine's HBM has to hold for a network, where the machine's file says how much it holds.
 
-    Parts are weights, inputs and outputs, caches, and maps between layers, the most of them while the layer `at` runs.
+    Parts are weights, inputs and outputs, caches, and maps between layers and weights gathered from other chips, the
+    most of them while the layer or collective `at` runs.
 
     Attributes:
         capacity_bytes: bytes that HBM holds.
         need_bytes: bytes that the network needs, in the tiles of the machine; they include padding.
         unpadded_bytes: bytes that it would need without padding.
-        at: layer while which the maps between layers are the most.
+        at: layer or collective while which the maps between layers and gathered weights are the most.
         parts: bytes of each part of the need.
         unpadded_parts: bytes of each part without padding.
     """
@@ -257,7 +258,7 @@ class CollectiveResult:
 
     Attributes:
         name: name of the collective in the network.
-        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute; offload or reload, to the host and back.
         bytes: bytes of a chip before it; of an all_gather those after it.
         axes: axes of the mesh along which chips take part.
         algorithm: name of the algorithm that the compiler takes.
@@ -266,6 +267,8 @@ class CollectiveResult:
         start: cycle in which it begins.
         end: cycle in which it is done.
         exposed_cycles: cycles of it in which no layer runs, as the chip waits for it.
+        times: times that it takes place in a step, of which `start` and `end` are the first: of a pipeline, once a
+            microbatch.
     """
 
     name: str
@@ -278,11 +281,37 @@ class CollectiveResult:
     start: Count
     end: Count
     exposed_cycles: Count
+    times: Count = 1
 
     @property
     def hidden_cycles(self) -> int:
         """Cycles of it in which layers run, or the chip waits for another."""
         return self.cycles - self.exposed_cycles
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage of a pipeline, and its turns with microbatches. Cycles are those of a chip's clock.
+
+    Attributes:
+        layers: layers that it has.
+        forward_cycles: cycles of a turn forward.
+        backward_cycles: cycles of a turn back; 0 where there is none.
+        update_cycles: cycles of its updates, once a step.
+        ahead_cycles: cycles in which what a turn makes goes to the next stage.
+        back_cycles: cycles in which gradients go to the stage ahead.
+        bubble_cycles: cycles of the step in which it has nothing to do.
+        held: microbatches of which it keeps values for the way back, at most.
+    """
+
+    layers: Count
+    forward_cycles: Count
+    backward_cycles: Count
+    update_cycles: Count
+    ahead_cycles: Count
+    back_cycles: Count
+    bubble_cycles: Count
+    held: Count
 
 
 @dataclass(frozen=True)
@@ -302,6 +331,8 @@ class StepResult:
         items: what is made in a step: images, or tokens where the network has them.
         items_per_second: how many of them all chips make in a second.
         items_per_second_chip: how many a chip makes.
+        stages: the stages of a pipeline, in order; `parts` and `collectives` are of the one that is busy longest.
+        microbatches: parts of a batch that go through them.
     """
 
     slice: str
@@ -315,11 +346,13 @@ class StepResult:
     items: str
     items_per_second: Amount
     items_per_second_chip: Amount
+    stages: tuple[StageResult, ...] = ()
+    microbatches: Count = 1
 
     @property
     def exposed_cycles(self) -> int:
         """Cycles in which the chip waits for collectives."""
-        return sum(each.exposed_cycles for each in self.collectives)
+        return sum(each.times * each.exposed_cycles for each in self.collectives)
 
 
 @dataclass(frozen=True)

@@ -171,9 +171,15 @@ def _step(result: Result) -> Iterator[str]:
         for name, most in (("exposed_cycles", each.cycles), ("hbm_cycles", each.cycles), ("end", step.cycles)):
             if (value := getattr(each, name)) > most:
                 yield f"step.collectives {each.name}: {name} is {value:,}, at most {most:,}"
+    of_layers = [step.parts.get(part, 0) for part in _OF_LAYERS]
+    for at, stage in enumerate(step.stages):
+        turns = step.microbatches * (stage.forward_cycles + stage.backward_cycles) + stage.update_cycles
+        if (most := turns + stage.bubble_cycles) > step.cycles:
+            yield f"step.stages[{at}]: its turns and its bubble are {most:,} cycles, and the step has {step.cycles:,}"
     for name, told, parts in (
         ("cycles", step.cycles, [*step.parts.values()]),
-        ("the cycles of its layers", result.total.cycles, [step.parts.get(part, 0) for part in _OF_LAYERS]),
+        # Of a pipeline layers come once a microbatch, and parts are those of one stage.
+        ("the cycles of its layers", sum(of_layers) if step.stages else result.total.cycles, of_layers),
         ("the cycles of its waiting", step.exposed_cycles, [step.parts.get(part, 0) for part in _OF_COLLECTIVES]),
     ):
         if sum(parts) != told:

@@ -9,11 +9,14 @@ from math import prod
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.steps import event
+from tpusim.flow.steps.pipelined import WAITS, TimedPart, exchanged, step_of_stages
 from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
-from tpusim.machines.exchanged import DCN, HOST, Exchanges
-from tpusim.network.workload import OF_BATCH, CollectiveLayer, Workload
-from tpusim.result.records import CollectiveResult, LayerResult, StepResult
+from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
+from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, CollectiveLayer, Workload
+from tpusim.result.records import CollectiveResult, LayerResult, StageResult, StepResult
 
+_WAITS_FOR = {DCN: DCN, HOST_OUT: HOST, HOST_BACK: HOST}
+"""Parts of a step by what the collective holds for which the chip waits; for others these are links."""
 _MOST_STEPPED = 20_000_000
 """Cycles that are stepped through one by one, at most: some tens of seconds."""
 
@@ -25,7 +28,7 @@ def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
         InputError: the chips of the mesh and those of the slice are not the same, nobody names a slice, or a slice is
             given of a network of one chip.
     """
-    if jobs.work.mesh:
+    if jobs.work.mesh or jobs.work.collectives:
         return jobs.family.exchanges(jobs.work, place, jobs.machine)
     if place is not None:
         says = f"{jobs.work.name} is loaded for one chip; load it for a mesh, such as --mesh data=8"
@@ -42,27 +45,45 @@ def step_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges, engine: 
         CheckFailed: with engine "both", two engines disagree.
     """
     work = jobs.work
-    numbers = _kept(work, layers)
+    if work.stages:
+        of_stages = step_of_stages(
+            work, layers, made, lambda those, numbers: _part(work, those, made, numbers, engine), engine
+        )
+        return _step(jobs, made, *of_stages)
+    part = _part(work, layers, made, _kept(work, layers), engine)
+    return _step(jobs, made, part.cycles, part.parts, part.collectives)
+
+
+def _part(
+    work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int], engine: str
+) -> TimedPart:
+    """Time layers one after another, and the collectives of these numbers beside them."""
     plan = _plan(work, layers, made, numbers)
     log = timed(plan, engine)
     waited = exposed(plan, log)
     parts = {
         **_parts_of_layers(layers),
         "shared_hbm": sum(span.cycles - layer.cycles for span, layer in zip(log.layers, plan.layers, strict=True)),
-        **dict.fromkeys(("links", DCN, HOST, "bubble"), 0),
+        **dict.fromkeys(WAITS, 0),
     }
     collectives = []
     for number, span, cycles in zip(numbers, log.collectives, waited, strict=True):
-        each, own = work.collectives[number], made.each[number]
-        parts[next((where for where in (HOST, DCN) if where in own.holds), "links")] += cycles
-        told = each.name, each.op, own.bytes, each.over, own.algorithm, own.cycles, own.hbm_cycles
-        collectives.append(CollectiveResult(*told, *span, cycles))
-    seconds = log.cycles / jobs.machine.clock_hz
+        parts[_WAITS_FOR.get(made.each[number].holds[0], "links")] += cycles
+        collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
+    return TimedPart(log.cycles, parts, tuple(collectives))
+
+
+def _step(
+    jobs: Jobs, made: Exchanges, cycles: int, parts: Mapping[str, int], collectives: tuple[CollectiveResult, ...],
+    stages: tuple[StageResult, ...] = (),
+) -> StepResult:  # fmt: skip
+    work = jobs.work
+    seconds = cycles / jobs.machine.clock_hz
     items, many = items_of(work)
     return StepResult(
-        slice=made.place, about=made.about, chips=made.chips, mesh=dict(work.mesh), cycles=log.cycles, seconds=seconds,
-        parts=parts, collectives=tuple(collectives), items=items, items_per_second=many / seconds,
-        items_per_second_chip=many / seconds / made.chips,
+        slice=made.place, about=made.about, chips=made.chips, mesh=dict(work.mesh), cycles=cycles, seconds=seconds,
+        parts=parts, collectives=collectives, items=items, items_per_second=many / seconds,
+        items_per_second_chip=many / seconds / made.chips, stages=stages, microbatches=work.microbatches,
     )  # fmt: skip
 
 
@@ -75,7 +96,7 @@ def items_of(work: Workload) -> tuple[str, int]:
 
 def images_of_all(work: Workload) -> int:
     """Return the images of all chips together."""
-    return work.batch * prod(size for name, size in work.mesh if name in OF_BATCH)
+    return work.batch * work.microbatches * prod(size for name, size in work.mesh if name in OF_BATCH)
 
 
 def _parts_of_layers(layers: Sequence[LayerResult]) -> dict[str, int]:
@@ -117,7 +138,9 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
     for layer, sources in work.edges:
         if layer in place:
             waits[place[layer]] |= {called[name] for source in sources for name in source.names if name in called}
-    behind = _behind(each, place, waits, made.ahead)
+    phases = dict(work.phases)
+    turn = sum(phases.get(layer.name) == FORWARD for layer in layers)
+    behind = _behind(each, place, waits, made.ahead, turn)
     collectives = []
     for number, (one, at) in enumerate(zip(each, numbers, strict=True)):
         own = made.each[at]
@@ -135,10 +158,11 @@ def _busy(layer: LayerResult) -> int:
 
 
 def _behind(
-    each: Sequence[CollectiveLayer], place: Mapping[str, int], waits: Mapping[int, set[int]], ahead: int
+    each: Sequence[CollectiveLayer], place: Mapping[str, int], waits: Mapping[int, set[int]], ahead: int, turn: int
 ) -> list[int]:
     """Return for each collective how many layers come before it: those that make its operand, and of a gather of
-    weights the readers of an earlier one, as what is gathered takes memory until it is read.
+    weights the readers of an earlier one, as what is gathered takes memory until it is read. What comes back from the
+    host does so likewise, and behind the last layer of the way there, which `turn` counts.
     """
     found = [max((place[name] + 1 for name in one.reads if name in place), default=0) for one in each]
     readers: dict[int, list[int]] = defaultdict(list)
@@ -146,9 +170,13 @@ def _behind(
         for number in numbers:
             readers[number].append(layer)
     gathers = [number for number, one in enumerate(each) if one.weights and readers[number]]
-    for earlier, number in zip(gathers, gathers[ahead + 1 :], strict=False):
-        # Weights that are read once more later must not wait for that.
-        found[number] = max(found[number], min(max(readers[earlier]) + 1, min(readers[number])))
+    reloads = [number for number, one in enumerate(each) if one.op == RELOAD and readers[number]]
+    for window, least in ((gathers, 0), (reloads, turn)):
+        for at, number in enumerate(window):
+            if at > ahead:
+                least = max(least, max(readers[window[at - ahead - 1]]) + 1)
+            # Weights that are read once more later must not wait for that.
+            found[number] = max(found[number], min(least, min(readers[number])))
     return found
 
 

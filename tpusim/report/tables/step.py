@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tpusim.report.shown import Column, Paragraphs, Sentences, Table
+from tpusim.base.words import counted
+from tpusim.report.shown import Column, Content, Paragraphs, Sentences, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
-from tpusim.result.records import CollectiveResult, Result, StepResult
+from tpusim.result.records import CollectiveResult, Result, StageResult, StepResult
 from tpusim.result.vocabulary.figures import BYTES, TIMES
 from tpusim.result.vocabulary.states import STEP_PARTS, State
 
@@ -27,7 +28,7 @@ class AlikeCollectives(NamedTuple):
     @property
     def cycles(self) -> int:
         """Cycles of all of them together."""
-        return self.many * self.first.cycles
+        return self.many * self.first.times * self.first.cycles
 
 
 def alike_collectives(step: StepResult) -> list[AlikeCollectives]:
@@ -37,7 +38,8 @@ def alike_collectives(step: StepResult) -> list[AlikeCollectives]:
         kind = _NUMBER.sub("", each.name), each.op, each.bytes, each.axes, each.cycles
         found.setdefault(kind, []).append(each)
     return [
-        AlikeCollectives(those[0], len(those), sum(each.exposed_cycles for each in those)) for those in found.values()
+        AlikeCollectives(those[0], len(those), sum(each.times * each.exposed_cycles for each in those))
+        for those in found.values()
     ]
 
 
@@ -45,21 +47,31 @@ def step_paragraphs(result: Result) -> Paragraphs:
     """Return what there is to say of a step: nothing of a run without one."""
     if (step := result.step) is None:
         return ()
-    found: Paragraphs = _exchanged(step) if step.collectives else ()
+    found: list[Sequence[Content]] = [[*_exchanged(step)]] if step.collectives else []
+    if step.stages:
+        stages = stage_table(step)
+        found.append([stages, stages.legend()])
     return [*found, [Sentences(step_sentences(step))], [parts_table(step), Sentences([_legend(step)])]]
 
 
 def step_sentences(step: StepResult) -> list[str]:
     """Say what a step takes and makes, and how much of what chips exchange layers hide."""
-    axes = ", ".join(f"{name} {chips:,}" for name, chips in step.mesh.items())
+    axes = "".join(f"{name} {chips:,}, " for name, chips in step.mesh.items())
     told = [
-        f"A step of {step.chips:,} chips, {axes}, on {step.slice} ({step.about}): {step.cycles:,} cycles = "
+        f"A step of {counted(step.chips, 'chip')}, {axes}on {step.slice} ({step.about}): {step.cycles:,} cycles = "
         f"{quantity(step.seconds * 1e6, TIMES)}.",
         f"{three_digits(step.items_per_second)} {step.items} a second, "
         f"{three_digits(step.items_per_second_chip)} a chip.",
     ]
+    if step.stages:
+        turns = "one forward and one backward in turn" if step.stages[0].backward_cycles else "one after another"
+        busiest = min(range(len(step.stages)), key=lambda at: step.stages[at].bubble_cycles)
+        told.append(
+            f"{len(step.stages)} stages take {step.microbatches:,} microbatches, {turns}. Parts and collectives are of "
+            f"stage {busiest}, which is busy longest."
+        )
     if step.collectives:
-        every, waits = sum(each.cycles for each in step.collectives), step.exposed_cycles
+        every, waits = sum(each.times * each.cycles for each in step.collectives), step.exposed_cycles
         scale = step.seconds * 1e6 / step.cycles
         told.append(
             f"What chips exchange takes {quantity(every * scale, TIMES)}, one after another; the chip waits for "
@@ -83,6 +95,38 @@ def parts_table(step: StepResult) -> Table[tuple[State, int]]:
         ],
         rows,
     )
+
+
+def stage_table(step: StepResult) -> Table[tuple[int, StageResult]]:
+    """Return a row a stage of a pipeline: its turns, what it sends, and its bubble."""
+    each = step.seconds * 1e6 / step.cycles
+    rows = [*enumerate(step.stages)]
+    cycles = (value for _, stage in rows for value in (stage.forward_cycles, stage.update_cycles))
+    unit, size = column_scale((value * each for value in cycles), TIMES)
+
+    def time(name: str, head: str, part: int, legend: str = "") -> Column[tuple[int, StageResult]]:
+        return Column(
+            f"{head}\n{unit}", lambda row: three_digits(getattr(row[1], name) * each / size), part, legend=legend
+        )
+
+    back = bool(step.stages[0].backward_cycles)
+    columns: list[Column[tuple[int, StageResult]]] = [
+        Column("stage", lambda row: f"{row[0]}"),
+        Column("layers", lambda row: f"{row[1].layers:,}", 3),
+        time("forward_cycles", "forward", 0, "forward: of a microbatch"),
+        *([time("backward_cycles", "backward", 0)] if back else []),
+        *([time("update_cycles", "update", 1, "update: once a step")] if back else []),
+        time("ahead_cycles", "ahead", 2, "ahead: what it makes goes to the next stage"),
+        *([time("back_cycles", "back", 2, "back: gradients go to the stage ahead")] if back else []),
+        *([Column[tuple[int, StageResult]](
+            "held", lambda row: f"{row[1].held:,}", 1, legend="held: microbatches with values kept for the way back"
+        )] if back else []),
+        Column("bubble\n%", lambda row: percent(row[1].bubble_cycles / step.cycles), 0, legend=_BUBBLE),
+    ]  # fmt: skip
+    return Table(columns, rows)
+
+
+_BUBBLE = "bubble: of the step, the stage has nothing to do"
 
 
 def _legend(step: StepResult) -> str:
@@ -113,9 +157,9 @@ def collective_table(rows: Sequence[AlikeCollectives], step: StepResult) -> Tabl
 _AXES = "axes: axes of the mesh along which chips take part"
 _N = "n: collectives of copies of a layer, as one row; cycles are of one of them"
 _SIZE = "size: bytes of a chip before it; of an all_gather after it"
-_HBM = "HBM: cycles in which it uses HBM, of its cycles"
-_WAITS = "waits: cycles in which the chip waits for it, of its cycles, mean over n; in the others layers run"
-_OF_STEP = "of step: cycles in which the chip waits for all n, of those of the step"
+_HBM = "HBM: of its cycles those in which it uses HBM"
+_WAITS = "waits: of its cycles those in which the chip waits for it, mean over n; layers or others run beside the rest"
+_OF_STEP = "of step: these cycles of all n, each as often as it takes place, of the cycles of the step"
 
 
 def _exchanged(step: StepResult) -> Paragraphs:

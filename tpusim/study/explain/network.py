@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError
+from tpusim.flow.hbm import held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.lowerings import AUTO, usual
-from tpusim.flow.need import held_in_hbm
 from tpusim.flow.steps.network import exchanges_of, images_of_all, items_of, step_of
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.network.ops.array_op import StoredTensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.machines.exchanged import Exchanges, TimedCollective
+from tpusim.machines.exchanged import HOST_BACK, HOST_OUT, Exchanges, TimedCollective
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.algorithms.registry import chosen
 from tpusim.machines.tpu.slices.collective import Collective
@@ -14,7 +14,7 @@ from tpusim.machines.tpu.slices.mesh import placed
 from tpusim.machines.tpu.slices.slice import ChipSlice, load_slice, slices_of
 from tpusim.machines.tpu.slices.timing import timed
 from tpusim.machines.tpu.slices.torus import Group
-from tpusim.network.workload import Workload
+from tpusim.network.workload import HOST, OFFLOAD, CollectiveLayer, Workload
 
 GATHERS, PERMUTES = "gathers", "permutes"
 """Kinds of collectives, as the scheduler of the compiler counts them: those that move by permutes are of one."""
@@ -29,8 +29,10 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
     chips = prod(size for _, size in work.mesh)
     if place is None:
         near = ", ".join(slices_of(chips, machine.name)) or "one that tpusim list shows"
-        says = f"{chips:,} chips share {work.name}, and nobody says how they are linked; name a slice, such as {near}"
-        raise InputError(Problem(says, "--slice"))
+        links = f"{chips:,} chips share {work.name}, and nobody says how they are linked"
+        if chips == 1:
+            links = f"values of {work.name} go to the host, and nobody says over which links of a chip"
+        raise InputError(Problem(f"{links}; name a slice, such as {near}", "--slice"))
     if isinstance(place, str):
         place = load_slice(place)
     if machine.chip_cores > 1:
@@ -45,7 +47,9 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
     found = []
     for each in work.collectives:
         kind = each.op, each.elements, each.over
-        if kind not in known:
+        if each.over == (HOST,):
+            known[kind] = _over_pcie(each, place, machine)
+        elif kind not in known:
             group = mesh.group(each.over)
             if group.size < 2:
                 says = f"{', '.join(each.over)} is one chip, which has nobody to talk to"
@@ -68,6 +72,15 @@ def _timed(collective: Collective, rates: Rates) -> TimedCollective:
     kind = GATHERS if collective.op == "all_gather" else PERMUTES
     cycles = max(1, made.cycles)
     return TimedCollective(cycles, min(memory, cycles), collective.bytes, links_of(collective.group), kind, algorithm)
+
+
+def _over_pcie(collective: CollectiveLayer, place: ChipSlice, machine: Hardware) -> TimedCollective:
+    """Time what goes to the host, or comes back: each way there is one, and HBM is read or written meanwhile."""
+    moved = collective.elements * machine.element_bytes
+    cycles = max(1, place.interconnect.host_cycles(moved, machine.clock_hz))
+    memory = -(-moved * machine.clock_hz // machine.hbm_bytes_per_s)
+    way = HOST_OUT if collective.op == OFFLOAD else HOST_BACK
+    return TimedCollective(cycles, min(memory, cycles), moved, (way,), HOST, "pcie")
 
 
 def links_of(group: Group) -> tuple[str, ...]:

@@ -157,6 +157,18 @@ class Dcn(FileSection):
     latency_ps: Annotated[int, Quantity(TIME, "1 s"), written("10 us", "latency")]
 
 
+class Host(FileSection):
+    """The way between a chip and the memory of its host, in which there is room for whatever is offloaded.
+
+    Attributes:
+        bandwidth_bytes_per_s: bytes that go one way in a second, beside as many the other way.
+        latency_ps: time until the first of them arrives; none: nobody says.
+    """
+
+    bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("32 GB/s", "bandwidth")]
+    latency_ps: Annotated[int | None, Quantity(TIME, "1 s"), written("2 us", "latency")] = None
+
+
 class Interconnect(FileModel):
     """The links between the chips of a generation, and its collectives.
 
@@ -170,6 +182,7 @@ class Interconnect(FileModel):
         collectives: what collectives cost beside bytes; a section.
         overlap: how many of them run beside layers; a section.
         dcn: the network between slices; a section, which a generation without one leaves out.
+        host: the way to the host's memory; a section, which a generation leaves out where no figure is known.
     """
 
     name: Annotated[str, Name(), written("v6e")]
@@ -181,6 +194,7 @@ class Interconnect(FileModel):
     collectives: Emitters
     overlap: Overlap
     dcn: Dcn | None = None
+    host: Host | None = None
 
     @cached_property
     def chip(self) -> Hardware:
@@ -228,7 +242,17 @@ class Interconnect(FileModel):
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values."""
         held = self.model_dump(by_alias=True)
-        return held if self.dcn else {key: value for key, value in held.items() if key != "dcn"}
+        return {key: value for key, value in held.items() if value is not None or key not in ("dcn", "host")}
+
+    def host_cycles(self, moved: int, clock_hz: int) -> int:
+        """Cycles in which bytes go to the host's memory, or come back. Raises InputError where no way is known."""
+        if self.host is None:
+            says = (
+                f"no way of {self.generation} to its host is known; offload nothing, or give its links a host section"
+            )
+            raise InputError(Problem(f"{says} with its bandwidth", "--offload"))
+        carried = -(-moved * clock_hz // self.host.bandwidth_bytes_per_s)
+        return carried + cycles_of(self.host.latency_ps or 0, clock_hz)
 
 
 def load_interconnect(name_or_path: str | Path, overrides: Overrides = ()) -> Interconnect:
