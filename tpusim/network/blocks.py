@@ -26,7 +26,7 @@ from tpusim.network.entries import (
     read_layers,
 )
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import INPUT, Edges, LayerBlock, OwnLowering, Source, are_sound
+from tpusim.network.workload import INPUT, CollectiveLayer, Edges, LayerBlock, OwnLowering, Source, are_sound
 
 BLOCK = "block"
 _BLOCK_KEYS = BLOCK, "count", "layers"
@@ -186,6 +186,9 @@ class _KnownEntry(NamedTuple):
 
         layers = tuple(layer.called(called[layer.name]) for layer in self.read.layers)
         read = self.read._replace(layers=layers, sources=tuple(map(all_now, self.read.sources)))
+        if (own_one := self.read.collective) is not None:
+            reads_now = tuple(called[each] for each in own_one.reads)
+            read = read._replace(collective=own_one._replace(name=name, reads=reads_now))
         made = self.handed[self.name]
         return _KnownEntry(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
 
@@ -198,6 +201,7 @@ class Parts(NamedTuple):
     edges: Edges
     biases: tuple[str, ...]
     blocks: tuple[LayerBlock, ...]
+    collectives: tuple[CollectiveLayer, ...]
 
 
 class EntryReader:
@@ -268,7 +272,7 @@ class EntryReader:
         own: list[OwnLowering] = []
         edges: list[tuple[str, tuple[Source, ...]]] = []
         biases: list[str] = []
-        for index, (ops, lowering, sources, biased) in enumerate(read):
+        for index, (ops, lowering, sources, biased, _) in enumerate(read):
             layers += ops
             biases += [each.name for each in ops] if biased else []
             edges += [(each.name, read) for each, read in zip(ops, sources, strict=True) if read] if sources else []
@@ -281,4 +285,35 @@ class EntryReader:
                              range(first, first + size * count, size)))
             for first, size, count in self._document.blocks
         )  # fmt: skip
-        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks))
+        exchanges = _between(
+            [each.collective for each in read if each.collective], [layer.name for layer in layers], edges
+        )
+        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks), exchanges)
+
+
+def _between(
+    collectives: Sequence[CollectiveLayer], layers: Sequence[str], edges: Edges | Sequence[tuple[str, Any]]
+) -> tuple[CollectiveLayer, ...]:
+    """Return collectives with what makes their operands, inputs left out, and who reads their outcomes."""
+    makers = {*layers, *(each.name for each in collectives)}
+    readers: dict[str, list[str]] = {each.name: [] for each in collectives}
+    # Of weights that only come from a part of them, readers name the collective behind their first tensor.
+    first: dict[str, bool] = dict.fromkeys(readers, False)
+    for name, sources in edges:
+        for at, source in enumerate(sources):
+            for each in source.names:
+                if each in readers:
+                    readers[each].append(name)
+                    first[each] |= not at
+    for collective in collectives:
+        for each in collective.reads:
+            if each in readers:
+                readers[each].append(collective.name)
+                first[each] = True
+    found = []
+    for each in collectives:
+        reads = tuple(name for name in each.reads if name in makers)
+        weights = not reads and bool(readers[each.name]) and not first[each.name]
+        read_by = tuple(dict.fromkeys(readers[each.name]))
+        found.append(each._replace(reads=reads, read_by=read_by, weights=weights))
+    return tuple(found)

@@ -126,6 +126,17 @@ class ValueExchange:
     pairs: tuple[tuple[int, int], ...] | None = None
 
 
+def after(exchange: ValueExchange, shape: Sequence[int], chips: int, back: bool = False) -> tuple[int, ...]:
+    """Return the shape of a value after an exchange among `chips`; `back`: before one that leaves this shape."""
+    made = [*shape]
+    if exchange.op in ("all_gather", "all_to_all"):
+        longer = exchange.axis if exchange.op == "all_gather" else exchange.to
+        made[longer] = made[longer] // chips if back else made[longer] * chips
+    if exchange.op in ("reduce_scatter", "all_to_all"):
+        made[exchange.axis] = made[exchange.axis] * chips if back else made[exchange.axis] // chips
+    return tuple(made)
+
+
 Placement: TypeAlias = tuple[tuple[str, ...], ...]
 """For each axis of a value the axes of a mesh that part it, the outermost first; along others all chips have the
 same. An axis that is not named, at the end, is whole.

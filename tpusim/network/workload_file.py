@@ -16,7 +16,7 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
 from tpusim.input.document import Document
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, names_of, validated, whole, written
-from tpusim.input.scalars import path_of, show, whole_number
+from tpusim.input.scalars import name_text, path_of, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.network.blocks import BLOCK, EntryReader, input_names, repeated, wiring_of
 from tpusim.network.entries import EXAMPLE, MOST_LAYERS, Read, count_of, inputs_of, is_graph, name_of, numbered
@@ -263,7 +263,7 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
     return work.with_asked(ops, file.ops)
 
 
-_SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips"
+_SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips", "mesh"
 """Keys of a file that a workload has as they are."""
 
 
@@ -309,6 +309,13 @@ def _grows(given: object, info: ValidationInfo) -> str:
     return str(given)
 
 
+def _mesh(given: object) -> tuple[tuple[str, int], ...]:
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} names no axes; write each with its chips, such as {{data: 2, tensor: 8}}")
+    return tuple((name_text(name), whole_number(many, 1, MOST_CHIPS)) for name, many in items)
+
+
 # ---- the file
 
 MOST_CHIPS = 2**20
@@ -332,6 +339,7 @@ class _File:
         phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
         grows: size that each token of a generation adds one to (`tpusim run --tokens`).
         chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
+        mesh: axes along which chips share the network, each with its number of chips; the file has the part of one.
         batch: the only batch that the entries are for, as those of a topology that names its batch.
         multiple: number of which every batch is a multiple, as of a model for several images at once.
         inputs: names by which entries read the inputs of the network.
@@ -350,6 +358,8 @@ class _File:
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
     grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
     chips: Annotated[int, whole(MOST_CHIPS)] = 1
+    mesh: Annotated[tuple[tuple[str, int], ...], Reader(_mesh, "a mapping of axes to numbers of chips"),
+                    written("{data: 2, tensor: 8}")] = ()  # fmt: skip
     batch: Annotated[int | None, whole(MOST_IMAGES), written(4)] = None
     multiple: Annotated[int, whole(MOST_IMAGES)] = 1
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None
