@@ -391,7 +391,7 @@ def _document(read: UnderstoodFunction) -> Document:
         INPUTS: [*given],
         "not_timed": dict(read.not_timed.most_common()),
         "not_known": dict(read.not_known.most_common()),
-        **({"mesh": dict(read.mesh), "chips": prod(many for _, many in read.mesh)} if read.mesh else {}),
+        **({"share_of": dict(read.mesh), "chips": prod(many for _, many in read.mesh)} if read.mesh else {}),
         "layers": entries,
     }
     images = any(each.sizes["op"] in _BY_BATCH for each in read.layers.values())

@@ -51,6 +51,7 @@ def _permutes(pairs: Sequence[tuple[int, int]], over: tuple[str, ...], chips: in
     if len(ways) != 1 or 0 in ways:
         raise UnfitNode("its chips do not all send as far on, round the axis")
     (way,) = ways
+    # On a ring each link carries what all chips send over it, so a way of several hops takes as many permutes.
     back = way > chips // 2
     hops = chips - way if back else way
     if len(pairs) < chips and hops > 1:

@@ -111,7 +111,9 @@ def localized(closed: Any, label: str) -> LocalFunction | None:
             ends.extend(part.place for part in made)
             return [part.value for part in made]
 
+        # The axes are known by name alone: no device is asked for.
         found = jax.make_jaxpr(share, axis_env=[*mesh])(*shapes)
+        # What a reader wants is known when it reads, which is behind the start: then all begins again.
         if work.learned == learned:
             return LocalFunction(found, mesh, places, ends)
         learned = work.learned
@@ -233,6 +235,7 @@ class _Localizing:
             return self._share(eqn, given)
         if op in _CALLS and (body := said.get(_CALLS[op]) or said.get("jaxpr") or said.get("call_jaxpr")):
             placed = self._asked(said.get("in_shardings", ()), given)
+            # JAX traces a function of a library once, for all who call it.
             made = self.run(body, placed, traceback if self._line and of_a_library(body) else None)
             return self._asked(said.get("out_shardings", ()), made)
         targets = [_typed(var) for var in eqn.outvars]
@@ -268,6 +271,7 @@ class _Localizing:
     def _bound(self, eqn: Any, given: Sequence[_Part], **other: Any) -> list[Any]:
         """Apply a primitive to chips' parts, with other parameters."""
         said = {**eqn.params, **other}
+        # A local value has no sharding.
         said |= {name: None for name in ("sharding", "out_sharding") if name in said}
         found = eqn.primitive.bind(*(part.value for part in given), **said)
         return [*found] if eqn.primitive.multiple_results else [found]
@@ -283,6 +287,7 @@ class _Localizing:
         placed = [
             self._placed(part, _placement(spec, len(part.place))) for part, spec in zip(given, specs, strict=True)
         ]
+        # Types inside say along which axes values vary, which a second trace would not repeat: the body stays as it is.
         made = _SHARE.bind(*(part.value for part in placed), jaxpr=said["jaxpr"])
         outs = zip(made, said["out_specs"], ranks, strict=True)
         return [_Part(value, _placement(spec, rank)) for value, spec, rank in outs]
@@ -307,6 +312,7 @@ class _Localizing:
         if part.again is not None and (made := part.again(wanted)) is not None:
             return _Part(made, wanted)
         value, place = part.value, [*part.place]
+        # What cannot be parted is told in words, before JAX tells of it in its own.
         whole = [size * self.along(axes) for size, axes in zip(value.shape, place, strict=True)]
         self.local(whole, wanted)
         while tuple(place) != wanted:
@@ -319,6 +325,7 @@ class _Localizing:
         return _Part(value, wanted)
 
     def _cut_or_gathered(self, value: Any, place: list[tuple[str, ...]], wanted: Placement) -> Any:
+        # Axes are free for others once they are gathered, so gathers go before cuts.
         for axis, (own, other) in enumerate(zip(place, wanted, strict=True)):
             kept = _common(own, other)
             if len(kept) < len(own):
@@ -343,6 +350,7 @@ class _Localizing:
             own = made[axis]
             more = wanted[len(own) :] if wanted[: len(own)] == own else ()
             names = tuple(name for name in more if name in left)
+            # A scatter costs half of a sum that all have whole.
             if names and more[: len(names)] == names:
                 value = lax.psum_scatter(value, names, scatter_dimension=axis, tiled=True)
                 made[axis] = (*own, *names)
@@ -624,6 +632,7 @@ def _reshaped(
             sizes = prod(before[first:own]), prod(after[other:new])
         mine = [axis for axis in range(first, own) if before[axis] > 1]
         theirs = [axis for axis in range(other, new) if after[axis] > 1]
+        # Parts along an inner axis are apart from one another in the whole.
         if any(place[axis] for axis in mine[1:]):
             return None
         if mine and place[mine[0]]:
