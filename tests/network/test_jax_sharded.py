@@ -25,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 from tests import ROOT
 from tests.network.jax_functions import reals
 from tests.network.jax_sharded import SHARED, Shared, given_types, sharded
-from tpusim import from_jax, load_hardware, simulate
+from tpusim import from_jax, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.flow.jobs import resolve
@@ -33,6 +33,7 @@ from tpusim.flow.numbers import numbers_of
 from tpusim.flow.shards import Shards
 from tpusim.flow.values import Journey, checked
 from tpusim.network.formats.jax_function import JaxWorkload
+from tpusim.network.workload_file import yaml_of
 from tpusim.result.records import Result
 
 LETTERS = {"all_reduce": "r", "all_gather": "g", "reduce_scatter": "s", "all_to_all": "t", "permute": "p"}
@@ -123,6 +124,30 @@ def test_layers_have_the_sizes_of_a_share() -> None:
     products = [(layer.m, layer.n, layer.k) for layer in work.layers if layer.op == "gemm"]  # type: ignore[attr-defined]
     # 16 rows of 12, eight of 32 features a chip, forward and back.
     assert products == [(16, 8, 12), (16, 12, 8), (8, 12, 16), (16, 8, 12), (12, 8, 16), (16, 12, 8)]
+
+
+def test_a_file_of_the_share_reads_as_the_share(tmp_path: Path) -> None:
+    for name in ("heads_parted", "parted_weights", "scattered"):
+        shared = SHARED[name]
+        mesh = shared.mesh()
+        work = share_of(shared.build(mesh), *given_types(shared, mesh))
+        assert work.document is not None
+        (tmp_path / "share.yaml").write_text(yaml_of(work.document))
+        again = load_workload(tmp_path / "share.yaml", work.batch)
+        for field in ("layers", "edges", "collectives", "mesh", "chips"):
+            assert getattr(again, field) == getattr(work, field), field
+
+
+def test_ops_of_the_array_alone() -> None:
+    """A collective reads what the layers that are left out have read."""
+    shared = SHARED["heads_parted"]
+    work, some = (from_jax(shared.build(shared.mesh()), *shared.arguments, ops=ops) for ops in (None, "array"))
+    left = {layer.name for layer in some.layers} | {each.name for each in some.collectives}
+    assert len(some.layers) < len(work.layers)
+    assert [each[:4] for each in some.collectives] == [each[:4] for each in work.collectives]
+    for each in some.collectives:
+        assert {*each.reads, *each.read_by} <= left
+        assert each.reads
 
 
 @pytest.mark.parametrize(

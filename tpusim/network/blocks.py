@@ -26,7 +26,16 @@ from tpusim.network.entries import (
     read_layers,
 )
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import INPUT, CollectiveLayer, Edges, LayerBlock, OwnLowering, Source, are_sound
+from tpusim.network.workload import (
+    INPUT,
+    CollectiveLayer,
+    Edges,
+    LayerBlock,
+    OwnLowering,
+    Source,
+    are_sound,
+    read_among,
+)
 
 BLOCK = "block"
 _BLOCK_KEYS = BLOCK, "count", "layers"
@@ -285,35 +294,7 @@ class EntryReader:
                              range(first, first + size * count, size)))
             for first, size, count in self._document.blocks
         )  # fmt: skip
-        exchanges = _between(
+        exchanges = read_among(
             [each.collective for each in read if each.collective], [layer.name for layer in layers], edges
         )
         return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks), exchanges)
-
-
-def _between(
-    collectives: Sequence[CollectiveLayer], layers: Sequence[str], edges: Edges | Sequence[tuple[str, Any]]
-) -> tuple[CollectiveLayer, ...]:
-    """Return collectives with what makes their operands, inputs left out, and who reads their outcomes."""
-    makers = {*layers, *(each.name for each in collectives)}
-    readers: dict[str, list[str]] = {each.name: [] for each in collectives}
-    # Of weights that only come from a part of them, readers name the collective behind their first tensor.
-    first: dict[str, bool] = dict.fromkeys(readers, False)
-    for name, sources in edges:
-        for at, source in enumerate(sources):
-            for each in source.names:
-                if each in readers:
-                    readers[each].append(name)
-                    first[each] |= not at
-    for collective in collectives:
-        for each in collective.reads:
-            if each in readers:
-                readers[each].append(collective.name)
-                first[each] = True
-    found = []
-    for each in collectives:
-        reads = tuple(name for name in each.reads if name in makers)
-        weights = not reads and bool(readers[each.name]) and not first[each.name]
-        read_by = tuple(dict.fromkeys(readers[each.name]))
-        found.append(each._replace(reads=reads, read_by=read_by, weights=weights))
-    return tuple(found)
