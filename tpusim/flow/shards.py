@@ -16,14 +16,23 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, Placement, TensorView, ValueExchange
+from tpusim.network.graph import (
+    PART,
+    GivenInput,
+    Graph,
+    Node,
+    NodeViews,
+    OperandView,
+    Placement,
+    TensorView,
+    ValueExchange,
+    after,
+)
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import Source, Workload
 from tpusim.numerics.element_types import Values
 from tpusim.reference.collectives import expected
 
-PART = "part"
-"""What a chip takes of a value that all chips along some axes have: nothing is sent."""
 AXIS_INDEX = "lax.axis_index"
 """The operator whose value is the place of a chip along an axis."""
 
@@ -94,13 +103,14 @@ class Shards:
         return tuple(slice(rank * size, (rank + 1) * size) for rank, size in zip(ranks, sizes, strict=True))
 
     def graph_of(self, graph: Graph, chip: int) -> Graph:
-        """Return the graph of one chip: its place along axes is a constant."""
-        own = {id(node): node for node in graph.nodes if node.op == AXIS_INDEX}
-        places = {
-            node.outputs[0]: np.asarray(self.rank(chip, node.attributes["over"]), np.int32) for node in own.values()
-        }
-        nodes = tuple(node for node in graph.nodes if id(node) not in own)
-        return replace(graph, nodes=nodes, constants={**graph.constants, **places}) if own else graph
+        """Return the graph of one chip, whose place along axes of the mesh its nodes know."""
+
+        def own(node: Node) -> Node:
+            if node.op != AXIS_INDEX:
+                return node
+            return replace(node, attributes={**node.attributes, "place": self.rank(chip, node.attributes["over"])})
+
+        return replace(graph, nodes=tuple(map(own, graph.nodes))) if self.mesh else graph
 
     def exchanged(self, exchange: ValueExchange, operands: Sequence[Values]) -> list[Values]:
         """Return what each chip has after an exchange of the values of all of them.
@@ -112,17 +122,6 @@ class Shards:
             for chip, each in zip(group, _among(exchange, [operands[chip] for chip in group]), strict=True):
                 made[chip] = each.astype(operands[chip].dtype)
         return made
-
-
-def after(exchange: ValueExchange, shape: Sequence[int], chips: int, back: bool = False) -> tuple[int, ...]:
-    """Return the shape of a value after an exchange among chips; `back`: before one that leaves that shape."""
-    made = [*shape]
-    if exchange.op in ("all_gather", "all_to_all"):
-        longer = exchange.axis if exchange.op == "all_gather" else exchange.to
-        made[longer] = made[longer] // chips if back else made[longer] * chips
-    if exchange.op in ("reduce_scatter", "all_to_all", PART):
-        made[exchange.axis] = made[exchange.axis] * chips if back else made[exchange.axis] // chips
-    return tuple(made)
 
 
 def _among(exchange: ValueExchange, operands: Sequence[Values]) -> Sequence[Values]:

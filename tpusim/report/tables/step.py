@@ -47,7 +47,7 @@ def step_paragraphs(result: Result) -> Paragraphs:
     """Return what there is to say of a step: nothing of a run without one."""
     if (step := result.step) is None:
         return ()
-    found = [*_exchanged(step)] if step.collectives else []
+    found: list[Sequence[Content]] = [*_exchanged(step)] if step.collectives else []
     if step.stages:
         stages = stage_table(step)
         found.append([stages, stages.legend()])
