@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.report.shown import Column, Paragraphs, Sentences, Table
+from tpusim.report.shown import Column, Content, Paragraphs, Sentences, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.records import CollectiveResult, Result, StageResult, StepResult
 from tpusim.result.vocabulary.figures import BYTES, TIMES
