@@ -68,7 +68,9 @@ def _part(
     }
     collectives = []
     for number, span, cycles in zip(numbers, log.collectives, waited, strict=True):
-        parts[_WAITS_FOR.get(made.each[number].holds[0], "links")] += cycles
+        # What goes over the network between slices, too, is as slow as that.
+        holds = made.each[number].holds
+        parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
         collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives))
 
