@@ -209,6 +209,9 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
             document = replace(document, data={**document.data, "ops": asked.ops})
         work = workload_of(document, document.least_batch)
         check_own(work, _family(info))
+        if work.mesh or getattr(name, "mesh", ()):
+            says = f"chips of a mesh share {work.name}, and a point of a sweep is one chip"
+            raise InputError(f"{says}; leave its mesh out, or take tpusim scale")
         # The name in the file counts, as rows and pictures go by it, not by the path.
         called = work.name
         if called in taken:
