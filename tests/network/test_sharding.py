@@ -192,8 +192,8 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
 def test_a_sweep_is_of_one_chip(tmp_path: Path) -> None:
     path = tmp_path / "shared.yaml"
     path.write_text("name: a\nmesh: {data: 2}\nlayers:\n  - {name: a, op: gemm, m: batch, k: 8, n: 8}\n")
-    with pytest.raises(InputError, match=r"chips of a mesh share a, and a point of a sweep is one chip"):
-        load_sweep({"workload": str(path), "axes": {"batch": [2, 4]}})
+    with pytest.raises(InputError, match=r"chips of a mesh share .*shared.yaml, and a point of a sweep is one chip"):
+        load_sweep({"workloads": str(path), "hardware": "tpu_v6e", "axes": {"batch": [2, 4]}})
 
 
 def test_a_mesh_of_one_chip_changes_nothing() -> None:
