@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from math import prod
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.training import map_op
+from tpusim.network.training import AGAIN, map_op
 from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
@@ -83,6 +83,7 @@ class _Stages:
         self._number_blocks()
         self._number_the_way_back()
         self._part_what_stages_join()
+        self._keep_what_comes()
 
     # ---- which stage has what
 
@@ -154,6 +155,42 @@ class _Stages:
                     if self.number[reader] == stage:
                         self.edges[reader] = [_renamed(source, {each.name: name}) for source in self.edges[reader]]
         self.collectives = found
+
+    def _keep_what_comes(self) -> None:
+        """Let the way back read what came from another stage, which need not be computed again there."""
+        for name, sources in self.edges.items():
+            came = {
+                one: there
+                for source in sources
+                for one in source.names
+                if AGAIN in one
+                and self._is_made(one)
+                and self._stage_of(one) < self.number[name]
+                and self._is_made(there := one.replace(AGAIN, ""))
+            }
+            if came:
+                self.edges[name] = [_renamed(source, came) for source in sources]
+        self._drop_unread()
+
+    def _drop_unread(self) -> None:
+        """Drop what would be computed again for nobody, with all that only that reads."""
+        reads = {name: [one for source in of for one in source.names] for name, of in self.edges.items()}
+        reads |= {each.name: [*each.reads] for each in self.collectives.values()}
+        readers = Counter(one for of in reads.values() for one in of)
+        due = [each.name for each in self.layers if each.name.endswith(AGAIN) and not readers[each.name]]
+        gone: set[str] = set()
+        while due:
+            name = due.pop()
+            gone.add(name)
+            for one in reads[name]:
+                readers[one] -= 1
+                if not readers[one] and (one in self.collectives or one.endswith(AGAIN)):
+                    due.append(one)
+        self.layers = [each for each in self.layers if each.name not in gone]
+        self.collectives = {name: each for name, each in self.collectives.items() if name not in gone}
+        for held in (self.edges, self.phases, self.number):
+            for name in gone & held.keys():
+                del held[name]
 
     # ---- gradients of several microbatches
 
