@@ -89,9 +89,14 @@ def _step(
 
 def items_of(work: Workload) -> tuple[str, int]:
     """Return what all chips make in a step, and how many: tokens where the network has them, else images."""
-    images = work.batch * work.microbatches * prod(size for name, size in work.mesh if name in OF_BATCH)
+    images = images_of_all(work)
     tokens = dict(work.sizes).get("tokens")
     return ("tokens", images * tokens) if tokens else ("images", images)
+
+
+def images_of_all(work: Workload) -> int:
+    """Return the images of all chips together."""
+    return work.batch * work.microbatches * prod(size for name, size in work.mesh if name in OF_BATCH)
 
 
 def _parts_of_layers(layers: Sequence[LayerResult]) -> dict[str, int]:
