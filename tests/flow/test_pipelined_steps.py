@@ -13,7 +13,7 @@ from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import CheckFailed, InputError
 from tpusim.flow.jobs import resolve
 from tpusim.flow.pipeline import event, stepping
-from tpusim.flow.pipeline.schedule import PipelinePlan, Stage
+from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage
 from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.tpu.slices.slice import load_interconnect, load_slice
 from tpusim.network.stages import of_stage
@@ -46,7 +46,7 @@ def pipeline() -> tuple[Workload, Result, StepResult]:
 
 
 def plan_of(step: StepResult, beside: bool = True) -> PipelinePlan:
-    stages = (Stage(each.forward_cycles, each.backward_cycles, each.update_cycles, each.ahead_cycles, each.back_cycles)
+    stages = (PipelineStage(each.forward_cycles, each.backward_cycles, each.update_cycles, each.ahead_cycles, each.back_cycles)
               for each in step.stages)  # fmt: skip
     return PipelinePlan(tuple(stages), step.microbatches, beside)
 

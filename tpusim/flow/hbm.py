@@ -160,6 +160,7 @@ class _HbmCount:
         back = [at for name, at in self.place.items() if self.phases.get(name) == BACKWARD]
         if not there or not back:
             return 0
+        # A gradient from the stage behind is there once, however many microbatches are under way.
         some = {names: each for names, each in values.items() if self.place[names[-1]] <= there[-1]}
         return _between(some, self.made, self.place)[back[0]]
 
@@ -197,6 +198,7 @@ class _HbmCount:
         turn = max((at for name, at in after.items() if name in forward), default=-1)
         for each in self.workload.collectives:
             makers = [*self._makers(each)]
+            # Its maker is in another stage, and what came early waits there.
             if STAGE in each.over and not after.keys() & {*makers}:
                 if readers[each.name]:
                     after[each.name] = min(readers[each.name]) - 1
@@ -205,6 +207,7 @@ class _HbmCount:
                 continue
             behind = max((after[name] for name in makers if name in after), default=-1)
             if each.weights or each.op == RELOAD:
+                # Weights of layers that are left out.
                 if not readers[each.name]:
                     continue
                 window = windows[each.op if each.op == RELOAD else FILTER]

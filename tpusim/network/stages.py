@@ -89,6 +89,7 @@ class _Stages:
 
     def _number_blocks(self) -> None:
         """Give the network's own layers their stages."""
+        # Inference has no phases: all of its layers go forward.
         forward = [each.name for each in self.layers if self.phases.get(each.name, FORWARD) == FORWARD]
         there = {*forward}
         copies = [names for block in self.share.blocks for copy in block.copies if (names := there.intersection(copy))]
@@ -101,6 +102,7 @@ class _Stages:
             raise InputError(Problem(says, f"--mesh {STAGE}={self.stages}"))
         each_has = len(copies) // self.stages
         of = {name: at // each_has for at, names in enumerate(copies) for name in names}
+        # Layers between blocks go with the block ahead of them.
         last = max(at for at, name in enumerate(forward) if name in of)
         now = 0
         for at, name in enumerate(forward):
@@ -119,6 +121,7 @@ class _Stages:
             number = self.number[own]
             read = [self._stage_of(one) for source in self.edges[layer.name] for one in source.names
                     if self._is_made(one)]  # fmt: skip
+            # So one gradient is sent, and not both of its summands.
             if layer.op == "add" and self.phases[layer.name] == BACKWARD and read and min(read) > number:
                 number = min(read)
             self.number[layer.name] = number
@@ -178,6 +181,7 @@ class _Stages:
         reads |= {each.name: [*each.reads] for each in self.collectives.values()}
         readers = Counter(one for of in reads.values() for one in of)
         due = [each.name for each in self.layers if each.name.endswith(AGAIN) and not readers[each.name]]
+        # What lost its last reader goes with it: weights that were gathered for it, and its own operands.
         gone: set[str] = set()
         while due:
             name = due.pop()
@@ -213,6 +217,7 @@ class _Stages:
     def _note_sums(self, name: str, reader: Op, due: dict[str, tuple[str, Op]]) -> None:
         """Note the sum that an update needs: of a gradient, or of a chip's part of it."""
         each = self.collectives.get(name)
+        # All sums of an all-reduce are there before it, so that it takes place once.
         if each is not None and each.op != _SCATTER:
             for one in each.reads:
                 self._note_sums(one, reader, due)
@@ -272,6 +277,7 @@ class _Stages:
             for way, others in ((1, [at for at in by_stage if at > own]), (-1, [at for at in by_stage if at < own])):
                 if not others:
                     continue
+                # A turn back would wait for one that comes behind it.
                 if way > 0 and self.phases.get(self._maker(name), FORWARD) != FORWARD:
                     raise InputError(Problem("its gradient goes ahead in the pipeline", f"layer {self._maker(name)}"))
                 made = name
@@ -285,6 +291,7 @@ class _Stages:
                     for reader in here:
                         self.edges[reader] = [_renamed(source, {name: sent}) for source in self.edges[reader]]
                     made = sent
+        # Collectives stand in the order in which they may begin.
         ways.sort(key=lambda way: way[0])
         latest = -1
         for each in self.collectives.values():
