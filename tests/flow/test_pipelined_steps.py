@@ -46,7 +46,8 @@ def pipeline() -> tuple[Workload, Result, StepResult]:
 
 
 def plan_of(step: StepResult, beside: bool = True) -> PipelinePlan:
-    stages = (PipelineStage(each.forward_cycles, each.backward_cycles, each.update_cycles, each.ahead_cycles, each.back_cycles)
+    stages = (PipelineStage(each.forward_cycles, each.backward_cycles, each.update_cycles, each.ahead_cycles,
+                            each.back_cycles)
               for each in step.stages)  # fmt: skip
     return PipelinePlan(tuple(stages), step.microbatches, beside)
 
