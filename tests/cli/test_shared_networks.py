@@ -113,7 +113,7 @@ def test_a_run_of_one_chip_has_no_step(network: str) -> None:
     [
         (
             ("--mesh", "tensor=4", "--hardware", "tpu_v6e"),
-            r"--slice: 4 chips share net, .* name a slice, such as v6e_2x2",
+            r"slice: 4 chips share net, .* name a slice, such as v6e_2x2",
         ),
         (("--mesh", "tensor=4", "--slice", "v6e_8"), r"4 chips, and v6e_8 has 8; write sizes whose product is 8, or"),
         (("--mesh", "tensor=4", "--slice", "v6e_9"), r"v6e_9: no such slice"),

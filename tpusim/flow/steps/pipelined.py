@@ -170,7 +170,7 @@ def _logged(plan: PipelinePlan, engine: str) -> PipelineLog:
     log = event.run(plan)
     if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
         says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
-        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"--engine {engine}"))
+        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
     found = {"event": log}
     # Imported here, as hardly anybody asks for them.
     if engine in ("simpy", "both"):

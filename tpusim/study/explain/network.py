@@ -306,6 +306,7 @@ def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) 
     if jobs.work.collectives and place.overlap != "none":
         alone = place.model_copy(update={"overlap": "none"})
         yield _Change("no collective beside layers", "slice.overlap=none", _as_it_is, place=alone)
+    # Last, as each needs layers of other sizes.
     for mesh in other_meshes(dict(jobs.work.mesh)) if meshed else ():
         assert meshed is not None
         try:
