@@ -147,6 +147,7 @@ def shared(
     if stages > 1 and foreign and not names_sizes(name_or_path):
         says = "a model of another tool names no blocks that stages could have; part it along other axes"
         raise InputError(Problem(says, f"--mesh {STAGE}={stages}"))
+    # A stage runs one microbatch at a time, so that is what its layers are for.
     parts = microbatches_of(batch_of_a_chip(batch, mesh), stages, asked.microbatches) if stages > 1 else 1
 
     def with_mesh(mesh: Mesh) -> Workload:

@@ -161,7 +161,6 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
             if name in place:
                 waits[place[name]].add(number)
     # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
-    # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
     for layer, sources in work.edges:
         if layer in place:
             waits[place[layer]] |= {called[name] for source in sources for name in source.names if name in called}
@@ -261,7 +260,6 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         under_way = [number for number in under_way if log.collectives[number].end > gap.start]
         needed = set().union(*(plan.needs[number] for number in plan.layers[layer].after)) if layer is not None else {}
         now = gap.start
-        # Between two edges the same collectives are under way.
         # Between two edges the same collectives are under way.
         while now < gap.end:
             there = [number for number in under_way if log.collectives[number].holds(now)]
