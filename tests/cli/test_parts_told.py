@@ -91,9 +91,7 @@ def test_python_tells_a_share_and_the_shipped_one_is_listed() -> None:
     assert work.chips == 4
     result = simulate(work, load_hardware("tiny_4x4", "mapping.search=estimate"), check=False)
     assert SHARE in html_of(result).replace("&#x27;", "'")
-    shares = {name: load_workload(name, batch=1).chips for name in shipped("workloads")}
-    assert {name: chips for name, chips in shares.items() if chips > 1} == {"llama3_70b": 8}
-    assert re.search(r"llama3_70b .*one chip's share of 8", shown("list"))
+    assert {load_workload(name, batch=1).chips for name in shipped("workloads")} == {1}
 
 
 @pytest.mark.parametrize("chips", ["0", "2.5", "many", "true"])

@@ -12,12 +12,13 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.numbers import INTEGERS
+from tpusim.input.document import Document
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
 from tpusim.network.workload import ALL, NONE, Workload
-from tpusim.network.workload_file import batch_for, open_workload, run_batch, workload_of
+from tpusim.network.workload_file import batch_for, open_workload, run_batch, shared, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class WorkloadOptions(TypedDict, total=False):
         phase: phase that the workload file names, such as decode.
         weights: how HBM has weights of products: int8 or int4.
         caches: how HBM has caches.
+        mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}.
         skip_unknown: leave ops of a model out that tpusim does not know.
         ops: what is timed, all or array.
         shapes: shapes of the arguments of a function of JAX, as text.
@@ -53,6 +55,7 @@ class WorkloadOptions(TypedDict, total=False):
     phase: str | None
     weights: str | None
     caches: str | None
+    mesh: Mapping[str, int] | None
     skip_unknown: bool
     ops: str | None
     shapes: str | None
@@ -75,7 +78,8 @@ def model_options(**given: Unpack[WorkloadOptions]) -> ModelOptions:
     if training is not None and plain.get("ops") == "array":
         says = "a training step takes the ops of the vector unit, too: gradients go through them"
         raise InputError(Problem(f"{says}; leave --ops out", "--training"))
-    return ModelOptions(**{**plain, "dims": plain.get("dims") or {}}, training=training)
+    mappings = {key: plain.get(key) or {} for key in ("dims", "mesh")}
+    return ModelOptions(**{**plain, **mappings}, training=training)
 
 
 def _training(wanted: bool, keep: str | Sequence[str] | None, optimizer: str | None) -> dict[str, Any] | None:
@@ -154,6 +158,9 @@ def asked_for(
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
 
     def of_images(batch: int) -> Workload:
+        return shared(document, name, replace(asked, batch=images), lambda each: of_document(each, batch))
+
+    def of_document(document: Document, batch: int) -> Workload:
         work = workload_of(document, batch, asked.ops or ("all" if asked.training is not None else None))
         if asked.training is None:
             return work

@@ -106,6 +106,7 @@ def run(
     phase: options.Phase = None,
     weights: options.Weights = None,
     caches: options.Caches = None,
+    mesh: options.Mesh = None,
     tokens: Annotated[
         int | None,
         Option(
@@ -161,7 +162,9 @@ def run(
     refuse_replaced([workload], {"--json": json, "--csv": csv, "--out": out and out / names.RESULT_FILE})
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
-    asked_of = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    asked_of = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh
+    )
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
@@ -227,6 +230,7 @@ def explain(
     phase: options.Phase = None,
     weights: options.Weights = None,
     caches: options.Caches = None,
+    mesh: options.Mesh = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -256,7 +260,7 @@ def explain(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh)
     named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}
     explain_and_report(workload, named, json, out, **own, **given)

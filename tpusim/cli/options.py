@@ -130,6 +130,14 @@ Caches = Annotated[
     str | None,
     Option(metavar="NAME", help="Store keys and values of caches so.", autocompletion=words(NARROW)),
 ]
+Mesh = Annotated[
+    str | None,
+    Option(
+        metavar="NAME=N,...",
+        help="Axes along which chips share the network: data=2,tensor=8. data and fsdp part the batch, which --batch "
+        "gives for all chips together, fsdp the weights, too; what tensor and expert part, the workload file says.",
+    ),
+]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
 ]

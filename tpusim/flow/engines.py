@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +63,11 @@ class Task:
         if self.journey is not None:
             return self.journey.operands(self.layer)
         return self.numbers.operands(self.layer, self.batch, self.seed)
+
+    @property
+    def chips(self) -> int:
+        """How often values are computed: once, or on each chip that has a share of the network."""
+        return self.journey.chips if self.journey else 1
 
     def doing(self, what: str) -> None:
         """Report what is done to the layer."""
@@ -214,13 +219,30 @@ def _checked(task: Task) -> Verdict:
 
     task.doing("checking")
     take = task.journey.take if task.journey else None
-    return check_values(task.layer, task.prepared, task.operands(), task.numbers, told, take)
+    found = (
+        check_values(task.layer, task.prepared, task.operands(), task.numbers, told, take) for _ in range(task.chips)
+    )
+    return reduce(Verdict.beside, found)
 
 
 # ---- the second interpreter, which may compute values too
 
 
 def _stepped(task: Task) -> TimedLayer:
+    timing, verdict = _stepped_once(task)
+    if verdict is None:
+        return timing, partial(_checked, task)
+    every = [verdict]
+    for _ in range(task.chips - 1):
+        again, verdict = _stepped_once(task)
+        if again != timing or verdict is None:
+            raise CheckFailed(f"layer {task.layer.name}: it takes another time on another chip, for other values")
+        every.append(verdict)
+    return timing, lambda: reduce(Verdict.beside, (each() for each in every))
+
+
+def _stepped_once(task: Task) -> tuple[TimeReport, Callable[[], Verdict] | None]:
+    """The time, and the verdict on the values of the next chip; None where the engine computes none."""
     layer, numbers, operands = task.layer, task.numbers, cache(task.operands)
     # The event engine's estimate of the length is shown: stepping may take hours.
     to_step = task.prepared.to_step
@@ -233,7 +255,7 @@ def _stepped(task: Task) -> TimedLayer:
         timing, written = task.prepared.stepped(operands, numbers.number(layer, task.batch), told)
     if written is not None and task.journey is not None:
         task.journey.take(written[OFMAP])
-    return timing, partial(_checked, task) if written is None else partial(_compared, task, operands, written)
+    return timing, None if written is None else partial(_compared, task, operands, written)
 
 
 def _stepped_together(chain: Chain, tasks: Sequence[Task]) -> tuple[TimeReport, list[TimedLayer]]:

@@ -43,6 +43,8 @@ class Composite(ABC):
     op: ClassVar[str]
     """The name in files."""
     reads: ClassVar[tuple[str, ...]]
+    shared: ClassVar[str] = ""
+    """The field that counts what chips may share, of an entry that has `chips`."""
     name: str
 
     @abstractmethod
@@ -206,10 +208,13 @@ class Experts(Composite):
         spread: how rows are spread: `balanced`, evenly; `skewed`, by lot with odds 1, 1/2, 1/3, ... of the experts;
             or the rows of each expert.
         seed: seed of the lots.
+        chips: chips that share the experts: each has as many of them, and takes the rows that all chips have for
+            these; of chips with unlike rows this is the one with the most.
     """
 
     op: ClassVar[str] = "experts"
     reads: ClassVar[tuple[str, ...]] = ("rows", "weights")
+    shared: ClassVar[str] = "experts"
 
     name: Annotated[str, Name(), written("experts")]
     rows: Annotated[Channels, written("batch*tokens")]
@@ -219,6 +224,7 @@ class Experts(Composite):
     top: Annotated[int, whole(64), written(2)]
     spread: Annotated[Spread, Reader(_spread, "balanced, skewed, or a list of each expert's rows")] = "balanced"
     seed: Annotated[int, whole(2**31, 0)] = 0
+    chips: Annotated[int, whole(1024)] = 1
 
     def __post_init__(self) -> None:
         if self.top > self.experts:
@@ -232,14 +238,20 @@ class Experts(Composite):
 
     @property
     def taken(self) -> tuple[int, ...]:
-        """The rows of each expert."""
+        """The rows of each expert of the chip."""
+        each = self.experts // self.chips
+        return max((self._of_all[start : start + each] for start in range(0, self.experts, each)), key=sum)
+
+    @property
+    def _of_all(self) -> tuple[int, ...]:
+        """The rows of every expert, of all chips."""
         if isinstance(self.spread, tuple):
-            return self.spread
+            return tuple(rows * self.chips for rows in self.spread)
         if self.spread == "balanced":
-            less, more = divmod(self.rows * self.top, self.experts)
+            less, more = divmod(self.rows * self.chips * self.top, self.experts)
             return tuple(less + (number < more) for number in range(self.experts))
         # The largest of odds times lots of an exponential distribution are draws without replacement.
-        lots = np.random.default_rng(self.seed).exponential(size=(self.rows, self.experts))
+        lots = np.random.default_rng(self.seed).exponential(size=(self.rows * self.chips, self.experts))
         chosen = np.argsort(lots * np.arange(1, self.experts + 1), axis=1)[:, : self.top]
         return tuple(np.bincount(chosen.ravel(), minlength=self.experts).tolist())
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from math import prod
@@ -15,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlia
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import Registry
 from tpusim.base.words import counted
-from tpusim.input.form import NAMES, Form, Name, Truth, validated, whole, written
+from tpusim.input.form import NAMES, Form, Name, Reader, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
-from tpusim.network.workload import INPUT, Source, side_by_side
+from tpusim.network.workload import INPUT, SHARD, Source, parted, read_shard, side_by_side
 
 if TYPE_CHECKING:
     from tpusim.network.composites import Composite, CompositeLayer
@@ -428,8 +429,10 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
     sizes = {key: value for key, value in entry.items() if key not in ("op", *_AROUND)}
     if wiring and op in FREE:
         # Entries that take no time have no count, lowering or biases: reading the form reports such keys.
-        around = {key: entry[key] for key in _AROUND if key in entry and key != INPUTS}
+        around = {key: entry[key] for key in _AROUND if key in entry and key not in (INPUTS, SHARD)}
         free = _form_of(op).build({**sizes, **around}, {NAMES: names})
+        if SHARD in entry:
+            free, _ = _parted(free, _around(entry, names, [SHARD]), names)
         wiring.add_free(free, read)
         return Read(())
     if op in COMPOSITES:
@@ -466,9 +469,11 @@ def _read_layer(
         if wiring:
             wiring.lose(entry.get("name"))
         return Read(())
+    share, count = _parted(layer, around, names)
     if wiring and alone and (wiring.stated or follow):
-        wiring.check(layer, read, sizes)
-    layers = (layer,) if around.count == 1 else tuple(map(layer.called, numbered(layer.name, around.count)))
+        _check_share(wiring, share, layer, read, sizes)
+    layer = share
+    layers = (layer,) if count == 1 else tuple(map(layer.called, numbered(layer.name, count)))
     if wiring:
         wiring.add(layer.name, layers, alone)
     # Each of several layers reads a part of the inputs.
@@ -477,12 +482,43 @@ def _read_layer(
     return Read(layers, around.lowering, (sources,) * len(layers), around.biases)
 
 
+def _check_share(wiring: Wiring, share: Op, layer: Op, read: Sequence[EntryOutput], sizes: Mapping[str, Any]) -> None:
+    """Check that a chip's part of a layer has the sizes of what it reads, or takes its part of that. Raises
+    InputError.
+    """
+    if share is not layer:
+        with suppress(InputError):
+            return wiring.check(share, read, sizes)
+    return wiring.check(layer, read, sizes)
+
+
+def _parted(layer: Any, around: _EntryKeys, names: Mapping[str, int]) -> tuple[Any, int]:
+    """Return the part of a layer that a chip has, and how often it comes. Raises InputError for a size that it has not,
+    or that is uneven.
+    """
+    known = {each.name: getattr(layer, each.name) for each in fields(layer)} | {"count": around.count}
+    sizes, problems = dict[str, int](), list[Problem]()
+    for name, axes in around.shard:
+        if type(known.get(name)) is not int:
+            there = [each for each, value in known.items() if type(value) is int]
+            hint = did_you_mean(name, there) or ";"
+            problems.append(Problem(f"{layer.op} has no size {show(name)} to part{hint} {', '.join(there)}", SHARD))
+        else:
+            sizes[name] = parted(known[name], name, axes, names, problems)
+    if problems:
+        raise InputError(problems)
+    count = sizes.pop("count", around.count)
+    return (replace(layer, **sizes) if sizes else layer), count
+
+
 def _read_composite(
     entry: Mapping[str, Any], op: str, names: Mapping[str, int], wiring: Wiring | None, read: Sequence[EntryOutput]
 ) -> Read:
     """Read an entry that stands for several layers of different kinds."""
-    own = {key: value for key, value in entry.items() if key not in ("op", INPUTS)}
+    own = {key: value for key, value in entry.items() if key not in ("op", SHARD, INPUTS)}
     made: Composite = _form_of(op).build(own, {NAMES: names})
+    if SHARD in entry:
+        made = _shared(made, _around(entry, names, [SHARD]), names)
     if wiring is None or INPUTS not in entry or len(read) != len(made.reads):
         says = f"{op} reads {len(made.reads)} inputs: {', '.join(made.reads)}"
         raise InputError(Problem(f"{says}; name the entries that make them: inputs: [{', '.join(made.reads)}]", INPUTS))
@@ -493,6 +529,21 @@ def _read_composite(
     return Read(tuple(part.layer for part in parts), None, tuple(part.sources for part in parts))
 
 
+def _shared(made: Any, around: _EntryKeys, names: Mapping[str, int]) -> Composite:
+    """Return the entry for one of several chips, which share what it names. Raises InputError."""
+    for name, axes in around.shard:
+        if name != made.shared:
+            there = f"write {made.shared}" if made.shared else "part sizes of the file, such as heads"
+            raise InputError(Problem(f"{made.op} has nothing called {show(name)} that chips share; {there}", SHARD))
+        problems: list[Problem] = []
+        parted(getattr(made, name), name, axes, names, problems)
+        if problems:
+            raise InputError(problems)
+        made = replace(made, chips=prod(names.get(axis, 1) for axis in axes))
+    shared: Composite = made
+    return shared
+
+
 @validated
 class _EntryKeys:
     """The keys of an entry beside those of its operation.
@@ -501,14 +552,16 @@ class _EntryKeys:
         count: layers that the entry stands for, all alike; they are named NAME_1, NAME_2 and so on.
         lowering: lowering of the layer, instead of the one that the run asks for.
         biases: whether a number for each output channel is added to the results, of convolutions and products.
+        shard: sizes of the layer that axes of a mesh part, such as {n: tensor}.
     """
 
     count: Annotated[int, whole(MOST_LAYERS)] = 1
     lowering: Annotated[str | None, Name(), written("explicit")] = None
     biases: Annotated[bool, Truth()] = False
+    shard: Annotated[Any, Reader(read_shard, "a mapping of sizes to axes"), written("{count: tensor}")] = ()
 
 
-_AROUND = ("count", LOWERING, BIASES, INPUTS)
+_AROUND = ("count", LOWERING, BIASES, SHARD, INPUTS)
 _AROUND_FORM = Form(_EntryKeys)
 
 

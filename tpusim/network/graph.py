@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeAlias
 
@@ -105,6 +105,34 @@ UNSEEN = NodeViews({}, TensorView(()))
 
 
 @dataclass(frozen=True)
+class ValueExchange:
+    """An op of several chips on a value that each of them has.
+
+    Attributes:
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute.
+        over: axes of the mesh along which chips take part; their ranks count along the last of these first.
+        axis: the axis of the value along which parts are gathered, scattered or split.
+        to: of an all_to_all the axis along which parts are joined.
+        combine: how an op that reduces combines elements: sum, max or min.
+        pairs: of a permute the ranks that send, and those that receive; who receives nothing has zeros. None: each
+            sends to the next, and the last to the first.
+    """
+
+    op: str
+    over: tuple[str, ...]
+    axis: int = 0
+    to: int = 0
+    combine: str = "sum"
+    pairs: tuple[tuple[int, int], ...] | None = None
+
+
+Placement: TypeAlias = tuple[tuple[str, ...], ...]
+"""For each axis of a value the axes of a mesh that part it, the outermost first; along others all chips have the
+same. An axis that is not named, at the end, is whole.
+"""
+
+
+@dataclass(frozen=True)
 class Node:
     """An operator of ONNX, with what it reads and makes, by name; an operand left out has an empty name.
 
@@ -115,6 +143,7 @@ class Node:
         attributes: numbers, text, lists and arrays.
         layer: the entry of the workload that computes it, perhaps as several layers; "": none does.
         views: what its values are to those layers.
+        exchange: what chips of a mesh do with one another's values, if that is what makes the result.
     """
 
     op: str
@@ -124,6 +153,7 @@ class Node:
     attributes: Mapping[str, Any]
     layer: str = ""
     views: NodeViews = UNSEEN
+    exchange: ValueExchange | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +166,7 @@ class GivenInput:
 
 @dataclass(frozen=True)
 class Graph:
-    """A network with its weights.
+    """A network with its weights; or the share of it that each chip of a mesh has, all of them alike.
 
     Attributes:
         label: the file that it is from.
@@ -146,6 +176,8 @@ class Graph:
         images: for how many images at once the graph is. More of them go through it one after another, but together
             through the layers of a machine.
         opset: the version of its operators.
+        mesh: the chips that have a share each, by axes and how many stand along each; none: it is no share.
+        places: by input and output how the whole of it is parted among chips; of others each chip has the whole.
     """
 
     label: str
@@ -155,6 +187,8 @@ class Graph:
     constants: Mapping[str, Values]
     images: int
     opset: int
+    mesh: tuple[tuple[str, int], ...] = ()
+    places: Mapping[str, Placement] = field(default_factory=dict)
 
     def producers(self) -> dict[str, str]:
         """By value the name of the node that makes it, for values that depend on inputs; inputs are their own."""
@@ -165,5 +199,5 @@ class Graph:
         return made
 
     def ops(self) -> Counter[str]:
-        """Count the operators that no layer computes."""
-        return Counter(node.op for node in self.nodes if not node.layer)
+        """Count the operators that no layer computes, and no chips by an exchange."""
+        return Counter(node.op for node in self.nodes if not node.layer and not node.exchange)

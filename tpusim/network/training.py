@@ -105,7 +105,7 @@ def _in_part(workload: Workload) -> Iterator[Problem]:
     """Yield an error for each layer whose outputs others read in part, unless such parts are together the whole."""
     made = {layer.name: prod(layer.shapes(workload.batch)[OFMAP]) for layer in workload.layers}
     parts: dict[str, int] = {}
-    for name, operands in _operands_of(workload):
+    for name, operands in operands_of(workload):
         for each in operands:
             there, read = sum(made.get(source, 0) for source in each.names), prod(each.shape)
             if read == there or not all(source in made for source in each.names):
@@ -164,7 +164,7 @@ class _StepWriter:
         self.edges: dict[str, tuple[Source, ...]] = {}
         self.phases: dict[str, str] = {}
         self._own = {layer.name: layer for layer in network.layers}
-        self._reads = dict(_operands_of(network))
+        self._reads = dict(operands_of(network))
         self._results: dict[str, Value] = {}
         self._made: dict[str, Value] = {}
         """By layer of the network what its readers read: its result, or what a batch normalisation makes of that."""
@@ -383,7 +383,7 @@ def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
     return layer
 
 
-def _operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
+def operands_of(network: Workload) -> Iterator[tuple[str, tuple[Value, ...]]]:
     """Yield each layer with its operands: what others make, what comes from outside, and weights.
 
     Where nothing is said of a layer, it reads the one ahead.

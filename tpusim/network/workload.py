@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
@@ -69,7 +70,8 @@ def names_in(document: Document, batch: int) -> dict[str, int]:
     """
     given = document.data.get(_KEY)
     found = _worked_out(given.items(), {BATCH: batch}) if isinstance(given, Mapping) else ()
-    return {BATCH: batch, **{name: each if isinstance(each, int) else 1 for name, each in found if name != BATCH}}
+    whole = {BATCH: batch, **{name: each if isinstance(each, int) else 1 for name, each in found if name != BATCH}}
+    return of_a_chip(whole, document)
 
 
 def are_sound(document: Document) -> bool:
@@ -104,6 +106,110 @@ def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
     if problems:
         raise InputError(problems)
     return document
+
+
+# ---- sizes that the chips of a mesh share
+
+Mesh: TypeAlias = Mapping[str, int]
+"""Axes along which chips share a network, each with its number of chips."""
+MESH, SHARD = "mesh", "shard"
+"""The keys of a file that name axes, and the sizes that these part."""
+OF_BATCH = "data", "fsdp", "expert"
+"""The axes that part the batch of every network."""
+STAGE = "stage"
+"""The axis along which chips have blocks of their own."""
+MOST_CHIPS = 2**20
+"""Most chips that may share a network."""
+
+
+def mesh_in(document: Document) -> dict[str, int]:
+    """Return the mesh of a file; none where it is faulty, which is reported with the file."""
+    given = document.data.get(MESH)
+    axes = given.items() if isinstance(given, Mapping) else ()
+    return {str(name): chips for name, chips in axes if type(chips) is int and chips > 0}
+
+
+def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
+    """Read a mesh as files have it, {data: 2, tensor: 8}. Raises InputError with every problem."""
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} is no mesh; write each axis with its chips, such as {{data: 2, tensor: 8}}")
+    problems: list[Problem] = []
+    for name, chips in items:
+        try:
+            whole_number(chips, 1, MOST_CHIPS)
+            if not isinstance(name, str) or not name.isidentifier() or name == BATCH:
+                raise InputError(f"{show(name)} names no axis; write a word, such as tensor")
+        except InputError as error:
+            problems.append(Problem(str(error), str(name)))
+    if problems:
+        raise InputError(problems)
+    return items
+
+
+def read_shard(given: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Read which sizes the axes of a mesh part, {heads: tensor, experts: [expert, tensor]}, or as they are kept.
+
+    Raises InputError where that names no axes.
+    """
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} parts nothing; write sizes, each with an axis, such as {{heads: tensor}}")
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for name, axes in items:
+        several = (axes,) if isinstance(axes, str) else axes
+        if not isinstance(several, list | tuple) or not several or not all(isinstance(each, str) for each in several):
+            says = f"{show(axes)} names no axis of a mesh; write one, such as tensor, or a list of several"
+            raise InputError(Problem(says, str(name)))
+        found.append((str(name), tuple(several)))
+    return tuple(found)
+
+
+def _shard_in(document: Document) -> dict[str, tuple[str, ...]]:
+    """Return which axes part the sizes of a file; none where that is faulty, which is reported with the file."""
+    try:
+        return dict(read_shard(document.data.get(SHARD) or ()))
+    except InputError:
+        return {}
+
+
+def of_a_chip(sizes: Mapping[str, int], document: Document) -> dict[str, int]:
+    """Return the sizes of one chip's share by the mesh of `document`, and the mesh's axes among them.
+
+    Raises InputError where an axis does not part a size evenly, or has the name of one.
+    """
+    mesh, found = mesh_in(document), dict(sizes)
+    problems = [document.problem(f"{MESH}.{axis}", f"{axis} is a size of the file, too; name the axis otherwise")
+                for axis in mesh if axis in sizes]  # fmt: skip
+    for name, axes in _shard_in(document).items() if mesh else ():
+        if name in found:
+            found[name] = parted(found[name], name, axes, mesh, problems, document)
+    if problems:
+        raise InputError(problems)
+    return {**mesh, **found}
+
+
+def parted(
+    size: int, name: str, axes: Sequence[str], mesh: Mesh, problems: list[Problem], document: Document | None = None
+) -> int:
+    """Return the part of a size that a chip has; where that is none, a problem is added to `problems`."""
+    chips, along = prod(mesh.get(axis, 1) for axis in axes), ", ".join(axis for axis in axes if axis in mesh)
+    if size % chips == 0:
+        return size // chips
+    fits = ", ".join(str(each) for each in range(1, 2 * chips) if size % each == 0)
+    says = f"{name} {size:,} is not parted evenly by {chips:,} chips along {along}; take one of {fits} there"
+    problems.append(document.problem(f"{MESH}.{axes[0]}", says) if document else Problem(says, SHARD))
+    return size
+
+
+def batch_of_a_chip(batch: int, mesh: Mesh) -> int:
+    """Return the images of one chip's share of a batch. Raises InputError where a mesh does not part it evenly."""
+    axes = [axis for axis in OF_BATCH if axis in mesh]
+    chips = prod(mesh[axis] for axis in axes)
+    if batch % chips:
+        says = f"it is not parted evenly by {chips:,} chips along {', '.join(axes)}; give a multiple of {chips:,}"
+        raise InputError(Problem(f"{says}, of all chips together", f"batch {batch}"))
+    return batch // chips
 
 
 # ---- edges: for each layer of a network, the layers whose outputs it reads
@@ -316,6 +422,8 @@ class CollectiveLayer(NamedTuple):
         reads: layers, or other collectives, that make its operand; none: what lies in HBM, such as a part of weights.
         read_by: layers, or other collectives, that read its outcome; none: what a chip ends with.
         weights: whether it brings weights of its readers, of which a chip keeps a part.
+        axis: the axis of its operand along which parts are joined, or which is parted.
+        to: of an all_to_all the axis along which parts are joined.
     """
 
     name: str
@@ -325,6 +433,8 @@ class CollectiveLayer(NamedTuple):
     reads: tuple[str, ...]
     read_by: tuple[str, ...]
     weights: bool = False
+    axis: int = 0
+    to: int = 0
 
 
 Counts: TypeAlias = tuple[tuple[str, int], ...]

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import yaml
 from pydantic import PlainValidator, ValidationInfo
@@ -35,13 +36,23 @@ from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.ops.op import BATCH
 from tpusim.network.workload import (
     INPUT,
+    MESH,
+    MOST_CHIPS,
     MOST_IMAGES,
+    OF_BATCH,
+    SHARD,
+    STAGE,
     Counts,
+    Mesh,
     Sizes,
     Training,
     Workload,
+    batch_of_a_chip,
     counts_of,
+    mesh_in,
     names_in,
+    read_mesh,
+    read_shard,
     read_sizes,
     sizes_named,
     taken_names,
@@ -61,6 +72,7 @@ def load_workload(
     phase: str | None = None,
     weights: str | None = None,
     caches: str | None = None,
+    mesh: Mapping[str, int] | None = None,
     skip_unknown: bool = False,
     ops: str | None = None,
     shapes: str | None = None,
@@ -78,6 +90,8 @@ def load_workload(
         weights: how HBM has weights of products: int8 or int4, which are widened on their way; unless given, what the
             file says.
         caches: how HBM has keys and values of caches, likewise.
+        mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}: the workload is one chip's
+            share, with what chips exchange (`network/sharding.py`), and `batch` that of all chips.
         skip_unknown: leave ops of a model out that tpusim does not know; otherwise they are refused.
         ops: "array" leaves out all ops but those of the array, "all" none; unless given, what the file says.
         shapes: shapes of the arguments of a function of JAX: "8x224x224x3,1000:i32".
@@ -98,10 +112,37 @@ def load_workload(
         raise InputError(f"{name_or_path!r:.80} is no workload's name; give one that `tpusim list` shows, or a path")
     images = run_batch(batch)
     asked = ModelOptions(
-        dims or {}, skip_unknown, ops, shapes=shapes, phase=phase, weights=weights, caches=caches, batch=images
-    )
+        dims or {}, skip_unknown, ops, shapes=shapes, phase=phase, weights=weights, caches=caches, batch=images,
+        mesh=mesh or {},
+    )  # fmt: skip
     document = open_workload(name_or_path, asked)
-    return workload_of(document, batch_for(document, images), ops)
+    batch = batch_for(document, images)
+    return shared(document, name_or_path, asked, lambda each: workload_of(each, batch, ops))
+
+
+def shared(
+    document: Document, name_or_path: str | Path, asked: ModelOptions, of: Callable[[Document], Workload]
+) -> Workload:
+    """Return the workload `of` a document, opened so; where it has a mesh, one chip's share with what chips exchange.
+
+    Raises InputError as `of` does, and for a layer whose share is not known.
+    """
+    mesh = mesh_in(document)
+    if not mesh:
+        return of(document)
+    from tpusim.network.sharding import share
+
+    def with_mesh(mesh: Mesh) -> Workload:
+        # Models of other tools are read for as many images as a chip has.
+        foreign = is_foreign(name_or_path)
+        other = open_workload(name_or_path, replace(asked, mesh=mesh)) if foreign else _on(document, mesh)
+        return of(other)
+
+    return share(with_mesh, mesh)
+
+
+def _on(document: Document, mesh: Mesh) -> Document:
+    return document.override(MESH, dict(mesh), document.place(MESH))
 
 
 USUAL_BATCH = 8
@@ -115,8 +156,9 @@ def run_batch(asked: int | None) -> RunBatch:
 
 def batch_for(document: Document, asked: RunBatch) -> int:
     """Return the batch that is asked for; where none is and the usual one does not fit, the least one of the file."""
-    fits = not document.images and asked.images % document.multiple == 0
-    return document.least_batch if asked.usual and not fits else asked.images
+    chips = prod(chips for axis, chips in mesh_in(document).items() if axis in OF_BATCH)
+    fits = not document.images and asked.images % (document.multiple * chips) == 0
+    return document.least_batch * chips if asked.usual and not fits else asked.images
 
 
 def images_of(batch: object) -> int:
@@ -149,7 +191,12 @@ def described(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Docume
         says = "only a function of JAX, FILE.py:FUNCTION, has shapes of arguments; leave it out"
         raise InputError(Problem(says, f"--shapes {asked.shapes}"))
     foreign = is_foreign(name_or_path)
+    if asked.mesh and is_function(name_or_path):
+        says = "a function of JAX says by shard_map what its chips share; leave it out"
+        raise InputError(Problem(says, _mesh_option(asked.mesh)))
     if foreign and not names_sizes(name_or_path):
+        if asked.batch is not None:
+            asked = replace(asked, batch=asked.batch._replace(images=batch_of_a_chip(asked.batch.images, asked.mesh)))
         if asked.phase is not None:
             raise InputError(Problem("only a workload file has phases; leave it out", f"--phase {asked.phase}"))
         return _stored_as(read(Path(name_or_path), asked), asked)
@@ -181,7 +228,15 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
     for key, stored in ((WEIGHTS, asked.weights), (CACHES, asked.caches)):
         if stored is not None:
             document = document.override(key, stored, (f"--{key} {stored}", sys.maxsize))
+    if asked.mesh:
+        option = _mesh_option(asked.mesh), sys.maxsize
+        document = document.override(MESH, dict(asked.mesh), option)
+        document = replace(document, moved={**document.moved, **{f"{MESH}.{axis}": option for axis in asked.mesh}})
     return document
+
+
+def _mesh_option(mesh: Mesh) -> str:
+    return f"--mesh {','.join(f'{axis}={chips}' for axis, chips in mesh.items())}"
 
 
 # ---- phases
@@ -241,8 +296,14 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
     """Return the workload that `document` describes, for `batch` images, of the `ops` asked for, else those the file
     names. A `reader` that has read its entries for other sizes reads only those that differ.
 
+    Where the file has a mesh, it is one chip's share without what chips exchange (`network/sharding.py`), and the batch
+    is that of all chips.
+
     Raises InputError with every problem of it; a batch that its sizes are not for.
     """
+    mesh = mesh_in(document)
+    _check_axes(document, mesh)
+    batch = batch_of_a_chip(batch, mesh)
     if document.images and batch != document.images:
         says = f"its layers are for {counted(document.images, 'image')}; give that batch, not {batch:,}"
         raise InputError(Problem(says, document.label))
@@ -263,7 +324,23 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
     return work.with_asked(ops, file.ops)
 
 
-_SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips"
+def _check_axes(document: Document, mesh: Mesh) -> None:
+    """Check that a file says what the axes of a mesh part. Raises InputError."""
+    if not mesh:
+        return
+    entries = document.data.get("layers")
+    told = [document.data.get(SHARD), *(each.get(SHARD) for each in entries or () if isinstance(each, Mapping))]
+    found = {axis for each in told if isinstance(each, Mapping) for _, axes in read_shard(each) for axis in axes}
+    known = [*dict.fromkeys((*OF_BATCH[:2], *sorted(found), STAGE))]
+    if problems := [
+        document.problem(f"{MESH}.{axis}", f"nothing is parted along {axis}{did_you_mean(axis, known) or ';'} there is "
+                         f"{', '.join(known)}; a file says under shard: which sizes an axis parts")
+        for axis in mesh if axis not in known
+    ]:  # fmt: skip
+        raise InputError(problems)
+
+
+_SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips", "mesh"
 """Keys of a file that a workload has as they are."""
 
 
@@ -311,8 +388,7 @@ def _grows(given: object, info: ValidationInfo) -> str:
 
 # ---- the file
 
-MOST_CHIPS = 2**20
-"""Most chips that may share a network."""
+_Shard: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 _PHASES = "{prefill: {tokens: context}, decode: {tokens: 1}}"
 
 
@@ -331,6 +407,8 @@ class _File:
         sizes: sizes that the entries use by name, each with its usual value; `--dim NAME=N` sets another.
         phases: sizes of the network's phases, by the name that `--phase` asks for, such as prefill and decode.
         grows: size that each token of a generation adds one to (`tpusim run --tokens`).
+        mesh: axes along which chips share the network, such as {data: 2, tensor: 8} (`--mesh`).
+        shard: sizes that axes of a mesh part, such as {heads: tensor}; `data`, `fsdp` and `expert` part the batch.
         chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
         batch: the only batch that the entries are for, as those of a topology that names its batch.
         multiple: number of which every batch is a multiple, as of a model for several images at once.
@@ -350,6 +428,10 @@ class _File:
     sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
     grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
     chips: Annotated[int, whole(MOST_CHIPS)] = 1
+    mesh: Annotated[
+        tuple[tuple[str, int], ...], Reader(read_mesh, "a mapping of axes to chips"), written("{data: 2}")
+    ] = ()
+    shard: Annotated[_Shard, Reader(read_shard, "a mapping of sizes to axes"), written("{heads: tensor}")] = ()
     batch: Annotated[int | None, whole(MOST_IMAGES), written(4)] = None
     multiple: Annotated[int, whole(MOST_IMAGES)] = 1
     phases: Annotated[object, Reader(lambda given: given, "a mapping of names to sizes"), written(_PHASES)] = None

@@ -96,6 +96,11 @@ class Verdict:
         first = intermediate.first or self.first
         return replace(self, first=first, intermediates_checked=checked, intermediates_mismatched=mismatched)
 
+    def beside(self, other: Verdict) -> Verdict:
+        """Return these findings and those on the same layer of another chip: those of the worse one."""
+        worse = max(self, other, key=lambda each: each.mismatched + each.intermediates_mismatched)
+        return replace(worse, error_share=larger(self.error_share, other.error_share))
+
 
 def agreement(actual: NDArray[np.float32], expected: Values) -> tuple[NDArray[np.bool_], float | None]:
     """Return which elements are as expected, and their largest error over its bound; None where none has a bound.

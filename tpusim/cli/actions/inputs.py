@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -95,10 +96,10 @@ def _hbm_told(step: Jobs) -> str:
 def workload_options(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, shapes: str | None = None,
     phase: str | None = None, weights: str | None = None, caches: str | None = None, training: bool = False,
-    keep: Sequence[str] | None = None, optimizer: str | None = None,
+    keep: Sequence[str] | None = None, optimizer: str | None = None, mesh: str | None = None,
 ) -> WorkloadOptions:  # fmt: skip
     """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--phase`, `--weights`, `--caches`,
-    `--training`, `--keep NAME ...` and `--optimizer` ask.
+    `--training`, `--keep NAME ...`, `--optimizer` and `--mesh` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form.
@@ -120,8 +121,25 @@ def workload_options(
         raise InputError(problems)
     return {
         "dims": given, "skip_unknown": skip_unknown, "ops": ops, "shapes": shapes, "phase": phase, "weights": weights,
-        "caches": caches, "training": training, "keep": keep, "optimizer": optimizer,
+        "caches": caches, "training": training, "keep": keep, "optimizer": optimizer, "mesh": mesh_of(mesh),
     }  # fmt: skip
+
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
+
+
+def mesh_of(asked: str | None) -> dict[str, int]:
+    """Return the mesh of "data=2,tensor=8". Raises InputError for an axis without a size, or one named twice."""
+    mesh: dict[str, int] = {}
+    for entry in asked.split(",") if asked is not None else ():
+        given = _AXIS.fullmatch(entry)
+        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1:
+            says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
+            raise InputError(Problem(says, "--mesh"))
+        if given[1] in mesh:
+            raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
+        mesh[given[1]] = int(given[2])
+    return mesh
 
 
 def tell_unasked(work: Workload) -> None:

@@ -57,7 +57,8 @@ class ModelOptions:
     `arrays` are inputs of the network, by name: their sizes settle open dimensions, and whole numbers in them settle
     which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
     training step, in other ways than its file's where it says so. `phase` is one that the file names.
-    `weights` and `caches` say how HBM has them, in place of what the file says.
+    `weights` and `caches` say how HBM has them, in place of what the file says. `mesh` has the axes along which chips
+    share the network, in place of what the file says.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -69,12 +70,15 @@ class ModelOptions:
     phase: str | None = None
     weights: str | None = None
     caches: str | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
     batch: RunBatch | None = None
 
     def __post_init__(self) -> None:
         for name in ("phase", "weights", "caches", "ops", "shapes"):
             if not isinstance(given := getattr(self, name), str | None):
                 raise InputError(Problem(f"{show(given)} is no text; write it as --{name} has it", name))
+        if not isinstance(self.mesh, Mapping):
+            raise InputError(Problem(f"{show(self.mesh)} is no mesh; write a mapping, such as tensor: 8", "mesh"))
         if not isinstance(self.dims, Mapping):
             raise InputError(Problem(f"{show(self.dims)} names no sizes; write a mapping, such as seq: 64", "dims"))
         if self.ops is not None:

@@ -1,0 +1,194 @@
+"""One chip's share of a network: layers of the file with smaller sizes, and what chips exchange."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpusim import Workload, load_workload
+from tpusim.api.asked import asked_for, model_options
+from tpusim.base.errors import InputError
+from tpusim.network.ops.op import OFMAP
+from tpusim.network.workload import CollectiveLayer
+
+SMALL: dict[str, int] = {"context": 64, "layers": 1, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
+                         "vocabulary": 640}  # fmt: skip
+
+
+def step(name: str, batch: int, mesh: dict[str, int], dims: dict[str, int] | None = None, **more: Any) -> Workload:
+    asked = model_options(training=True, dims=SMALL if dims is None else dims, mesh=mesh, **more)
+    return asked_for(name, "tpu_v5e", batch, None, asked).work
+
+
+def of(work: Workload, op: str) -> list[CollectiveLayer]:
+    return [each for each in work.collectives if each.op == op]
+
+
+def updated(work: Workload) -> dict[str, int]:
+    """Elements of the weights of products, by the layers that update them."""
+    named = (layer for layer in work.layers if layer.name.endswith(".filter.update"))
+    return {layer.name: prod(layer.shapes(work.batch)[OFMAP]) for layer in named}
+
+
+# ---- tensor: heads, the feed-forward part and the outputs (Shoeybi et al. 2019, section 3)
+
+
+def test_an_eighth_of_llama_70b_is_what_its_authors_part() -> None:
+    share = load_workload("llama3_70b", batch=8, phase="decode", mesh={"tensor": 8}, dims={"layers": 2})
+    text = {layer.name: layer.text for layer in share.layers}
+    assert [text[f"{name}_2"] for name in ("query", "key", "value", "projection", "gate", "up", "down")] == [
+        "8x8192>1024", "8x8192>128", "8x8192>128", "8x1024>8192", "8x8192>3584", "8x8192>3584", "8x3584>8192",
+    ]  # fmt: skip
+    assert text["attention_2.scores"] == "8x128>4096 g8"
+    assert text["logits"] == "8x8192>16032"
+    assert text["embedding"] == load_workload("llama3_70b", batch=8, phase="decode").layers[0].text
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"), [("llama3_8b", ("projection", "down")), ("gpt2_small", ("projection", "feed_forward_down"))]
+)
+def test_partial_sums_of_two_products_a_block_are_added_up(name: str, ends: tuple[str, str]) -> None:
+    share = load_workload(name, batch=4, mesh={"tensor": 4}, dims={"context": 64, "layers": 2})
+    assert [each.reads for each in share.collectives] == [(f"{end}_{copy}",) for copy in (1, 2) for end in ends]
+    width = dict(share.sizes)["width"]
+    assert {(each.op, each.elements, each.over) for each in share.collectives} == {
+        ("all_reduce", 4 * 64 * width, ("tensor",))
+    }
+    for each in share.collectives:
+        (reader,) = each.read_by
+        assert each.name in share.inputs()[reader]
+        assert each.reads[0] not in share.inputs()[reader]
+
+
+def test_on_the_way_back_gradients_of_what_all_chips_have_are_added_up() -> None:
+    share = step("llama3_8b", 4, {"tensor": 4})
+    back = [each.reads for each in of(share, "all_reduce")]
+    # Of the last product's input, and of what normalizations hand to the products of a block: f of Megatron.
+    assert back == [
+        ("projection_1",), ("down_1",), ("logits.dx",), ("feed_forward_norm_1.dy",), ("attention_norm_1.dy",),
+    ]  # fmt: skip
+    # A loss is of whole rows.
+    (loss,) = of(share, "all_gather")
+    assert loss.elements == 4 * 64 * SMALL["vocabulary"]
+    assert {*loss.read_by} == {"logits.loss", "logits.loss.dx"}
+    shapes = {layer.name: layer.shapes(share.batch) for layer in share.layers}
+    assert shapes["logits.loss"]["ifmap"][0] == SMALL["vocabulary"]
+    assert shapes["logits"][OFMAP][0] == SMALL["vocabulary"] // 4
+
+
+# ---- data and fsdp (Rajbhandari et al. 2020, stage 3)
+
+
+def test_gradients_of_all_weights_are_added_up_once() -> None:
+    share = step("llama3_8b", 4, {"data": 4})
+    weights = sum(prod(layer.shapes(1)[OFMAP]) for layer in share.layers if layer.name.endswith(".update"))
+    assert sum(each.elements for each in share.collectives) == weights
+    assert {each.op for each in share.collectives} == {"all_reduce"}
+    # Those of vectors together, as each collective takes a launch.
+    (vectors,) = (each for each in share.collectives if len(each.reads) > 1)
+    assert vectors.elements == 3 * SMALL["width"]
+
+
+def test_parted_weights_are_gathered_for_each_reader_and_updated_in_part() -> None:
+    whole, share = (step("llama3_8b", 8, mesh, keep="none") for mesh in ({"data": 4}, {"fsdp": 4}))
+    sizes = {name: updated(work) for name, work in (("whole", whole), ("share", share))}
+    assert {name: 4 * size for name, size in sizes["share"].items()} == sizes["whole"]
+    assert {each.reads[0]: each.elements for each in of(share, "reduce_scatter") if "embedding" not in each.name} == {
+        name.replace(".filter.update", ".dw"): size for name, size in sizes["whole"].items()
+    }
+    # Forward, once more on the way back, and for the gradient of the input.
+    readers = Counter(reader.split(".")[0] for each in share.collectives if each.weights for reader in each.read_by)
+    assert readers["gate_1"] == 3
+    assert all(not each.reads and len(each.read_by) == 1 for each in share.collectives if each.weights)
+
+
+def test_axes_work_together() -> None:
+    share = step("llama3_8b", 8, {"data": 2, "fsdp": 2, "tensor": 2})
+    chain = [each for each in share.collectives if each.name.startswith("gate_1.dw")]
+    assert [(each.op, each.over) for each in chain] == [("reduce_scatter", ("fsdp",)), ("all_reduce", ("data",))]
+    assert chain[1].reads == (chain[0].name,)
+    assert chain[0].elements == 2 * chain[1].elements == SMALL["width"] * SMALL["inner"] // 2
+    assert share.batch == 2
+    assert share.mesh == (("data", 2), ("fsdp", 2), ("tensor", 2))
+
+
+def test_statistics_of_a_batch_normalization_are_those_of_a_chips_images() -> None:
+    share = step("resnet50", 8, {"data": 4}, dims={})
+    assert all(each.read_by and all(reader.endswith((".velocity", ".update")) for reader in each.read_by)
+               for each in share.collectives)  # fmt: skip
+    (vectors,) = (each for each in share.collectives if len(each.reads) > 1)
+    assert len(vectors.reads) == 2 * 53
+
+
+# ---- experts (Lepikhin et al. 2020)
+
+
+def test_rows_go_to_the_chips_of_their_experts_and_come_back() -> None:
+    share = load_workload("mixtral_8x7b", batch=8, phase="decode", mesh={"expert": 4}, dims={"layers": 1})
+    there, back = of(share, "all_to_all")
+    rows, top = 2, 2
+    assert there.elements == back.elements == rows * top * 4096
+    assert there.reads == ("feed_forward_norm_1",)
+    assert back.reads == ("experts_1.down_1", "experts_1.down_2")
+    # Rows of all chips: 8 rows of two experts each, over eight experts.
+    assert {layer.text for layer in share.layers if layer.name.startswith("experts_1.gate")} == {"2x4096>14336"}
+
+
+# ---- convolutions
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "bert_base"])
+@pytest.mark.parametrize("mesh", [{"data": 2}, {"fsdp": 2}, {"tensor": 4}, {"data": 2, "tensor": 2}])
+def test_shipped_networks_are_shared_whole(name: str, mesh: dict[str, int]) -> None:
+    """A chip of several has its part of all products, but for layers that all chips do alike."""
+    whole, share = (load_workload(name, batch=4, mesh=each, ops="all") for each in ({}, mesh))
+    macs, own = (sum(layer.macs(work.batch) for layer in work.layers) for work in (whole, share))
+    assert macs / own == pytest.approx(prod(mesh.values()), rel=0.15)
+    if "tensor" in mesh:
+        assert {*of(share, "all_reduce"), *of(share, "reduce_scatter")}
+
+
+def test_a_sum_that_waits_is_added_up_once_behind_the_addition() -> None:
+    share = load_workload("resnet50", batch=4, mesh={"tensor": 4}, ops="all")
+    (end,) = (each for each in share.collectives if each.reads == ("layer1.0.add",))
+    assert end.op == "all_reduce"
+    assert not any(each.reads[0].startswith(("layer1.0.conv3", "layer1.0.downsample")) for each in share.collectives)
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "mesh", "says"),
+    [
+        ("llama3_70b", 8, {"tensor": 3}, r"heads 64 is not parted evenly by 3 chips along tensor; take one of 1, 2, 4"),
+        ("llama3_8b", 8, {"tensr": 2}, r"nothing is parted along tensr; did you mean tensor\?"),
+        ("llama3_8b", 8, {"heads": 2}, r"nothing is parted along heads"),
+        ("llama3_8b", 8, {"data": 3}, r"not parted evenly by 3 chips along data; give a multiple of 3"),
+        ("resnet50", 8, {"tensor": 128}, r"layer1.0.conv1.*out_channels 64 is not parted evenly by 128"),
+        ("mixtral_8x7b", 9, {"expert": 3}, r"experts 8 is not parted evenly by 3"),
+        ("alexnet", 8, {"tensor": 2}, r"nothing is parted along tensor; there is data, fsdp, stage"),
+    ],
+)
+def test_what_a_mesh_does_not_part_is_refused(name: str, batch: int, mesh: dict[str, int], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        load_workload(name, batch=batch, mesh=mesh)
+
+
+def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "both.yaml"
+    path.write_text(
+        "name: both\nlayers:\n  - {name: a, op: gemm, m: batch, k: 8, n: 8, shard: {n: tensor, k: tensor}}\n"
+    )
+    with pytest.raises(InputError, match=r"layer a: both its inputs and its outputs are parted along tensor"):
+        load_workload(path, mesh={"tensor": 2})
+
+
+def test_a_mesh_of_one_chip_changes_nothing() -> None:
+    alone, same = (load_workload("tiny", batch=2, mesh=mesh) for mesh in (None, {"data": 1}))
+    assert alone.layers == same.layers
+    assert not same.collectives

@@ -1,0 +1,281 @@
+"""Shards: what each chip of a mesh has of a whole array, what chips make of one another's values, and the graph of a
+workload that is one chip's share.
+
+A chip has a number, which counts along the last axis of the mesh first. An exchange takes place in each group of
+chips whose numbers differ along its axes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import counted
+from tpusim.network.graph import ValueExchange, GivenInput, Graph, Node, NodeViews, OperandView, Placement, TensorView
+from tpusim.network.ops.op import OFMAP, Op
+from tpusim.network.workload import Source, Workload
+from tpusim.numerics.element_types import Values
+from tpusim.reference.collectives import expected
+
+AXIS_INDEX = "lax.axis_index"
+"""The operator whose value is the place of a chip along an axis."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The chips of a mesh, and what each has of whole arrays; without axes, one chip has all.
+
+    Attributes:
+        mesh: by name the axes, each with its number of chips.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+
+    @property
+    def chips(self) -> int:
+        """Return their number."""
+        return prod(many for _, many in self.mesh)
+
+    @cached_property
+    def coordinates(self) -> tuple[Mapping[str, int], ...]:
+        """The place of each chip along each axis."""
+        names, sizes = [name for name, _ in self.mesh], [many for _, many in self.mesh]
+        return tuple(dict(zip(names, at, strict=True)) for at in np.ndindex(*sizes))
+
+    def along(self, axes: Sequence[str]) -> int:
+        """Return how many chips stand along some axes."""
+        sizes = dict(self.mesh)
+        return prod(sizes[name] for name in axes)
+
+    def rank(self, chip: int, axes: Sequence[str]) -> int:
+        """Return the rank of a chip among those that stand along some axes."""
+        sizes, found = dict(self.mesh), 0
+        for name in axes:
+            found = found * sizes[name] + self.coordinates[chip][name]
+        return found
+
+    def groups(self, axes: Sequence[str]) -> list[list[int]]:
+        """Return the groups of chips that stand along some axes, each by rank."""
+        apart: dict[tuple[int, ...], list[int]] = {}
+        for chip, place in enumerate(self.coordinates):
+            apart.setdefault(tuple(at for name, at in place.items() if name not in axes), []).append(chip)
+        return [sorted(group, key=lambda chip: self.rank(chip, axes)) for group in apart.values()]
+
+    def whole(self, shape: Sequence[int], placed: Placement) -> tuple[int, ...]:
+        """Return the shape of an array of which a chip has a part of that shape."""
+        parts = [self.along(axes) for axes in placed] + [1] * (len(shape) - len(placed))
+        return tuple(size * many for size, many in zip(shape, parts, strict=True))
+
+    def cut(self, array: Values, placed: Placement) -> list[Values]:
+        """Return each chip's part of an array. Raises InputError where it cannot be parted evenly."""
+        for axis, axes in enumerate(placed):
+            if array.shape[axis] % self.along(axes):
+                says = f"axis {axis} has {counted(array.shape[axis], 'element')}, which {self.along(axes)} chips part"
+                raise InputError(f"{says} unevenly")
+        return [array[self._part(array.shape, placed, chip)] for chip in range(self.chips)]
+
+    def joined(self, parts: Sequence[Values], placed: Placement) -> Values:
+        """Return the array that chips have parts of; of what several chips have, that of the first of them."""
+        made = np.empty(self.whole(parts[0].shape, placed), parts[0].dtype)
+        for chip in reversed(range(self.chips)):
+            made[self._part(made.shape, placed, chip)] = parts[chip]
+        return made
+
+    def _part(self, shape: Sequence[int], placed: Placement, chip: int) -> tuple[slice, ...]:
+        sizes = [size // self.along(axes) for size, axes in zip(shape, placed, strict=False)]
+        ranks = [self.rank(chip, axes) for axes in placed]
+        return tuple(slice(rank * size, (rank + 1) * size) for rank, size in zip(ranks, sizes, strict=True))
+
+    def graph_of(self, graph: Graph, chip: int) -> Graph:
+        """Return the graph of one chip: its place along axes is a constant."""
+        own = {id(node): node for node in graph.nodes if node.op == AXIS_INDEX}
+        places = {
+            node.outputs[0]: np.asarray(self.rank(chip, node.attributes["over"]), np.int32) for node in own.values()
+        }
+        nodes = tuple(node for node in graph.nodes if id(node) not in own)
+        return replace(graph, nodes=nodes, constants={**graph.constants, **places}) if own else graph
+
+    def exchanged(self, exchange: ValueExchange, operands: Sequence[Values]) -> list[Values]:
+        """Return what each chip has after an exchange of the values of all of them.
+
+        Raises InputError where a value cannot be parted evenly.
+        """
+        made = [*operands]
+        for group in self.groups(exchange.over):
+            for chip, each in zip(group, _among(exchange, [operands[chip] for chip in group]), strict=True):
+                made[chip] = each.astype(operands[chip].dtype)
+        return made
+
+
+def after(exchange: ValueExchange, shape: Sequence[int], chips: int, back: bool = False) -> tuple[int, ...]:
+    """Return the shape of a value after an exchange among `chips` of them; `back`: before one that leaves that shape."""
+    made = [*shape]
+    if exchange.op in ("all_gather", "all_to_all"):
+        longer = exchange.axis if exchange.op == "all_gather" else exchange.to
+        made[longer] = made[longer] // chips if back else made[longer] * chips
+    if exchange.op in ("reduce_scatter", "all_to_all"):
+        made[exchange.axis] = made[exchange.axis] * chips if back else made[exchange.axis] // chips
+    return tuple(made)
+
+
+def _among(exchange: ValueExchange, operands: Sequence[Values]) -> Sequence[Values]:
+    """Return the results of one group of chips, by rank."""
+    op, ranks, first = exchange.op, len(operands), operands[0]
+    if op == "permute":
+        return _sent(exchange, operands)
+    if op == "all_reduce":
+        return [each.reshape(first.shape) for each in expected(op, [*map(_vector, operands)], exchange.combine)]
+    if op != "all_gather" and first.shape[exchange.axis] % ranks:
+        size = counted(first.shape[exchange.axis], "element")
+        raise InputError(f"{op} over {', '.join(exchange.over)}: {size} cannot be parted among {ranks} chips")
+    ahead = [np.moveaxis(each, exchange.axis, 0) for each in operands]
+    size, *rest = ahead[0].shape
+    if op == "all_gather":
+        vectors = []
+        for rank, each in enumerate(map(_vector, ahead)):
+            # Of the parts of other chips a chip knows nothing.
+            vectors.append(np.zeros(ranks * each.size, each.dtype))
+            vectors[-1][rank * each.size : (rank + 1) * each.size] = each
+        found = expected(op, vectors)
+        return [np.moveaxis(each.reshape(ranks * size, *rest), 0, exchange.axis) for each in found]
+    found = expected(op, [*map(_vector, ahead)], exchange.combine)
+    if op == "reduce_scatter":
+        return [np.moveaxis(each.reshape(size // ranks, *rest), 0, exchange.axis) for each in found]
+    apart = [each.reshape(ranks, size // ranks, *rest) for each in found]
+    return [np.concatenate([np.moveaxis(part, 0, exchange.axis) for part in each], exchange.to) for each in apart]
+
+
+def _sent(exchange: ValueExchange, operands: Sequence[Values]) -> Sequence[Values]:
+    if exchange.pairs is None:
+        found = expected("permute", [*map(_vector, operands)])
+        return [each.reshape(operands[0].shape) for each in found]
+    got = {to: operands[rank] for rank, to in exchange.pairs}
+    return [got.get(rank, np.zeros_like(each)) for rank, each in enumerate(operands)]
+
+
+def _vector(values: Values) -> Values:
+    """Return all elements in order, in a type in which sums are as exact as they can be."""
+    wide = np.float64 if np.issubdtype(values.dtype, np.floating) else np.int64
+    return values.astype(wide).reshape(-1)
+
+
+# ---- the graph of a workload that is one chip's share
+
+_AS_IT_LIES = TensorView(((0,), (1,), (2,), (3,)))
+
+
+def graph_of_share(
+    work: Workload, exchanges: Mapping[str, ValueExchange], places: Mapping[str, Placement] | None = None
+) -> Graph:
+    """Return the graph of a workload that is the share of one chip of its mesh: its values are tensors of layers,
+    [channel, row, col, image], or as filters have their axes.
+
+    Values have the names of the layers and collectives that make them. Inputs are those that edges name, and what no
+    layer makes: LAYER.TENSOR, such as fc.filter, and COLLECTIVE.operand. Outputs are what nothing reads.
+
+    Args:
+        work: with its mesh, edges and collectives, not fused yet.
+        exchanges: by collective what it does with values, along which of their axes.
+        places: by input and output how the whole of it is parted among chips.
+
+    Raises:
+        InputError: a layer reads what it cannot be told of, such as a part of a value; or a collective has no exchange.
+    """
+    return _ShareGraph(work, exchanges).graph(places or {})
+
+
+class _ShareGraph:
+    """The nodes of a share, one after another, each behind what it reads."""
+
+    def __init__(self, work: Workload, exchanges: Mapping[str, ValueExchange]) -> None:
+        self._work, self._exchanges = work, exchanges
+        self._left = {each.name: each for each in work.collectives}
+        self._nodes: list[Node] = []
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._inputs: dict[str, GivenInput] = {}
+
+    def graph(self, places: Mapping[str, Placement]) -> Graph:
+        sources = self._work.sources()
+        for layer in self._work.layers:
+            self._add_layer(layer, sources.get(layer.name, ()))
+        for name in [*self._left]:
+            self._collective(name)
+        read = {name for node in self._nodes for name in node.inputs}
+        made = [name for node in self._nodes for name in node.outputs if name not in read]
+        outputs = dict.fromkeys(made, np.dtype(np.float32))
+        shards = Shards(self._work.mesh)
+        parted = {name: each for name, each in places.items() if name in {*self._inputs, *outputs}}
+        return Graph(self._work.name, self._inputs, outputs, tuple(self._nodes), {}, self._work.batch, 0,
+                     shards.mesh, parted)  # fmt: skip
+
+    def _add_layer(self, layer: Op, sources: Sequence[Source]) -> None:
+        views: dict[str, OperandView | float] = {}
+        inputs: list[str] = []
+        for at, (tensor, shape) in enumerate(layer.reads(self._work.batch).items()):
+            source = sources[at] if at < len(sources) else Source(())
+            inputs.append(self._value(source, shape, f"{layer.name}.{tensor}", layer.name))
+            views[tensor] = OperandView(at, replace(_AS_IT_LIES, shape=tuple(shape)))
+        made = layer.shapes(self._work.batch)[OFMAP]
+        view = NodeViews(views, replace(_AS_IT_LIES, shape=tuple(made)))
+        self._nodes.append(Node(layer.op, layer.name, tuple(inputs), (layer.name,), {}, layer.name, view))
+        self._shapes[layer.name] = tuple(made)
+
+    def _value(self, source: Source, shape: Sequence[int], given: str, reader: str) -> str:
+        """Return the value that a tensor is: what another makes, of as many elements, or an input."""
+        for name in source.names:
+            if name in self._left:
+                self._collective(name)
+        made = [name for name in source.names if name in self._shapes]
+        if not made:
+            name = source.names[0] if source.names else given
+            self._inputs.setdefault(name, GivenInput(np.dtype(np.float32), tuple(shape)))
+            return name
+        if len(made) < len(source.names):
+            raise self._refused(reader, f"reads {' and '.join(source.names)} together")
+        name = made[0]
+        if len(made) > 1:
+            name = f"{given}.joined"
+            channels = sum(self._shapes[each][0] for each in made)
+            self._shapes[name] = (channels, *self._shapes[made[0]][1:])
+            self._nodes.append(Node("lax.concatenate", name, tuple(made), (name,), {"dimension": 0}))
+        if prod(self._shapes[name]) != prod(shape):
+            raise self._refused(reader, f"reads a part of {name}")
+        return name
+
+    def _collective(self, name: str) -> None:
+        """Add a collective, behind those that it reads."""
+        each = self._left.pop(name)
+        exchange = self._exchanges.get(name)
+        if exchange is None or (exchange.op, exchange.over) != (each.op, each.over):
+            raise self._refused(name, f"is a {each.op} over {', '.join(each.over)} of an unknown axis")
+        for other in each.reads:
+            if other in self._left:
+                self._collective(other)
+        if len(each.reads) > 1 or (each.reads and each.reads[0] not in self._shapes):
+            raise self._refused(name, f"reads {' and '.join(each.reads)}")
+        operand = each.reads[0] if each.reads else f"{name}.operand"
+        chips = Shards(self._work.mesh).along(exchange.over)
+        if not each.reads:
+            wanted = self._read_as(name)
+            self._shapes[operand] = after(exchange, wanted, chips, back=True)
+            self._inputs[operand] = GivenInput(np.dtype(np.float32), self._shapes[operand])
+        self._shapes[name] = after(exchange, self._shapes[operand], chips)
+        self._nodes.append(Node(each.op, name, (operand,), (name,), {}, exchange=exchange))
+
+    def _read_as(self, name: str) -> tuple[int, ...]:
+        """Return the shape in which the first reader of a collective's outcome reads it."""
+        sources = self._work.sources()
+        for layer in self._work.layers:
+            tensors = layer.reads(self._work.batch).values()
+            for source, shape in zip(sources.get(layer.name, ()), tensors, strict=False):
+                if name in source.names:
+                    return tuple(shape)
+        raise self._refused(name, "reads what nobody makes, and no layer reads it")
+
+    def _refused(self, name: str, why: str) -> InputError:
+        return InputError(Problem(f"{name} {why}, of which no values are known", self._work.name))

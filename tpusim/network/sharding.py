@@ -1,0 +1,429 @@
+"""One chip's share of a network that the chips of a mesh run together, and what these chips exchange.
+
+The axes of a mesh part sizes: `data`, `fsdp` and `expert` the batch, others what the file says under `shard:`. So the
+layers of a share come from the file itself, with smaller sizes. What chips have to exchange follows from how sizes
+change with the mesh. A sum that gets shorter with more chips along an axis leaves parts of sums, which an all-reduce or
+a reduce-scatter adds up; a reader that takes more than the chip's maker has made needs an all-gather; rows that go to
+experts of other chips, and come back, need an all-to-all.
+
+Sources: Shoeybi et al., Megatron-LM, 2019 (arXiv:1909.08053), section 3, for tensor; Rajbhandari et al., ZeRO, 2020
+(arXiv:1910.02054), stage 3, for fsdp; Lepikhin et al., GShard, 2020 (arXiv:2006.16668), for experts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, TypeAlias
+
+from tpusim.base.errors import InputError, Problem
+from tpusim.network.backward import Value
+from tpusim.network.ops.op import OFMAP, Op, Shape
+from tpusim.network.training import operands_of
+from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
+
+Axes: TypeAlias = frozenset[str]
+"""Names of axes of a mesh."""
+Sides: TypeAlias = Mapping[str, int]
+"""Axes of a mesh, each with the axis of a tensor that it parts."""
+
+_NONE: Axes = frozenset()
+OF_EXPERTS = "expert"
+"""The axis along which each chip has experts of its own, to which rows of all chips go."""
+Placement: TypeAlias = tuple[tuple[str, ...], ...]
+"""For each axis of a value the axes of a mesh that part it, the outermost first."""
+PARTS_WEIGHTS = "fsdp"
+"""The axis along which each chip keeps a part of the weights, and gathers them for each layer that reads them."""
+_ADDS = frozenset({"add", "channel_sum", "channel_products"})
+"""Ops of the vector unit whose sums may be added up later, from parts."""
+_STATISTICS = frozenset({
+    "channel_mean", "channel_variance", "over_deviation", "batch_norm_shift", "batch_norm_slope", "batch_norm_offset",
+    "batch_norm_gradient", "scale_shift",
+})  # fmt: skip
+"""Ops of a batch normalization, whose statistics are those of a chip's own images."""
+_NUMBERED = re.compile(r"(.*)_\d+((?:\.\w+)*)")
+
+
+def share(of: Callable[[Mesh], Workload], mesh: Mesh) -> Workload:
+    """Return one chip's share of a network, with what the chips of a mesh exchange.
+
+    Args:
+        of: makes the layers of a chip's share for any mesh of these axes, without collectives.
+        mesh: axes with their numbers of chips, such as {"data": 2, "tensor": 8}.
+
+    Raises:
+        InputError: sizes that the mesh does not part evenly, or a layer whose share is not known.
+    """
+    return placed_share(of, mesh)[0]
+
+
+def placed_share(of: Callable[[Mesh], Workload], mesh: Mesh) -> tuple[Workload, Mapping[str, Placement]]:
+    """Return what `share` does, and how the whole of each value is parted among chips.
+
+    Values have the names of their layers, those from outside the names by which edges know them; LAYER.TENSOR is what a
+    layer takes of one, and COLLECTIVE.operand a chip's own part of weights that are gathered.
+    """
+    there = {axis: chips for axis, chips in mesh.items() if chips > 1 and axis != STAGE}
+    own = replace(of(mesh), mesh=tuple(mesh.items()))
+    if not there:
+        return own, {}
+    fewer = {axis: (least := _least_factor(chips), of({**mesh, axis: chips // least})) for axis, chips in there.items()}
+    made = _Share(own, there, fewer)
+    work = made.workload()
+    if own.entire is None:
+        return work, made.places
+    entire = {axis: (least, other.entire or other) for axis, (least, other) in fewer.items()}
+    whole = _Share(replace(own.entire, mesh=own.mesh), there, entire).workload()
+    return replace(work, entire=whole), made.places
+
+
+def _least_factor(number: int) -> int:
+    least = 2
+    while number % least:
+        least += 1
+    return least
+
+
+@dataclass(frozen=True)
+class _Parted:
+    """How the chips of a mesh hold an output.
+
+    Attributes:
+        over: axes along which each chip has a part of its elements, each with the axis of the output that it parts.
+        sums: axes along which each chip has a part of every sum.
+        experts: axes of `over` along which chips have outputs of experts of their own.
+    """
+
+    over: Sides = field(default_factory=dict)
+    sums: Axes = frozenset()
+    experts: Axes = frozenset()
+
+
+@dataclass
+class _Found:
+    """A collective while readers are found for it; it may begin behind the layer at `place`."""
+
+    layer: CollectiveLayer
+    place: int
+    readers: list[str] = field(default_factory=list)
+
+
+class _Share:
+    """A share while its collectives are found, layer by layer.
+
+    Attributes:
+        work: the share without them.
+        mesh: the axes of several chips.
+        places: how values from outside, and those in the end, are parted, as far as the share is made.
+    """
+
+    def __init__(self, work: Workload, mesh: Mesh, fewer: Mapping[str, tuple[int, Workload]]) -> None:
+        """Take a share, and by axis that of fewer chips, with the number of times by which they are fewer."""
+        self.work, self.mesh = work, mesh
+        self._own = {layer.name: layer for layer in work.layers}
+        self._layers: dict[str, Any] = dict(self._own)
+        """Layers as the share has them in the end."""
+        self._fewer = {axis: ({each.name: each for each in other.layers}, other.batch)
+                       for axis, (_, other) in fewer.items()}  # fmt: skip
+        self._copies = {axis: _more_copies(work, other) for axis, (_, other) in fewer.items()}
+        self._at = {name: at for at, name in enumerate(self._own)}
+        self._reads = dict(operands_of(work))
+        self._edges, self._held = work.sources(), dict[str, _Parted]()
+        self.places: dict[str, Placement] = {}
+        self._found: dict[str, _Found] = {}
+        self._known: dict[tuple[object, ...], str] = {}
+        """Collectives by what they read, and what they do."""
+        self._updates = {name for name, phase in work.phases if phase == UPDATE}
+        self._parted = self._parted_weights()
+        self._common = self._wanted_by_all()
+
+    def workload(self) -> Workload:
+        """The share with its collectives."""
+        for name in self._own:
+            self._read(name)
+        read = {each for operands in self._reads.values() for operand in operands for each in operand.names}
+        for name, held in self._held.items():
+            if held.sums and name not in read:
+                self.places[self._added(name, held.sums, {})] = self._placement(held.over)
+            self.places[name] = self._placement(held.over)
+        self._combine()
+        found = sorted(self._found.values(), key=lambda each: each.place)
+        collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
+        return self.work.made_of(self._layers.values(), edges=tuple(self._edges.items()), collectives=collectives)
+
+    # ---- what the mesh parts
+
+    def _over(self, name: str, tensor: str) -> dict[str, int]:
+        """The axes along which each chip has a part of a layer's tensor, each with the side of it that it parts."""
+        own, found = self._own[name].shapes(self.work.batch)[tensor], dict[str, int]()
+        for axis, (layers, batch) in self._fewer.items():
+            other = layers[name].shapes(batch)[tensor] if name in layers else own
+            if prod(other) > prod(own):
+                found[axis] = next(
+                    side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
+                )
+        return found
+
+    def _summed(self, name: str) -> Axes:
+        """The axes along which each chip adds up a part of a layer's sums."""
+        own = self._own[name].terms(self.work.batch)
+        return frozenset(
+            axis for axis, (layers, batch) in self._fewer.items()
+            if name in layers and layers[name].terms(batch) > own
+        )  # fmt: skip
+
+    def _part(self, name: str) -> dict[str, int]:
+        """The axis that parts weights, for a layer that updates a part of them."""
+        key = name.rpartition(".")[0]
+        if name not in self._updates or key not in self._parted:
+            return {}
+        return {PARTS_WEIGHTS: _parted_side(self._own[name].shapes(self.work.batch)[OFMAP], self.mesh[PARTS_WEIGHTS])}
+
+    def _chips(self, axes: Iterable[str]) -> int:
+        return prod(self.mesh[axis] for axis in axes)
+
+    # ---- weights of which each chip keeps a part
+
+    def _parted_weights(self) -> Axes:
+        """Names of the weights that are parted; their updates become those of a part."""
+        if PARTS_WEIGHTS not in self.mesh:
+            return _NONE
+        chips, found = self.mesh[PARTS_WEIGHTS], set[str]()
+        trained = {name.rpartition(".")[0] for name in self._updates}
+        for name, operands in self._reads.items():
+            layer = self._own[name]
+            for tensor, operand in zip(layer.reads(self.work.batch), operands, strict=False):
+                weights = operand.weights or {*operand.names} <= trained
+                large = (layer.unit == "array" and tensor != "ifmap") or layer.op == "embedding"
+                if weights and large and any(side % chips == 0 for side in operand.shape):
+                    found.update(operand.names)
+        for name in self._updates:
+            if name.rpartition(".")[0] in found:
+                self._layers[name] = _part_of(self._own[name], chips, self.work.batch)
+        return frozenset(found)
+
+    # ---- layer by layer
+
+    def _wanted_by_all(self) -> dict[str, Axes]:
+        """By layer the axes along which all its readers want parts of its output.
+
+        Where one of them wants all of it, others take their parts of that.
+        """
+        found: dict[str, Axes] = {}
+        for name, operands in self._reads.items():
+            for tensor, operand in zip(self._own[name].reads(self.work.batch), operands, strict=False):
+                wanted = frozenset(self._over(name, tensor) | self._part(name))
+                for each in operand.names:
+                    found[each] = found.get(each, wanted) & wanted
+        return found
+
+    def _read(self, name: str) -> None:
+        """Find what a layer needs of other chips, and how its output is held."""
+        layer, operands = self._own[name], self._reads[name]
+        tensors = [*layer.reads(self.work.batch)]
+        over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
+        statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
+        if both := summed.intersection(over, self._over(name, "ifmap")) if adds and layer.unit == "array" else _NONE:
+            along = ", ".join(sorted(both))
+            says = f"both its inputs and its outputs are parted along {along}, so that each chip lacks products"
+            raise InputError(Problem(f"{says}; part one of them", f"layer {name}"))
+        if layer.op == "embedding":
+            # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
+            summed = summed.union(self._over(name, tensors[0])).difference(over)
+        elif summed and not adds and not statistic:
+            whole, summed = summed, frozenset()
+            self._layers[name] = self._of_whole_rows(layer, whole)
+        held = [self._held.get(each, _Parted()) for operand in operands for each in operand.names]
+        pending = frozenset(axis for each in held for axis in each.sums)
+        # Sums over a chip's own images are what a batch normalization takes.
+        alike = layer.op == "add" and all(each.sums == pending for each in held)
+        later = pending if alike else pending & {*OF_BATCH} if statistic else _NONE
+        copies = frozenset(axis for axis, alike in self._copies.items() if name in alike)
+        experts = copies & {OF_EXPERTS}
+        own = self._part(name) | dict.fromkeys(copies - experts, 0)
+        sources, told = self._edges.get(name, ()), list[Source]()
+        for at, operand in enumerate(operands):
+            source = sources[at] if at < len(sources) else Source(()) if operand.weights else operand.source
+            wanted = _without(self._over(name, tensors[at]), whole) | own
+            self.places[f"{name}.{tensors[at]}"] = self._placement(wanted)
+            told.append(self._source(name, operand, source, _Parted(wanted, later, experts)))
+        if any(each.names not in (operand.names, ()) for each, operand in zip(told, operands, strict=True)):
+            self._edges[name] = (*told, *sources[len(told) :])
+        over = _without(over, whole) | own
+        sums = (summed if adds or statistic else _NONE) | later
+        self._held[name] = _Parted(dict.fromkeys(experts, 0) | over, sums.difference(over), experts)
+        if layer.op == "cross_entropy_gradient":
+            # The mean is over the rows of all chips.
+            made = self._layers[name]
+            self._layers[name] = replace(made, factor=made.factor / self._chips(over))
+
+    def _of_whole_rows(self, layer: Any, axes: Axes) -> Op:
+        """A layer that takes whole rows, where its operand is parted along them."""
+        if not layer.whole_rows:
+            names = ", ".join(sorted(axes))
+            says = f"{layer.op} takes elements of several chips along {names}, and how it is shared is not known"
+            do = f"part other sizes, or leave {names} out of the mesh"
+            raise InputError(Problem(f"{says}; {do}", f"layer {layer.name}"))
+        found: Op = replace(layer, channels=layer.channels * self._chips(axes))
+        return found
+
+    def _source(self, reader: str, operand: Value, source: Source, wanted: _Parted) -> Source:
+        """What a layer reads in place of an operand, of which it wants parts, and takes some sums as they are."""
+        if not any(each in self._held for each in operand.names):
+            name, over = (source.names or operand.names)[0], wanted.over
+            if reader not in self._updates and self._parted & {*operand.names}:
+                gathered = self._gathered(reader, operand)
+                source = source._replace(names=(gathered,))
+                self.places[f"{gathered}.operand"] = self._placement(over, self._found[gathered].layer.axis)
+            self.places[name] = self._placement(over)
+            return source
+        names: list[str] = []
+        for each in operand.names:
+            held = self._held.get(each, _Parted())
+            is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
+            own = frozenset(OF_BATCH) if is_own else _NONE
+            made = self._added(each, held.sums - wanted.sums - own, wanted.over)
+            names.append(self._as_wanted(each, made, held, wanted, source.direct))
+        here = self._held.get(operand.names[0], _Parted())
+        if between := here.experts ^ wanted.experts:
+            elements = self._to_experts(reader) if wanted.experts else prod(operand.shape)
+            names = [self._collective("all_to_all", tuple(names), elements, between, operand.names[0])]
+        for each in names:
+            if each in self._found:
+                self._found[each].readers.append(reader)
+        return source._replace(names=tuple(dict.fromkeys(names)))
+
+    def _placement(self, over: Sides, gathered: int | None = None) -> Placement:
+        """Which axes part each side; parts of weights that are gathered along one are parts of a chip's own."""
+        of_sides = (tuple(axis for axis in self.mesh if over.get(axis) == side) for side in range(4))
+        return tuple((*axes, PARTS_WEIGHTS) if side == gathered else axes for side, axes in enumerate(of_sides))
+
+    def _as_wanted(self, name: str, made: str, held: _Parted, wanted: _Parted, direct: bool) -> str:
+        """The name by which a layer's output is read once chips have the parts of it that a reader wants."""
+        elements = prod(self._layers[name].shapes(self.work.batch)[OFMAP])
+        experts = held.experts | wanted.experts
+        for axis, side in held.over.items():
+            if axis in experts:
+                continue
+            if axis not in wanted.over:
+                elements *= self.mesh[axis]
+                made = self._collective("all_gather", (made,), elements, frozenset({axis}), name, side)
+            elif direct and wanted.over[axis] != side:
+                made = self._collective(
+                    "all_to_all", (made,), elements, frozenset({axis}), name, wanted.over[axis], side
+                )
+        return made
+
+    def _to_experts(self, reader: str) -> int:
+        """Elements of the rows that all experts of a chip take, of which one is a layer's."""
+        base = _without_number(reader)
+        rows = (layer for name, layer in self._own.items() if _without_number(name) == base)
+        return sum(prod(layer.shapes(self.work.batch)["ifmap"]) for layer in rows)
+
+    # ---- collectives
+
+    def _added(self, name: str, sums: Axes, wanted: Sides) -> str:
+        """The name by which a layer's output is read once its sums are added up, of which parts are wanted."""
+        elements, made = prod(self._layers[name].shapes(self.work.batch)[OFMAP]), name
+        scattered = sums.intersection(wanted, self._common.get(name, _NONE))
+        for side in sorted({wanted[axis] for axis in scattered}):
+            axes = frozenset(axis for axis in scattered if wanted[axis] == side)
+            made = self._collective("reduce_scatter", (made,), elements, axes, name, side)
+            elements //= self._chips(axes)
+        if rest := sums - scattered:
+            made = self._collective("all_reduce", (made,), elements, rest, name)
+        return made
+
+    def _gathered(self, reader: str, operand: Value) -> str:
+        """The collective that gathers weights for a layer."""
+        (weights,) = operand.names
+        name = self._name(f"{reader}.{weights.rpartition('.')[2]}.all_gather")
+        side = _parted_side(operand.shape, self.mesh[PARTS_WEIGHTS])
+        over = (PARTS_WEIGHTS,)
+        made = CollectiveLayer(name, "all_gather", prod(operand.shape), over, (), (), weights=True, axis=side)
+        self._found[name] = _Found(made, self._at[reader] - 1, [reader])
+        return name
+
+    def _collective(
+        self, op: str, reads: tuple[str, ...], elements: int, axes: Axes, of: str, axis: int = 0, to: int = 0
+    ) -> str:
+        """The name of a collective that reads these, which is one however many read it."""
+        key = reads, op, axes, axis, to
+        if key not in self._known:
+            name = self._known[key] = self._name(f"{of}.{op}")
+            over = tuple(axis for axis in self.mesh if axis in axes)
+            place = max(self._found[each].place if each in self._found else self._at[each] for each in reads)
+            self._found[name] = _Found(CollectiveLayer(name, op, elements, over, reads, (), False, axis, to), place)
+            for each in reads:
+                if each in self._found:
+                    self._found[each].readers.append(name)
+        return self._known[key]
+
+    def _combine(self) -> None:
+        """Join the sums of gradients that are vectors, such as those of scales, to one collective an axis.
+
+        A compiler joins what is small, as each collective takes a launch.
+        """
+        small: dict[tuple[str, ...], list[_Found]] = {}
+        for each in self._found.values():
+            of_vector = all(name in self._own and self._own[name].unit == "vector" for name in each.layer.reads)
+            if each.layer.op == "all_reduce" and of_vector and each.readers and {*each.readers} <= self._updates:
+                small.setdefault(each.layer.over, []).append(each)
+        for over, parts in small.items():
+            name = self._name("gradients.all_reduce")
+            elements = sum(each.layer.elements for each in parts)
+            reads = tuple(read for each in parts for read in each.layer.reads)
+            made = CollectiveLayer(name, "all_reduce", elements, over, reads, ())
+            gone = {each.layer.name for each in parts}
+            readers = [reader for each in parts for reader in each.readers]
+            for reader in readers:
+                self._edges[reader] = tuple(
+                    source._replace(names=tuple(name if each in gone else each for each in source.names))
+                    for source in self._edges[reader]
+                )
+            self._found = {key: each for key, each in self._found.items() if key not in gone}
+            self._found[name] = _Found(made, max(each.place for each in parts), readers)
+
+    def _name(self, wanted: str) -> str:
+        """A name that nothing has."""
+        name, more = wanted, 2
+        while name in self._found or name in self._own:
+            name, more = f"{wanted}_{more}", more + 1
+        return name
+
+
+def _part_of(layer: Any, chips: int, batch: int) -> Op:
+    """A layer on maps, of which a chip has one part of several: images first, which leaves channels side by side."""
+    shape = layer.shapes(batch)[OFMAP]
+    side = _parted_side(shape, chips)
+    found: Op = replace(layer, **{_SIDES[side]: shape[side] // chips})
+    return found
+
+
+_SIDES = "channels", "height", "width", "images"
+
+
+def _parted_side(shape: Shape, chips: int) -> int:
+    """The side of a tensor that chips have parts of: the last that they part evenly."""
+    return next(side for side in (3, 0, 1, 2) if shape[side] % chips == 0)
+
+
+def _without(sides: Sides, axes: Axes) -> dict[str, int]:
+    return {axis: side for axis, side in sides.items() if axis not in axes}
+
+
+def _without_number(name: str) -> tuple[str, str]:
+    """The name of a layer without the number of an expert: both sides of it."""
+    known = _NUMBERED.fullmatch(name)
+    return (known[1], known[2]) if known else (name, "")
+
+
+def _more_copies(work: Workload, fewer: Workload) -> Axes:
+    """Names of the layers of which fewer chips have more alike: those of experts."""
+    own, other = (Counter(_without_number(each.name) for each in some.layers) for some in (work, fewer))
+    return frozenset(
+        each.name for each in work.layers if other[_without_number(each.name)] > own[_without_number(each.name)]
+    )
