@@ -16,7 +16,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.network.graph import ValueExchange, GivenInput, Graph, Node, NodeViews, OperandView, Placement, TensorView
+from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView, Placement, TensorView, ValueExchange
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import Source, Workload
 from tpusim.numerics.element_types import Values

@@ -343,7 +343,8 @@ class _Share:
         name = self._name(f"{reader}.{weights.rpartition('.')[2]}.all_gather")
         side = _parted_side(operand.shape, self.mesh[PARTS_WEIGHTS])
         over = (PARTS_WEIGHTS,)
-        made = CollectiveLayer(name, "all_gather", prod(operand.shape), over, (), (), weights=True, axis=side)
+        elements = prod(operand.shape)
+        made = CollectiveLayer(name, "all_gather", elements, over, (), (), weights=True, axis=side, of=weights)
         self._found[name] = _Found(made, self._at[reader] - 1, [reader])
         return name
 

@@ -17,6 +17,7 @@ from typing import Any
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
+from tpusim.network.offload import offloaded
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.ops.pool2d import GRADIENTS_OF, Pool2d
@@ -28,6 +29,7 @@ _AGAIN = ".again"
 ENDS = frozenset(
     (
         *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
+        *("offload", "reload", "send", "so_far", "sum"),
         *("dgate", "dscale", "dshift", "normalised", "ones", "taken", "zeros"),
         *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
     )
@@ -57,6 +59,11 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
     if not isinstance(workload, Workload):
         raise InputError(f"{workload!r:.80} is no Workload; give what tpusim.load_workload(...) returns")
     asked = training or workload.training or USUAL
+    return offloaded(on_chip_step(workload, asked), asked.offload)
+
+
+def on_chip_step(workload: Workload, asked: Training) -> Workload:
+    """Return the training step of which nothing goes to the host. Raises InputError as `training_step` does."""
     if problems := [*_unknown(workload), *_in_part(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
     return _StepWriter(*_told_apart(workload, asked)).workload()
@@ -223,7 +230,7 @@ class _StepWriter:
 
     def map(self, op: str, name: str, shape: Shape, *reads: Value, phase: str = BACKWARD, **more: Any) -> Value:
         """Add an op of the vector unit on maps of a shape."""
-        return self.add(_op(op, name, shape, self.batch, **more), *reads, phase=phase)
+        return self.add(map_op(op, name, shape, self.batch, **more), *reads, phase=phase)
 
     def update(self, name: str, shape: Shape, gradient: Value) -> None:
         """Note weights that are to be updated by their gradient."""
@@ -271,8 +278,25 @@ class _StepWriter:
         if self._keeps(name):
             return self._results[name]
         if name not in self._again:
+            self._compute_again(name)
             self._again[name] = self._computed(self._own[name], _AGAIN, self._kept, BACKWARD)
         return self._again[name]
+
+    def _compute_again(self, name: str) -> None:
+        """Compute again what a layer of the network reads, and what that was made of, however long the way is."""
+        due = [name]
+        while due:
+            read = (one for operand in self._reads[due[-1]] for one in operand.names)
+            if (lacking := next((one for one in read if self._lacks(one)), None)) is not None:
+                due.append(lacking)
+            elif (done := due.pop()) != name:
+                self._kept(done)
+
+    def _lacks(self, name: str) -> bool:
+        """Whether readers on the way back read a layer of the network that is yet to be computed again."""
+        if name not in self._own or self._keeps(name):
+            return False
+        return name not in self._again or (self.is_normalised(self._own[name]) and f"{name}.norm" not in self._again)
 
     def _kept(self, name: str) -> Value:
         """What readers of a layer of the network read on the way back."""
@@ -374,7 +398,7 @@ class _StepWriter:
         self.map("weighted_sum", f"{name}.update", shape, weights, velocity, phase=UPDATE, **step)
 
 
-def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
+def map_op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
     """An op of the vector unit on maps, or rows, of a shape."""
     made: Any = OPS[op]
     channels, height, width, images = shape

@@ -286,7 +286,7 @@ def overlapping(jobs: Jobs, layer: Op) -> LayerInChain | None:
     asked = jobs.family.overlaps(jobs.machine)
     machine = jobs.machine if asked else jobs.machine.with_overrides(["sequencer.between_layers=overlap"])
     try:
-        result = run(jobs.only(around).on(machine), check=False)
+        result = run(jobs.only(around).layers_alone.on(machine), check=False)
     except InputError:
         return None
     total, mine = result.total, next(each for each in result.layers if each.name == layer.name)

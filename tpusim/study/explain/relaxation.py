@@ -45,7 +45,7 @@ class Timings:
     def network(self, jobs: Jobs) -> tuple[LayerResult, ...]:
         """Return the layers of jobs that run together. Raises InputError when they cannot be simulated."""
         self.simulations += 1
-        return run(jobs, check=False).layers
+        return run(jobs.layers_alone, check=False).layers
 
     def plan(self, ready: Any, hardware: Any) -> int:
         """Return the cycles of the plan of a layer that is ready, on another machine."""
