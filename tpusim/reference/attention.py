@@ -103,6 +103,9 @@ def _of_attention(layer: FlashAttention, operands: Operands, box: Box, share: fl
 
 # ---- its gradients
 
+_LEAST = 4 * 2.0**-149
+"""How far a share is off that is less than float32 can tell: some of its least numbers."""
+
 
 class _Parts(NamedTuple):
     """What a head adds to the gradients by its queries, keys and values, each [channel, token]."""
@@ -153,7 +156,7 @@ def _of_gradients(layer: FlashAttentionGradient, operands: Operands, box: Box, s
     of their summands. The mean m of d by shares has a size of at most e, the mean of b, and is off by at most
     e ((1 + r)(1 + g)^2 - 1). So a gradient by a score, s (d - m), is off by at most s (b + e) t, where
     t = (1 + r)^2 (1 + g)^5 - 1, which counts the roundings of the difference and of the product, too; and a sum of its
-    products by the same and g once more.
+    products by the same and g once more. What is less than a number can be is off by the least one, whatever it is.
     """
 
     def parts(head: _Head, back: _Doubles) -> _Parts:
@@ -163,6 +166,7 @@ def _of_gradients(layer: FlashAttentionGradient, operands: Operands, box: Box, s
         with np.errstate(over="ignore"):
             of_slopes = head.shares * (sizes + means) * ((1 + wrong) ** 2 * (1 + share) ** 6 - 1) / share
             of_shares = head.shares * ((1 + wrong) * (1 + share) - 1) / share
+        of_slopes, of_shares = of_slopes + _LEAST * (sizes + means + 1) / share, of_shares + _LEAST / share
         keys, queries = abs(head.keys), abs(head.queries)
         return _Parts(keys @ of_slopes.T, queries @ of_slopes, abs(back) @ of_shares)
 
