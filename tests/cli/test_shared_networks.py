@@ -113,7 +113,7 @@ def test_a_run_of_one_chip_has_no_step(network: str) -> None:
     [
         (
             ("--mesh", "tensor=4", "--hardware", "tpu_v6e"),
-            r"--slice: 4 chips share net, .* name a slice, such as v6e_2x2",
+            r"slice: 4 chips share net, .* name a slice, such as v6e_2x2",
         ),
         (("--mesh", "tensor=4", "--slice", "v6e_8"), r"4 chips, and v6e_8 has 8; write sizes whose product is 8, or"),
         (("--mesh", "tensor=4", "--slice", "v6e_9"), r"v6e_9: no such slice"),
@@ -173,3 +173,13 @@ def test_explain_tells_what_links_bound_and_what_another_mesh_gives(network: str
     assert other.cycles == with_it["cycles"]
     assert other.gain == pytest.approx(found.cycles / with_it["cycles"])
     assert "A step of 4 chips, tensor 4" in str(answer)
+    twice = gains["twice the batch"]
+    assert twice.how == "--batch 32"
+
+
+def test_twice_the_batch_is_that_of_all_chips(network: str) -> None:
+    """Of a mesh that parts the batch: a chip has a fourth of it."""
+    found = tpusim.explain(network, batch=16, slice="v6e_2x2", set=[ESTIMATE]).found
+    (twice,) = [each for each in found.gains if each.name == "twice the batch"]
+    assert twice.how == "--batch 32"
+    assert twice.gain == pytest.approx(2 * found.cycles / twice.cycles)

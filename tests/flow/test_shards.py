@@ -15,9 +15,9 @@ from tests.strategies import cases
 from tpusim import Conv2d, Gemm, Workload, load_hardware, simulate
 from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.shards import Shards, after, graph_of_share
+from tpusim.flow.shards import Shards, graph_of_share
 from tpusim.flow.values import Journey, checked
-from tpusim.network.graph import Placement, ValueExchange
+from tpusim.network.graph import Placement, ValueExchange, after
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import CollectiveLayer, Source

@@ -420,6 +420,8 @@ def trace(
     phase: options.Phase = None,
     weights: options.Weights = None,
     caches: options.Caches = None,
+    mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -462,7 +464,7 @@ def trace(
     from tpusim.cli.actions.trace import print_or_write
 
     given = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, offload=offload
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
     )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "seed": seed}

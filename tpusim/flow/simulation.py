@@ -21,6 +21,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, starmap
+from math import prod
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, did_you_mean
@@ -129,7 +130,8 @@ def run(
     # 2. Look ahead: at numbers first, as that costs least.
     if check:
         check_numbers(jobs, numbers)
-    made = exchanges_of(jobs, slice)
+    # Values of all chips are sent through without a word on time, where nobody names a slice.
+    made = None if journey and slice is None else exchanges_of(jobs, slice)
     room = room_for(jobs, engine, check, numbers)
     # 3 to 5. Lower, time and check, layer by layer.
     execution = Execution(jobs.machine, jobs.work.batch, engine, check, seed, watch, numbers, journey)
@@ -142,6 +144,16 @@ def run(
     found = result_of(jobs, layers, time.perf_counter() - began, room.hbm, engine=engine, seed=seed, sums=sums)
     found = replace(found, step=step) if step else found
     return replace(found, reference_only=journey.reference_only) if journey else found
+
+
+def layers_of(jobs: Jobs) -> tuple[LayerResult, ...]:
+    """Return the layers of jobs, timed by the event engine, and no more: also of a share, whose chips nobody names.
+
+    Raises InputError when they cannot be simulated.
+    """
+    numbers = numbers_of(jobs.dtype, ANY_ORDER)
+    execution = Execution(jobs.machine, jobs.work.batch, ENGINES[0], False, 0, unheard, numbers, None)
+    return tuple(_results(jobs, room_for(jobs, ENGINES[0], False, numbers), execution))
 
 
 def _check_engine(engine: str, jobs: Jobs) -> None:
@@ -226,4 +238,5 @@ def result_of(
     left = len(work.layers) - len(layers)
     narrow = dict(Counter(work.narrow.values()))
     told = __version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
-    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, narrow=narrow, hbm_use=hbm)
+    chips = prod(many for _, many in work.mesh) if work.mesh else work.chips
+    return Result(*told, changes=dict(jobs.hardware.changes), chips=chips, narrow=narrow, hbm_use=hbm)

@@ -112,6 +112,7 @@ class Journey:
 
     def _advance(self) -> None:
         """Bring all chips to the next layer, or to the end, through exchanges."""
+        # All chips run the same nodes: where the first has come to an exchange, so have the others.
         arrived = [chip.until_exchange() for chip in self._chips]
         while (node := arrived[0]) and node.exchange:
             operands = [chip.operand_of(node) for chip in self._chips]

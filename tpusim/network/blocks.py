@@ -26,7 +26,16 @@ from tpusim.network.entries import (
     read_layers,
 )
 from tpusim.network.ops.op import Op
-from tpusim.network.workload import INPUT, Edges, LayerBlock, OwnLowering, Source, are_sound
+from tpusim.network.workload import (
+    INPUT,
+    CollectiveLayer,
+    Edges,
+    LayerBlock,
+    OwnLowering,
+    Source,
+    are_sound,
+    read_among,
+)
 
 BLOCK = "block"
 _BLOCK_KEYS = BLOCK, "count", "layers"
@@ -186,6 +195,9 @@ class _KnownEntry(NamedTuple):
 
         layers = tuple(layer.called(called[layer.name]) for layer in self.read.layers)
         read = self.read._replace(layers=layers, sources=tuple(map(all_now, self.read.sources)))
+        if (own_one := self.read.collective) is not None:
+            reads_now = tuple(called[each] for each in own_one.reads)
+            read = read._replace(collective=own_one._replace(name=name, reads=reads_now))
         made = self.handed[self.name]
         return _KnownEntry(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
 
@@ -198,6 +210,7 @@ class Parts(NamedTuple):
     edges: Edges
     biases: tuple[str, ...]
     blocks: tuple[LayerBlock, ...]
+    collectives: tuple[CollectiveLayer, ...]
 
 
 class EntryReader:
@@ -268,7 +281,7 @@ class EntryReader:
         own: list[OwnLowering] = []
         edges: list[tuple[str, tuple[Source, ...]]] = []
         biases: list[str] = []
-        for index, (ops, lowering, sources, biased) in enumerate(read):
+        for index, (ops, lowering, sources, biased, _) in enumerate(read):
             layers += ops
             biases += [each.name for each in ops] if biased else []
             edges += [(each.name, read) for each, read in zip(ops, sources, strict=True) if read] if sources else []
@@ -281,4 +294,7 @@ class EntryReader:
                              range(first, first + size * count, size)))
             for first, size, count in self._document.blocks
         )  # fmt: skip
-        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks))
+        exchanges = read_among(
+            [each.collective for each in read if each.collective], [layer.name for layer in layers], edges
+        )
+        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks), exchanges)

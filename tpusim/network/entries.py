@@ -11,16 +11,16 @@ from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.imports import Registry
 from tpusim.base.words import counted
-from tpusim.input.form import NAMES, Form, Name, Reader, Truth, validated, whole, written
+from tpusim.input.form import NAMES, Choice, Form, Name, Reader, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
-from tpusim.network.workload import INPUT, SHARD, Source, parted, read_shard, side_by_side
+from tpusim.network.workload import INPUT, SHARD, CollectiveLayer, Source, parted, read_shard, side_by_side
 
 if TYPE_CHECKING:
     from tpusim.network.composites import Composite, CompositeLayer
@@ -46,6 +46,17 @@ class EntryOutput(NamedTuple):
     def fits(self, wanted: Shape) -> bool:
         """Return whether the output may be a tensor of that shape, as far as is known."""
         return self.shape == wanted if self.shape is not None else self.elements in (None, prod(wanted))
+
+
+CollectiveOp: TypeAlias = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"]
+MOST_ELEMENTS = 2**44
+"""Most elements of an exchange: beyond, it is a slip."""
+
+
+def _axes(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(each, str) and each for each in given):
+        raise InputError(f"{show(given)} names no axes of the mesh; write a list of names, such as [tensor]")
+    return tuple(given)
 
 
 class FreeEntry(ABC):
@@ -168,8 +179,31 @@ class Cache(FreeEntry):
         )
 
 
-FREE: dict[str, type[FreeEntry]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache)}
-"""The entries that take no time, by their names in files."""
+@validated
+class CollectiveEntry(FreeEntry):
+    """An exchange between the chips that share the network: it takes no time of a layer, and runs beside them.
+
+    Attributes:
+        name: name by which other entries read its outcome.
+        does: what chips do: all_reduce, all_gather, reduce_scatter, all_to_all, or permute.
+        over: axes of the mesh along which chips take part.
+        elements: elements of a chip before it; of an all_gather, those it has after it.
+    """
+
+    op: ClassVar[str] = "collective"
+
+    name: Annotated[str, Name(), written("sum1")]
+    does: Annotated[CollectiveOp, Choice(), written("all_reduce")]
+    over: Annotated[tuple[str, ...], Reader(_axes, "a list of axes of the mesh"), written("[tensor]")]
+    elements: Annotated[int, whole(MOST_ELEMENTS), written(4096)]
+
+    def made(self, read: Sequence[EntryOutput], batch: int) -> EntryOutput:
+        # Whoever reads the outcome says how it lies.
+        return EntryOutput(Source((self.name,)), lost=any(each.lost for each in read))
+
+
+FREE: dict[str, type[FreeEntry]] = {kind.op: kind for kind in (Concat, Flatten, View, Cache, CollectiveEntry)}
+"""The entries that take no time of the chip's units, by their names in files."""
 COMPOSITES: Registry[type[Composite]] = Registry(
     "tpusim.network", {"attention": "composites.Attention", "experts": "composites.Experts"}
 )
@@ -399,12 +433,14 @@ class Read(NamedTuple):
         lowering: the lowering that the entry names.
         sources: for each of the layers what it reads, where the file says so of any layer.
         biases: whether each of the layers has biases.
+        collective: what the entry is instead of layers, with all the names that it reads, and none that read it.
     """
 
     layers: tuple[Op, ...]
     lowering: str | None = None
     sources: tuple[tuple[Source, ...], ...] = ()
     biases: bool = False
+    collective: CollectiveLayer | None = None
 
 
 def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None = None) -> Read:
@@ -434,6 +470,9 @@ def read_layers(entry: object, names: Mapping[str, int], wiring: Wiring | None =
         if SHARD in entry:
             free, _ = _parted(free, _around(entry, names, [SHARD]), names)
         wiring.add_free(free, read)
+        if isinstance(free, CollectiveEntry):
+            names_read = side_by_side(each.source for each in read).names
+            return Read((), collective=CollectiveLayer(free.name, free.does, free.elements, free.over, names_read, ()))
         return Read(())
     if op in COMPOSITES:
         return _read_composite(entry, op, names, wiring, read)

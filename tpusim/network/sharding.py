@@ -44,6 +44,8 @@ _STATISTICS = frozenset({
     "batch_norm_gradient", "scale_shift",
 })  # fmt: skip
 """Ops of a batch normalization, whose statistics are those of a chip's own images."""
+_MOST_JOINED, _JOINED_ELEMENTS = 256, 120 * 2**20 // 2
+"""Sums of gradients that the compiler joins at most, and their elements, at two bytes each (read off its combiners)."""
 _NUMBERED = re.compile(r"(.*)_\d+((?:\.\w+)*)")
 
 
@@ -147,8 +149,8 @@ class _Share:
         read = {each for operands in self._reads.values() for operand in operands for each in operand.names}
         for name, held in self._held.items():
             if held.sums and name not in read:
-                self.places[self._added(name, held.sums, {})] = self._placement(held.over)
-            self.places[name] = self._placement(held.over)
+                self.places[self._added(name, held.sums, {})] = self._placement(held.over, name)
+            self.places[name] = self._placement(held.over, name)
         self._combine()
         found = sorted(self._found.values(), key=lambda each: each.place)
         collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
@@ -248,7 +250,7 @@ class _Share:
         for at, operand in enumerate(operands):
             source = sources[at] if at < len(sources) else Source(()) if operand.weights else operand.source
             wanted = _without(self._over(name, tensors[at]), whole) | own
-            self.places[f"{name}.{tensors[at]}"] = self._placement(wanted)
+            self.places[f"{name}.{tensors[at]}"] = self._placement(wanted, name)
             told.append(self._source(name, operand, source, _Parted(wanted, later, experts)))
         if any(each.names not in (operand.names, ()) for each, operand in zip(told, operands, strict=True)):
             self._edges[name] = (*told, *sources[len(told) :])
@@ -277,15 +279,17 @@ class _Share:
             if reader not in self._updates and self._parted & {*operand.names}:
                 gathered = self._gathered(reader, operand)
                 source = source._replace(names=(gathered,))
-                self.places[f"{gathered}.operand"] = self._placement(over, self._found[gathered].layer.axis)
-            self.places[name] = self._placement(over)
+                own = {**over, PARTS_WEIGHTS: self._found[gathered].layer.axis}
+                self.places[f"{gathered}.operand"] = self._placement(own, gathered)
+            if source.direct or name not in self.places:
+                self.places[name] = self._placement(over, reader)
             return source
         names: list[str] = []
         for each in operand.names:
             held = self._held.get(each, _Parted())
             is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
-            own = frozenset(OF_BATCH) if is_own else _NONE
-            made = self._added(each, held.sums - wanted.sums - own, wanted.over)
+            kept = frozenset(OF_BATCH) if is_own else _NONE
+            made = self._added(each, held.sums - wanted.sums - kept, wanted.over)
             names.append(self._as_wanted(each, made, held, wanted, source.direct))
         here = self._held.get(operand.names[0], _Parted())
         if between := here.experts ^ wanted.experts:
@@ -296,10 +300,11 @@ class _Share:
                 self._found[each].readers.append(reader)
         return source._replace(names=tuple(dict.fromkeys(names)))
 
-    def _placement(self, over: Sides, gathered: int | None = None) -> Placement:
-        """Which axes part each side; parts of weights that are gathered along one are parts of a chip's own."""
-        of_sides = (tuple(axis for axis in self.mesh if over.get(axis) == side) for side in range(4))
-        return tuple((*axes, PARTS_WEIGHTS) if side == gathered else axes for side, axes in enumerate(of_sides))
+    def _placement(self, over: Sides, of: str) -> Placement:
+        """Which axes part each side of a value; of weights, the parts that a chip keeps are those of its own part."""
+        inner = {PARTS_WEIGHTS} if of in self._updates or of in self._found else set[str]()
+        axes = sorted(self.mesh, key=inner.__contains__)
+        return tuple(tuple(axis for axis in axes if over.get(axis) == side) for side in range(4))
 
     def _as_wanted(self, name: str, made: str, held: _Parted, wanted: _Parted, direct: bool) -> str:
         """The name by which a layer's output is read once chips have the parts of it that a reader wants."""
@@ -364,29 +369,39 @@ class _Share:
         return self._known[key]
 
     def _combine(self) -> None:
-        """Join the sums of gradients that are vectors, such as those of scales, to one collective an axis.
+        """Join the sums of gradients to few collectives: along the same axes, in order, up to what a compiler joins.
 
-        A compiler joins what is small, as each collective takes a launch.
+        Gradients that are scattered first, or come out of another collective, stay apart.
         """
-        small: dict[tuple[str, ...], list[_Found]] = {}
-        for each in self._found.values():
-            of_vector = all(name in self._own and self._own[name].unit == "vector" for name in each.layer.reads)
-            if each.layer.op == "all_reduce" and of_vector and each.readers and {*each.readers} <= self._updates:
-                small.setdefault(each.layer.over, []).append(each)
-        for over, parts in small.items():
-            name = self._name("gradients.all_reduce")
-            elements = sum(each.layer.elements for each in parts)
-            reads = tuple(read for each in parts for read in each.layer.reads)
-            made = CollectiveLayer(name, "all_reduce", elements, over, reads, ())
-            gone = {each.layer.name for each in parts}
-            readers = [reader for each in parts for reader in each.readers]
-            for reader in readers:
-                self._edges[reader] = tuple(
-                    source._replace(names=tuple(name if each in gone else each for each in source.names))
-                    for source in self._edges[reader]
-                )
-            self._found = {key: each for key, each in self._found.items() if key not in gone}
-            self._found[name] = _Found(made, max(each.place for each in parts), readers)
+        kept: dict[tuple[str, ...], list[list[_Found]]] = {}
+        for each in sorted(self._found.values(), key=lambda one: one.place):
+            own = all(name in self._own for name in each.layer.reads)
+            if each.layer.op != "all_reduce" or not own or not each.readers or not {*each.readers} <= self._updates:
+                continue
+            parts = kept.setdefault(each.layer.over, [[]])
+            elements = sum(one.layer.elements for one in parts[-1]) + each.layer.elements
+            if parts[-1] and (len(parts[-1]) == _MOST_JOINED or elements > _JOINED_ELEMENTS):
+                parts.append([])
+            parts[-1].append(each)
+        for parts in kept.values():
+            for some in parts:
+                if len(some) > 1:
+                    self._join(some)
+
+    def _join(self, parts: list[_Found]) -> None:
+        name = self._name("gradients.all_reduce")
+        elements = sum(each.layer.elements for each in parts)
+        reads = tuple(read for each in parts for read in each.layer.reads)
+        made = CollectiveLayer(name, "all_reduce", elements, parts[0].layer.over, reads, ())
+        gone = {each.layer.name for each in parts}
+        readers = [reader for each in parts for reader in each.readers]
+        for reader in readers:
+            self._edges[reader] = tuple(
+                source._replace(names=tuple(name if each in gone else each for each in source.names))
+                for source in self._edges[reader]
+            )
+        self._found = {key: each for key, each in self._found.items() if key not in gone}
+        self._found[name] = _Found(made, max(each.place for each in parts), readers)
 
     def _name(self, wanted: str) -> str:
         """A name that nothing has."""

@@ -457,6 +457,28 @@ class CollectiveLayer(NamedTuple):
         return -(-self.elements // self.chips(mesh)) if self.op == "reduce_scatter" else self.elements
 
 
+def read_among(
+    collectives: Sequence[CollectiveLayer], layers: Iterable[str], edges: Iterable[tuple[str, tuple[Source, ...]]]
+) -> tuple[CollectiveLayer, ...]:
+    """Return collectives with what makes their operands, inputs left out, and who reads their outcomes."""
+    makers = {*layers, *(each.name for each in collectives)}
+    readers: dict[str, list[str]] = {each.name: [] for each in collectives}
+    reads = [(name, at, made) for name, sources in edges for at, each in enumerate(sources) for made in each.names]
+    reads += [(each.name, 0, made) for each in collectives for made in each.reads]
+    for reader, _, made in reads:
+        if made in readers:
+            readers[made].append(reader)
+    # Of weights, which only come from parts of them, readers name the collective behind their first tensor.
+    first = {made for _, at, made in reads if not at}
+    found = []
+    for collective in collectives:
+        name, operands = collective.name, tuple(each for each in collective.reads if each in makers)
+        weights = collective.weights or (not operands and bool(readers[name]) and name not in first)
+        read_by = tuple(dict.fromkeys(readers[name]))
+        found.append(collective._replace(reads=operands, read_by=read_by, weights=weights))
+    return tuple(found)
+
+
 Counts: TypeAlias = tuple[tuple[str, int], ...]
 """The number of times each op of another tool occurs, by its name."""
 
@@ -659,9 +681,15 @@ class Workload:
         counts = Counter(dict(self.not_timed)) + left
         left_out = [layer for layer in self.layers if layer.unit != "array"]
         placed = {layer.name for layer in left_out if isinstance(layer, Pointwise)}
-        edges = without(self.edges, [layer.name for layer in left_out], placed)
+        # Collectives come last, when it is known what all layers left out have read.
+        operands = tuple((each.name, (Source(each.reads),)) for each in self.collectives)
+        every = without((*self.edges, *operands), [layer.name for layer in left_out], placed)
+        reads, exchanged = dict(every), {name for name, _ in operands}
+        edges = tuple(each for each in every if each[0] not in exchanged)
         timed = self.with_layers(lambda layer: layer.unit == "array")
-        return replace(timed, edges=edges, not_timed=tuple(counts.items()))
+        exchanges = [each._replace(reads=side_by_side(reads[each.name]).names) for each in self.collectives]
+        collectives = read_among(exchanges, [layer.name for layer in timed.layers], edges)
+        return replace(timed, edges=edges, collectives=collectives, not_timed=tuple(counts.items()))
 
     def with_asked(self, ops: str | None, of_file: str) -> Self:
         """Return the workload with the `ops` that somebody asks for, else with those of its file, which leave layers

@@ -42,6 +42,7 @@ from tpusim.network.workload import (
     OF_BATCH,
     SHARD,
     STAGE,
+    CollectiveLayer,
     Counts,
     Mesh,
     Sizes,
@@ -146,6 +147,7 @@ def shared(
     if stages > 1 and foreign and not names_sizes(name_or_path):
         says = "a model of another tool names no blocks that stages could have; part it along other axes"
         raise InputError(Problem(says, f"--mesh {STAGE}={stages}"))
+    # A stage runs one microbatch at a time, so that is what its layers are for.
     parts = microbatches_of(batch_of_a_chip(batch, mesh), stages, asked.microbatches) if stages > 1 else 1
 
     def with_mesh(mesh: Mesh) -> Workload:
@@ -336,6 +338,8 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
         if problems:
             raise InputError(problems)
     same = {name: getattr(file, name) for name in _SAME}
+    same["mesh"] = file.mesh or file.share_of
+    _check_share(document, parts.collectives, dict(file.share_of))
     work = narrowed(Workload(batch=batch, **parts._asdict(), **same), document)
     return work.with_asked(ops, file.ops)
 
@@ -356,6 +360,24 @@ def _check_axes(document: Document, mesh: Mesh) -> None:
         raise InputError(problems)
 
 
+def _check_share(document: Document, collectives: Iterable[CollectiveLayer], mesh: Mesh) -> None:
+    """Check that a file which is one chip's share has the mesh of its collectives, and no other. Raises InputError."""
+    there = f"there is {', '.join(mesh)}" if mesh else f"a file says under {SHARE_OF}: how many chips an axis has"
+    problems = [
+        document.problem(SHARE_OF, f"no axis {show(axis)} of {each.name}{did_you_mean(axis, mesh) or ';'} {there}")
+        for each in collectives
+        for axis in each.over
+        if axis not in mesh
+    ]
+    if mesh and mesh_in(document):
+        says = f"the file is one chip's share already, of {', '.join(mesh)}; leave the mesh out"
+        problems.append(document.problem(MESH, says))
+    if problems:
+        raise InputError(problems)
+
+
+SHARE_OF = "share_of"
+"""The key of a file that is one chip's share: the mesh whose chips share the network."""
 _SAME = "name", "source", "not_timed", "not_known", "sizes", "training", "grows", "chips", "mesh"
 """Keys of a file that a workload has as they are."""
 
@@ -426,6 +448,8 @@ class _File:
         mesh: axes along which chips share the network, such as {data: 2, tensor: 8} (`--mesh`).
         shard: sizes that axes of a mesh part, such as {heads: tensor}; `data`, `fsdp` and `expert` part the batch.
         chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
+        share_of: axes along which chips share the network, of which the file has the part of one, with what they
+            exchange as entries of op `collective`.
         batch: the only batch that the entries are for, as those of a topology that names its batch.
         multiple: number of which every batch is a multiple, as of a model for several images at once.
         inputs: names by which entries read the inputs of the network.
@@ -445,6 +469,9 @@ class _File:
     grows: Annotated[str, Reader(_grows, "a name of sizes"), written("context")] = ""
     chips: Annotated[int, whole(MOST_CHIPS)] = 1
     mesh: Annotated[
+        tuple[tuple[str, int], ...], Reader(read_mesh, "a mapping of axes to chips"), written("{data: 2}")
+    ] = ()
+    share_of: Annotated[
         tuple[tuple[str, int], ...], Reader(read_mesh, "a mapping of axes to chips"), written("{data: 2}")
     ] = ()
     shard: Annotated[_Shard, Reader(read_shard, "a mapping of sizes to axes"), written("{heads: tensor}")] = ()

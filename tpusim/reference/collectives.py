@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Operand = NDArray[Any]
-_COMBINED = {"sum": np.sum, "max": np.max, "min": np.min}
+_COMBINED: Mapping[str, Callable[..., Operand]] = {"sum": np.sum, "max": np.max, "min": np.min}
 
 
 def expected(op: str, operands: Sequence[Operand], combine: str = "sum") -> list[Operand]:

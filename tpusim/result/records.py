@@ -566,7 +566,8 @@ class Result:
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
         if self.chips == 1:
             del made["chips"]
-        notes = part_notes(self.chips, self.hardware.get("name"), cores_of_its_chip(self.hardware))
+        untimed = 1 if self.step else self.chips
+        notes = part_notes(untimed, self.hardware.get("name"), cores_of_its_chip(self.hardware))
         told = {"checked": self.checked, "correct": self.correct, **({"notes": notes} if notes else {})}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
         parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}

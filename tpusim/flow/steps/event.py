@@ -29,7 +29,7 @@ class _Run:
         self.under_way: list[tuple[int, int]] = []
         self.held: set[str] = set()
         self.kinds: Counter[str] = Counter()
-        # What waits for a collective, and for a number of layers.
+        # What waits for a collective, and for a number of layers; each is looked at when that is done, and not before.
         self.layers_of, self.collectives_of = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         self.behind: dict[int, list[int]] = defaultdict(list)
         for at, layer in enumerate(plan.layers):
@@ -74,6 +74,7 @@ class _Run:
             if not plan.beside and (self.runs or self.under_way):
                 kept.append(number)
             elif not claimed.isdisjoint(each.holds) or (each.alone and (self.runs or self.alone)):
+                # Later ones leave these links to it, or it might wait for two of them for ever.
                 claimed.update(each.holds)
                 kept.append(number)
             elif self.kinds[each.kind] >= plan.most.get(each.kind, _NEVER):
@@ -100,6 +101,7 @@ class _Run:
         """
         if not self.runs:
             return _NEVER
+        # Without an end of slack it needs as many cycles as it has left, whoever has HBM meanwhile.
         least = self.rest
         if (wanted := self.rest - self.slack) > 0:
             if self.share >= CYCLE:
@@ -120,6 +122,7 @@ class _Run:
     # ---- what ends
 
     def _end(self) -> None:
+        # All that end come before whatever that makes ready, so that those wait in their order.
         done = sorted(number for end, number in self.under_way if end == self.now)
         self.under_way = [each for each in self.under_way if each[0] > self.now]
         ready: list[int] = []

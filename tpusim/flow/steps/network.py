@@ -31,8 +31,8 @@ def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
     if jobs.work.mesh or jobs.work.collectives:
         return jobs.family.exchanges(jobs.work, place, jobs.machine)
     if place is not None:
-        says = f"{jobs.work.name} is loaded for one chip; load it for a mesh, such as --mesh data=8"
-        raise InputError(Problem(f"{says}, or leave the slice out", "--slice"))
+        says = f"{jobs.work.name} is loaded for one chip; load it for a mesh, such as data=8"
+        raise InputError(Problem(f"{says}, or leave the slice out", "slice"))
     return None
 
 
@@ -68,7 +68,9 @@ def _part(
     }
     collectives = []
     for number, span, cycles in zip(numbers, log.collectives, waited, strict=True):
-        parts[_WAITS_FOR.get(made.each[number].holds[0], "links")] += cycles
+        # What goes over the network between slices, too, is as slow as that.
+        holds = made.each[number].holds
+        parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
         collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives))
 
@@ -89,9 +91,14 @@ def _step(
 
 def items_of(work: Workload) -> tuple[str, int]:
     """Return what all chips make in a step, and how many: tokens where the network has them, else images."""
-    images = work.batch * work.microbatches * prod(size for name, size in work.mesh if name in OF_BATCH)
+    images = images_of_all(work)
     tokens = dict(work.sizes).get("tokens")
     return ("tokens", images * tokens) if tokens else ("images", images)
+
+
+def images_of_all(work: Workload) -> int:
+    """Return the images of all chips together."""
+    return work.batch * work.microbatches * prod(size for name, size in work.mesh if name in OF_BATCH)
 
 
 def _parts_of_layers(layers: Sequence[LayerResult]) -> dict[str, int]:
@@ -130,6 +137,7 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
         for name in one.read_by:
             if name in place:
                 waits[place[name]].add(number)
+    # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
     for layer, sources in work.edges:
         if layer in place:
             waits[place[layer]] |= {called[name] for source in sources for name in source.names if name in called}
@@ -164,6 +172,7 @@ def _behind(
     for layer, numbers in waits.items():
         for number in numbers:
             readers[number].append(layer)
+    # In the order of the workload, which is that of their readers.
     gathers = [number for number, one in enumerate(each) if one.weights and readers[number]]
     reloads = [number for number, one in enumerate(each) if one.op == RELOAD and readers[number]]
     for window, least in ((gathers, 0), (reloads, turn)):
@@ -185,10 +194,11 @@ def timed(plan: StepPlan, engine: str = "event") -> StepLog:
         InputError: the step is too long to be stepped through.
         CheckFailed: engines disagree.
     """
+    # The loop says how long it is, so that nobody begins to step through a second of a chip.
     log = event.run(plan)
     if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
         says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
-        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"--engine {engine}"))
+        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
     found = {"event": log, **{name: other(plan) for name, other in _others(engine)}}
     for name, other in found.items():
         if engine == "both" and other != log:
@@ -216,6 +226,7 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
     needs or, where none is, for the first that is; behind the last layer for the first that is.
     """
     found = [0] * len(log.collectives)
+    # Those that began first come first, so that one that a later layer needs is not blamed for an earlier wait.
     order = sorted(range(len(found)), key=lambda number: (log.collectives[number], number))
     under_way: list[int] = []
     at = 0
@@ -226,6 +237,7 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         under_way = [number for number in under_way if log.collectives[number].end > gap.start]
         needed = set().union(*(plan.needs[number] for number in plan.layers[layer].after)) if layer is not None else {}
         now = gap.start
+        # Between two edges the same collectives are under way.
         while now < gap.end:
             there = [number for number in under_way if log.collectives[number].holds(now)]
             then = min(edge for number in under_way for edge in (*log.collectives[number], gap.end) if edge > now)

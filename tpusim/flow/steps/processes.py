@@ -121,6 +121,7 @@ def run(plan: StepPlan) -> StepLog:
     def every_layer() -> Iterator[Any]:
         for at, own in enumerate(plan.layers):
             yield env.all_of([collectives_done[number] for number in own.after])
+            # Without overlap a collective that could begin goes first.
             yield chip.behind_all(_LAYERS)
             while chip.core_is_taken or (not plan.beside and chip.under_way):
                 yield chip.changed

@@ -40,8 +40,9 @@ def run(plan: StepPlan) -> StepLog:
             runs, rest = True, plan.layers[layer].cycles
             slack = rest - plan.layers[layer].hbm
             layers[layer][0] = cycle
-        # A cycle passes.
+        # A cycle passes: what is under way asks for its part of HBM, whether or not a layer runs.
         debt += sum(plan.collectives[number].share for number in under_way)
+        # The slack of a layer is counted down with each cycle that it can do without HBM.
         goes_on = True
         if debt >= CYCLE:
             debt -= CYCLE

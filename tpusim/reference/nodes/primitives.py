@@ -379,6 +379,7 @@ NODES: dict[str, Function] = {
     "max": np.maximum, "min": np.minimum, "mul": np.multiply, "ne": np.not_equal, "neg": np.negative,
     "not": np.invert, "or": np.bitwise_or, "pow": like_first(np.power), "rem": np.fmod, "sign": np.sign, "sin": np.sin,
     "sqrt": np.sqrt, "sub": np.subtract, "tan": np.tan, "xor": np.bitwise_xor, "cbrt": np.cbrt,
+    "axis_index": lambda *, place=0: np.asarray(place, np.int32),
     "erfc": _in_doubles(lambda x: 1 - pointwise.erf_of(x)), "erf": _in_doubles(pointwise.erf_of),
     "logistic": _in_doubles(pointwise.sigmoid), "tanh": _in_doubles(pointwise.tanh),
     "softplus": _in_doubles(pointwise.softplus), "silu": _in_doubles(lambda x: x * pointwise.sigmoid(x)),

@@ -140,7 +140,7 @@ def _rest(found: ExplainedNetwork) -> list[str]:
     """Say what was not tried on the whole, and how many simulations there were."""
     same = f"No difference to these layers, hence not tried on the whole: {', '.join(found.unmoved)}."
     each = "of one layer, or of all together" if found.jobs.family.overlaps(found.jobs.machine) else "of one layer"
-    name, shared = found.costly[0].found.layer.name, share_notice(found.jobs.work.chips)
+    name, shared = found.costly[0].found.layer.name, "" if found.step else share_notice(found.jobs.work.chips)
     return [
         *([shared] if shared else []),
         *([same] if found.unmoved else []),

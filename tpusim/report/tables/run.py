@@ -65,7 +65,7 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
         [hbm_table(result.hbm_use)] if result.hbm_use else [],
         [
             said.totals(result.total, "Layers of a chip, one by one" if result.step else "Total"),
-            share_notice(result.chips),
+            "" if result.step else share_notice(result.chips),
             " ".join(lowerings),
             said.fusion_notice(work, result),
             said.overlap_notice(result),

@@ -47,11 +47,11 @@ def step_paragraphs(result: Result) -> Paragraphs:
     """Return what there is to say of a step: nothing of a run without one."""
     if (step := result.step) is None:
         return ()
-    found: list[Sequence[Content]] = [[*_exchanged(step)]] if step.collectives else []
+    found: list[Sequence[Content]] = [*_exchanged(step)] if step.collectives else []
     if step.stages:
         stages = stage_table(step)
         found.append([stages, stages.legend()])
-    return [*found, [Sentences(step_sentences(step)), parts_table(step)], [Sentences([_legend(step)])]]
+    return [*found, [Sentences(step_sentences(step))], [parts_table(step), Sentences([_legend(step)])]]
 
 
 def step_sentences(step: StepResult) -> list[str]:
@@ -142,9 +142,7 @@ def collective_table(rows: Sequence[AlikeCollectives], step: StepResult) -> Tabl
     columns: list[Column[AlikeCollectives]] = [
         Column("collective", lambda row: row.first.name, justify="left", part=4),
         *([Column[AlikeCollectives]("n", lambda row: f"{row.many:,}", legend=_N)] if several else []),
-        Column(
-            "axes", lambda row: ", ".join(row.first.axes), 1, "left", "axes: of the mesh, along which chips take part"
-        ),
+        Column("axes", lambda row: ", ".join(row.first.axes), 1, "left", _AXES),
         Column(f"size\n{bytes_unit}", lambda row: three_digits(row.first.bytes / bytes_size), 2, legend=_SIZE),
         Column("algorithm", lambda row: row.first.algorithm, 4, "left"),
         Column("cycles", lambda row: f"{row.first.cycles:,}"),
@@ -156,20 +154,22 @@ def collective_table(rows: Sequence[AlikeCollectives], step: StepResult) -> Tabl
     return Table(columns, rows)
 
 
+_AXES = "axes: axes of the mesh along which chips take part"
 _N = "n: collectives of copies of a layer, as one row; cycles are of one of them"
 _SIZE = "size: bytes of a chip before it; of an all_gather after it"
-_HBM = "HBM: of its cycles those in which it uses HBM"
-_WAITS = "waits: of its cycles those in which the chip waits for it, mean over n; layers or others run beside the rest"
-_OF_STEP = "of step: these cycles of all n, each as often as it takes place, of the cycles of the step"
+_HBM = "HBM: cycles in which it uses HBM, of its cycles"
+_WAITS = "waits: cycles in which the chip waits for it, of its cycles, mean over n; in the others layers run"
+_OF_STEP = "of step: cycles in which the chip waits for all n, each as often as it takes place, of those of the step"
 
 
-def _exchanged(step: StepResult) -> Sequence[Content]:
+def _exchanged(step: StepResult) -> Paragraphs:
     every = alike_collectives(step)
     rows = every
+    # A network without blocks has a collective for each of its weights.
     if len(every) > MOST_ROWS:
         ranked = sorted(range(len(every)), key=lambda at: (-every[at].exposed_cycles, -every[at].cycles))
         rows = [every[at] for at in sorted(ranked[:MOST_ROWS])]
     table = collective_table(rows, step)
     left = sum(row.many for row in every) - sum(row.many for row in rows)
     more = f"Not shown: {left:,} more, for which the chip waits less (--json and --out have all)." if left else ""
-    return [table, more, table.legend()]
+    return [table, more], [table.legend()]

@@ -16,7 +16,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.hbm import held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.lowerings import AUTO, usual
-from tpusim.flow.steps.network import exchanges_of, items_of, step_of
+from tpusim.flow.steps.network import exchanges_of, images_of_all, items_of, step_of
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import MOST_IMAGES, Workload
@@ -272,7 +272,7 @@ def _of_the_run(work: Workload, jobs: Jobs, lowering: str | None, again: WithBat
     for what, stored in narrow.items():
         if work.with_stored(*stored).layers != work.layers:
             yield _Change(f"{what} as int8 in HBM", f"--{what} int8", partial(_stored, stored))
-    if again is not None and (batch := 2 * work.batch) <= MOST_IMAGES:
+    if again is not None and (batch := 2 * images_of_all(work)) <= MOST_IMAGES:
         yield _Change("twice the batch", f"--batch {batch}", partial(_with_batch, again, batch), "image")
 
 
@@ -306,6 +306,7 @@ def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) 
     if jobs.work.collectives and place.overlap != "none":
         alone = place.model_copy(update={"overlap": "none"})
         yield _Change("no collective beside layers", "slice.overlap=none", _as_it_is, place=alone)
+    # Last, as each needs layers of other sizes.
     for mesh in other_meshes(dict(jobs.work.mesh)) if meshed else ():
         assert meshed is not None
         try:

@@ -32,16 +32,17 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
         links = f"{chips:,} chips share {work.name}, and nobody says how they are linked"
         if chips == 1:
             links = f"values of {work.name} go to the host, and nobody says over which links of a chip"
-        raise InputError(Problem(f"{links}; name a slice, such as {near}", "--slice"))
+        raise InputError(Problem(f"{links}; name a slice, such as {near}", "slice"))
     if isinstance(place, str):
         place = load_slice(place)
     if machine.chip_cores > 1:
         says = f"{machine.label} is one of the {machine.chip_cores} cores of a chip, and slices are of chips"
-        raise InputError(Problem(f"{says}; take {place.interconnect.machine}", "--hardware"))
+        raise InputError(Problem(f"{says}; take {place.interconnect.machine}", "hardware"))
     if chips != place.chips:
         near = ", ".join(slices_of(chips, machine.name))
         says = f"{chips:,} chips, and {place.name} has {place.chips:,}; write sizes whose product is {place.chips:,}"
-        raise InputError(Problem(f"{says}{f', or name a slice such as {near}' if near else ''}", "--mesh"))
+        raise InputError(Problem(f"{says}{f', or name a slice such as {near}' if near else ''}", "mesh"))
+    # The machine that runs the layers, whatever was set of it, and not the chip of the generation's file.
     mesh, rates = placed(place, dict(work.mesh)), rates_of(place, machine.element_bytes, machine)
     known: dict[tuple[str, int, tuple[str, ...]], TimedCollective] = {}
     found = []

@@ -437,6 +437,7 @@ def slices_of(chips: int, machine: str) -> list[str]:
     roundest first. Where one is too small, the fewest that are joined, as options ask for them.
     """
     every = [load_interconnect(name) for name in shipped(INTERCONNECTS)]
+    # Of a machine of one's own no generation says which links it has.
     known = [each for each in every if each.machine == machine] or every
     for joined in (each for each in range(1, _MOST_JOINED + 1) if chips % each == 0):
         more = f" --set slice.slices={joined}" if joined > 1 else ""

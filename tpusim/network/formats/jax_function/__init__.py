@@ -36,7 +36,17 @@ from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownPrimitive, layout_behind
 from tpusim.network.formats.jax_function.named import named
 from tpusim.network.formats.jax_function.patterns import ENDLESS, FlatGraph
-from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, TensorView
+from tpusim.network.formats.jax_function.sharded import localized, mesh_of
+from tpusim.network.graph import (
+    Axes,
+    GivenInput,
+    Graph,
+    Node,
+    OperandView,
+    Placement,
+    TensorView,
+    ValueExchange,
+)
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Shape
 from tpusim.network.workload import Workload
@@ -44,14 +54,14 @@ from tpusim.network.workload_file import workload_of
 from tpusim.numerics.element_types import Values
 
 NOT_TIMED = frozenset({
-    "abs", "add", "add_any", "and", "argmax", "argmin", "broadcast_in_dim", "cbrt", "ceil", "clamp", "concatenate",
-    "convert_element_type", "copy", "cos", "cumsum", "div", "dot_general", "dynamic_slice", "dynamic_update_slice",
-    "eq", "erfc", "exp", "exp2", "expand_dims", "expm1", "floor", "gather", "ge", "gt", "integer_pow", "is_finite",
-    "le", "log", "log1p", "logistic", "lt", "max", "mean", "min", "mul", "ne", "neg", "not", "or", "pad", "pow",
-    "average_pool", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision", "reduce_prod",
-    "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt", "scatter",
-    "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square", "squeeze",
-    "sub", "tan", "tanh", "top_k", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient",
+    "abs", "add", "add_any", "and", "argmax", "argmin", "axis_index", "broadcast_in_dim", "cbrt", "ceil", "clamp",
+    "concatenate", "convert_element_type", "copy", "cos", "cumsum", "div", "dot_general", "dynamic_slice",
+    "dynamic_update_slice", "eq", "erfc", "exp", "exp2", "expand_dims", "expm1", "floor", "gather", "ge", "gt",
+    "integer_pow", "is_finite", "le", "log", "log1p", "logistic", "lt", "max", "mean", "min", "mul", "ne", "neg", "not",
+    "or", "pad", "pow", "average_pool", "reduce_and", "reduce_max", "reduce_min", "reduce_or", "reduce_precision",
+    "reduce_prod", "reduce_sum", "reduce_window_max", "reduce_window_sum", "rem", "reshape", "rev", "round", "rsqrt",
+    "scatter", "scatter-add", "select_and_scatter_add", "select_n", "sign", "sin", "slice", "split", "sqrt", "square",
+    "squeeze", "sub", "tan", "tanh", "top_k", "transpose", "xor", "window_choice", "max_pool_gradient", "relu_gradient",
     "weighted_sum", "turn_table",
 })  # fmt: skip
 """Primitives whose values are known, and that take no time unless they are layers (`layers`)."""
@@ -80,7 +90,7 @@ _UNLIKE = {
     **dict.fromkeys(("dynamic_slice", "gather"), reasons.BY_VALUES),
     **dict.fromkeys(("dynamic_update_slice", "scatter", "scatter-add"), reasons.TO_PLACES),
     **dict.fromkeys(("argmax", "argmin"), reasons.PLACES),
-    "cumsum": reasons.IN_TURN, "top_k": reasons.SORTED,
+    "axis_index": "it is the place of a chip", "cumsum": reasons.IN_TURN, "top_k": reasons.SORTED,
     "convert_element_type": "its numbers are of another type where they are read",
 }  # fmt: skip
 """By primitive the reason why it takes no time, whatever it works on."""
@@ -123,6 +133,10 @@ class UnderstoodFunction:
     reasons: list[str] = field(default_factory=list)
     untimed: dict[str, Counter[str]] = field(default_factory=dict)
     """By primitive how often it takes no time for which reason."""
+    mesh: tuple[tuple[str, int], ...] = ()
+    """The chips that share it, of which this is one's share."""
+    places: dict[str, Placement] = field(default_factory=dict)
+    """By input and output how the whole of it is parted among them."""
 
     def leave_out(self, op: str, why: str) -> None:
         """Count a primitive that takes no time, and the reason."""
@@ -156,7 +170,7 @@ def from_jax(function: Callable[..., Any], *arguments: Any, skip_unknown: bool, 
     document = _document(read)
     work = workload_of(document, read.batch, ops)
     plain = {each: getattr(work, each) for each in ("name", "batch", "layers", "source", "lowerings", "not_timed",
-             "not_known", "sizes", "edges", "riders", "biases")}  # fmt: skip
+             "not_known", "sizes", "edges", "riders", "biases", "chips", "mesh", "collectives")}  # fmt: skip
     return JaxWorkload(**plain, graph=_graph(read), arguments=given, document=document)
 
 
@@ -189,7 +203,8 @@ def understood(
     layers.
     """
     try:
-        closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        with mesh_of(arguments):
+            closed, out = jax.make_jaxpr(function, return_shape=True)(*arguments)
     except Exception as error:  # The function is the user's, and may raise anything.
         says = f"JAX cannot trace it for these arguments: {printable(' '.join(str(error).split()))}"
         raise InputError(Problem(says, label)) from None
@@ -201,16 +216,27 @@ def understood(
         name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
         if not isinstance(leaf, jax.ShapeDtypeStruct)
     }  # fmt: skip
-    read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs, given=given))
-    _find_layers(read)
+    mesh: tuple[tuple[str, int], ...] = ()
+    places: dict[str, Placement] = {}
+    if (share := localized(closed, label)) is not None:
+        closed, mesh = share.closed, share.mesh
+        places = dict(zip((*inputs, *outputs), (*share.inputs, *share.outputs), strict=True))
+    sizes = {name: value for name, value in given.items() if not any(places.get(name, ()))}
+
+    def flat(batch: int = 0) -> UnderstoodFunction:
+        found = flattened(closed, inputs, outputs, batch, sizes, dict(mesh))
+        read = UnderstoodFunction(label, printable(name), found, mesh=mesh, places=places)
+        _find_layers(read)
+        return read
+
+    read = flat()
     # The way there says what the batch is: on the way back, channels may stand in the place of images.
     there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
     # Where layers still sum over other images, only those over one image stay: the others are products.
     for batch in (there or read.batch, 1):
         if read.batch == (there or read.batch) and read.sums_over_batches:
             break
-        read = UnderstoodFunction(label, printable(name), flattened(closed, inputs, outputs, batch, given))
-        _find_layers(read)
+        read = flat(batch)
     if read.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
     if not read.layers:
@@ -243,6 +269,9 @@ def _find_layers(read: UnderstoodFunction) -> None:
     flat, layouts = read.flat, dict[str, Axes | None]()
     makers = {name: node.op for node in flat.nodes for name in node.outputs}
     for node in flat.nodes:
+        if node.exchange:
+            layouts[node.outputs[0]] = layouts.get(node.inputs[0])
+            continue
         known = KnownPrimitive(
             node,
             [flat.shapes[name] for name in node.inputs],
@@ -253,7 +282,7 @@ def _find_layers(read: UnderstoodFunction) -> None:
         )
         try:
             if node.op not in LAYERS or (node.op == "select_n" and makers.get(node.inputs[2]) in ENDLESS):
-                raise UnfitNode(_WHY.get(node.op, ""))
+                raise UnfitNode(flat.refused.get(node.outputs[0]) or _WHY.get(node.op, ""))
             made = _as_layer(known, flat)
             read.layers[node.outputs[0]], layout = made, made.views.result.axes
             # One that was chosen for another operand alone is not handed on.
@@ -328,12 +357,13 @@ def _entries(read: UnderstoodFunction) -> dict[str, str]:
     for name in read.flat.inputs:
         names.take(name)
     for node in read.flat.nodes:
-        if (layer := read.layers.get(node.outputs[0])) is not None:
+        layer = read.layers.get(node.outputs[0])
+        if layer is not None or node.exchange:
             called, line = node.name, read.flat.lines.get(node.outputs[0], "")
             if node.op in _SHORT and called.endswith(node.op):
                 called = f"{called.removesuffix(node.op)}{_SHORT[node.op]}"
             wanted = f"{called}@{line}" if line else called
-            found[node.outputs[0]] = names.take(wanted, "count" in _sizes(layer, read.batch))
+            found[node.outputs[0]] = names.take(wanted, layer is not None and "count" in _sizes(layer, read.batch))
     return found
 
 
@@ -361,6 +391,7 @@ def _document(read: UnderstoodFunction) -> Document:
         INPUTS: [*given],
         "not_timed": dict(read.not_timed.most_common()),
         "not_known": dict(read.not_known.most_common()),
+        **({"share_of": dict(read.mesh), "chips": prod(many for _, many in read.mesh)} if read.mesh else {}),
         "layers": entries,
     }
     images = any(each.sizes["op"] in _BY_BATCH for each in read.layers.values())
@@ -395,6 +426,9 @@ class _FunctionWires:
         """Yield layers, and entries that take no time, each behind what it reads."""
         for node in self._read.flat.nodes:
             value = node.outputs[0]
+            if node.exchange:
+                yield self._exchange(node, node.exchange)
+                continue
             if value in self._entry_of:
                 yield from self._layer(node)
                 continue
@@ -429,6 +463,17 @@ class _FunctionWires:
         self._from_layers.add(value)
         if "count" not in sizes:
             self._at[value] = name, result.sizes(result.shape), result.axes
+
+    def _exchange(self, node: Node, exchange: ValueExchange) -> Entry:
+        """Return the entry of what chips exchange; readers take its outcome in whatever shape."""
+        value, name, shapes = node.outputs[0], self._entry_of[node.outputs[0]], self._read.flat.shapes
+        # What the function holds itself is an input.
+        of = self._of.get(node.inputs[0], (node.inputs[0],))
+        self._of[value], self._at[value] = (name,), (name, None, None)
+        self._from_layers.add(value)
+        elements = prod(shapes[value if exchange.op == "all_gather" else node.inputs[0]])
+        return {"name": name, "op": "collective", "does": exchange.op, INPUTS: [*of], "over": [*exchange.over],
+                "elements": elements}  # fmt: skip
 
     def _seen(self, value: str, shape: Shape, axes: Axes, part: bool, made: list[str]) -> Iterator[Entry]:
         """Add to `made` the entry that a layer reads a value as, and yield it if it is new: a view of what makes the
@@ -469,6 +514,7 @@ def _graph(read: UnderstoodFunction) -> Graph:
     """Return the nodes with their layers, and the constants."""
     flat, entries = read.flat, _entries(read)
     nodes = tuple(
+        node if node.exchange else
         replace(node, op=f"{LAX}{node.op}", layer=entries[node.outputs[0]], views=read.layers[node.outputs[0]].views)
         if node.outputs[0] in entries else replace(node, op=f"{LAX}{node.op}") for node in flat.nodes
     )  # fmt: skip
@@ -476,7 +522,7 @@ def _graph(read: UnderstoodFunction) -> Graph:
     constants = {name: _plain(value) for name, value in flat.constants.items() if name in used}
     given = {name: GivenInput(_type(flat.types[name]), flat.shapes[name]) for name in flat.inputs}
     outputs = {name: _type(flat.types[name]) for name in flat.outputs}
-    return Graph(read.label, given, outputs, nodes, constants, read.batch, 0)
+    return Graph(read.label, given, outputs, nodes, constants, read.batch, 0, read.mesh, read.places)
 
 
 def _plain(value: Any) -> Values:

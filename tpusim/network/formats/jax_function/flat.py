@@ -18,15 +18,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.jax_function.exchanges import EXCHANGES, exchanges_of
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
 from tpusim.network.formats.jax_function.patterns import PATTERNS, FlatGraph, together
+from tpusim.network.formats.jax_function.sharded import SHARE
 from tpusim.network.formats.jax_function.source_lines import line_of, of_a_library
 from tpusim.network.formats.jax_function.written_out import WRITTEN_OUT
-from tpusim.network.graph import Node
+from tpusim.network.graph import Node, ValueExchange, after
 
 _CALLS = frozenset({
-    "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "jit",
-    "pjit", "remat", "remat2",
+    SHARE, "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "jit", "pjit", "remat", "remat2",
 })  # fmt: skip
 """Primitives that only call a function."""
 _SAME = frozenset({"copy", "copy_p", "name", "optimization_barrier", "pvary", "sharding_constraint", "stop_gradient"})
@@ -46,15 +49,16 @@ _MOST_PLACES = 1000
 
 
 def flattened(
-    closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0, given: Mapping[str, Any] | None = None
-) -> FlatGraph:
+    closed: Any, inputs: Sequence[str], outputs: Sequence[str], batch: int = 0, given: Mapping[str, Any] | None = None,
+    mesh: Mapping[str, int] | None = None,
+) -> FlatGraph:  # fmt: skip
     """Make a closed jaxpr flat; its inputs and outputs have these names. Inputs that are `given` tell sizes, where
-    sizes are values.
+    sizes are values. Chips of a `mesh` may exchange values.
 
     On the way back convolutions are filled up with images of zeros to whole batches of `batch`, and gradients by
     filters sum over a batch. With `batch` 0 it is the largest number that divides the images of all convolutions.
     """
-    work = _Flattening(batch, given or {})
+    work = _Flattening(batch, given or {}, mesh or {})
     for name, var in zip(inputs, closed.jaxpr.invars, strict=True):
         work.known(name, var.aval)
     ends = work.put(closed, inputs)
@@ -69,9 +73,9 @@ def flattened(
 class _Flattening:
     """The nodes so far; each method that adds some returns the names of their results."""
 
-    def __init__(self, batch: int, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, batch: int, arguments: Mapping[str, Any], mesh: Mapping[str, int]) -> None:
         self.flat, self._batch, self._counts = FlatGraph(), batch, not batch
-        self._arguments = arguments
+        self._arguments, self._mesh = arguments, mesh
         self._numbers = defaultdict[str, Iterator[int]](lambda: count(1))
         self._spread = dict[str, tuple[str, ValueShape]]()
         """By a value that is spread over more elements what it is spread from, and its shape with axes of one."""
@@ -127,6 +131,8 @@ class _Flattening:
                 renamed[end] = output
             self.flat.shapes[output], self.flat.types[output] = self.flat.shapes[end], self.flat.types[end]
             self.flat.lines[output] = self.flat.lines.get(end, "")
+            if why := self.flat.refused.get(end):
+                self.flat.refused[output] = why
 
         def now(names: Sequence[str]) -> tuple[str, ...]:
             return tuple(renamed.get(name, name) for name in names)
@@ -141,6 +147,10 @@ class _Flattening:
         if op in _SAME or (op == "max" and self.flat.number(given[0]) == -np.inf):
             # The larger of anything and the least number is the former.
             return given[-len(eqn.outvars) :]
+        if op == "axis_index":
+            return [self._place_along(str(said["axis_name"]), eqn.outvars[0].aval)]
+        if op in EXCHANGES:
+            return self._exchanged(op, said, given, [each.aval for each in eqn.outvars])
         if op in _CALLS:
             return self._called(next(said[name] for name in _INNER if name in said), given)
         if op == "scan" and said["length"] <= MOST_STEPS:
@@ -239,6 +249,45 @@ class _Flattening:
             value = jnp.reshape(jnp.asarray(self.flat.constants[source]), shape)
             return self._constant(value)
         return self._moved("reshape", [source], shape, new_sizes=shape)
+
+    # ---- between chips
+
+    def _place_along(self, axis: str, aval: Any) -> str:
+        """Add the place of a chip along an axis of the mesh."""
+        if self._mesh.get(axis) == 1:
+            return self._constant(jnp.zeros((), aval.dtype), aval)
+        return self.add("axis_index", [], aval, over=(axis,))
+
+    def _exchanged(self, op: str, said: Mapping[str, Any], given: Sequence[str], avals: Sequence[Any]) -> list[str]:
+        """Add the exchanges that a primitive is, of each of its operands."""
+        try:
+            steps = exchanges_of(op, said, self._mesh)
+        except UnfitNode as why:
+            names = self._added(op, given, avals, said)
+            self.flat.refused |= dict.fromkeys(names, str(why))
+            return names
+        made: list[str] = []
+        for name, aval in zip(given, avals, strict=True):
+            for step in steps:
+                name = self._exchange(step, name, aval)
+            made.append(self._shaped(name, aval.shape))
+        return made
+
+    def _exchange(self, step: ValueExchange, name: str, aval: Any) -> str:
+        chips, shape = prod(self._mesh[each] for each in step.over), [*self.flat.shapes[name]]
+        if step.op == "all_reduce" and name in self.flat.constants:
+            value = jnp.asarray(self.flat.constants[name], self._type(name))
+            return self._constant(value * chips if step.combine == "sum" else value, aval)
+        if step.op == "all_gather" and len(shape) < len(aval.shape):
+            # Parts stand along an axis of their own.
+            shape.insert(step.axis, 1)
+            name = self._shaped(name, shape)
+        result = jax.ShapeDtypeStruct(after(step, shape, chips), self.flat.types[name])
+        made = self.known(self._named(step.op), result)
+        node = Node(step.op, f"{_label(self._stack)}{step.op}", (name,), (made,), {}, exchange=step)
+        self.flat.nodes.append(node)
+        self.flat.lines[made] = self._line
+        return made
 
     # ---- loops
 

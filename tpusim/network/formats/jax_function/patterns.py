@@ -32,6 +32,7 @@ class FlatGraph:
         constants: by name.
         lines: source lines of values, by name; "" where there is none.
         inputs, outputs: names of values.
+        refused: by value the reason why what makes it is not known.
     """
 
     shapes: dict[str, ValueShape] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class FlatGraph:
     nodes: list[Node] = field(default_factory=list)
     inputs: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    refused: dict[str, str] = field(default_factory=dict)
     _alike: dict[str, float | None] = field(default_factory=dict)
 
     def number(self, name: str) -> float | None:
