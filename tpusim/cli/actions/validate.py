@@ -15,7 +15,7 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives
+from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives, with_pods
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.collectives import (
@@ -90,6 +90,8 @@ def _compare_and_report(
     told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
     if linked:
         told = with_collectives(told, comparisons, compiled_collectives())
+    if pods:
+        told = with_pods(told, comparisons)
     output.deliver(told, *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
 
 

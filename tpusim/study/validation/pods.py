@@ -36,19 +36,17 @@ _TABLE = "multichip_measured"
 
 _BLOCKS = "embedding", "feed_forward_sum*", "last_norm"
 """What training keeps of each block, whatever else: what goes into the next."""
-_PROJECTIONS = "query_?", "query_??", "query_???", "key_?", "key_??", "key_???", "value_?", "value_??", "value_???"
+_QUERY, _KEY, _VALUE = ("query_[0-9]*",), ("key_[0-9]*",), ("value_[0-9]*",)
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    "decoder_layer_input": _BLOCKS[:2],
-    "query_proj": _PROJECTIONS[:3], "q": _PROJECTIONS[:3],
-    "key_proj": _PROJECTIONS[3:6], "k": _PROJECTIONS[3:6],
-    "value_proj": _PROJECTIONS[6:], "v": _PROJECTIONS[6:],
-    "context": ("attention_*.flash",), "out_proj": ("projection_*",), "mlpwo": ("down_*",),
+    "decoder_layer_input": _BLOCKS[:2], "query_proj": _QUERY, "q": _QUERY, "key_proj": _KEY, "k": _KEY,
+    "value_proj": _VALUE, "v": _VALUE, "context": ("attention_*.flash",), "out_proj": ("projection_*",),
+    "mlpwo": ("down_*",),
 }  # fmt: skip
 """Layers of `maxtext` by the names that MaxText gives what it keeps."""
 _REMAT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "full": ((), ()),
-    "minimal": ((*_PROJECTIONS, "projection_*", "gate_*", "up_*", "down_*"), ()),
-    "qkv_proj_offloaded": (_PROJECTIONS, _PROJECTIONS),
+    "minimal": ((*_QUERY, *_KEY, *_VALUE, "projection_*", "gate_*", "up_*", "down_*"), ()),
+    "qkv_proj_offloaded": ((*_QUERY, *_KEY, *_VALUE), (*_QUERY, *_KEY, *_VALUE)),
 }
 """By MaxText's name of a policy what it keeps beside blocks, and what of all goes to the host."""
 _TYPES = {"bf16": "bf16", "fp8_full": "f8", "fp8": "f8"}
@@ -108,6 +106,24 @@ class MeasuredPod:
     group: str
     run: PodRun
     seconds: float
+
+
+@dataclass(frozen=True)
+class ComparedPod(ComparedCase):
+    """A row with our figure, and that of one number for its generation, as `roofline`.
+
+    Attributes:
+        parts: shares of our step's cycles by what the chip does.
+        chips: all chips.
+    """
+
+    parts: tuple[tuple[str, float], ...] = ()
+    chips: int = 0
+
+    @property
+    def rest(self) -> float:
+        """What was measured beyond our figure: of a token that is served, the host's part and all that we err."""
+        return self.theirs - self.ours
 
 
 class _UnclearError(Exception):
@@ -190,7 +206,7 @@ def _mesh(row: Row) -> dict[str, int]:
     return mesh
 
 
-def _training(remat: str) -> tuple[tuple[str, Any], ...]:
+def _training(remat: str, has_host: bool) -> tuple[tuple[str, Any], ...]:
     """What MaxText keeps by a policy, in the words of a training step."""
     if remat in _REMAT:
         keep, offload = _REMAT[remat]
@@ -201,20 +217,22 @@ def _training(remat: str) -> tuple[tuple[str, Any], ...]:
     else:
         raise _UnclearError(f"what is kept for the way back is not told: {remat or 'nothing'}")
     every = tuple(dict.fromkeys((*_BLOCKS, *keep)))
-    return ("keep", every), ("offload", offload or NONE), ("optimizer", "adam")
+    return ("keep", every), ("offload", (offload if has_host else ()) or NONE), ("optimizer", "adam")
 
 
 def _of_maxtext(row: Row, seconds: float) -> MeasuredPod:
     sizes, mesh, generation = _sizes(row), _mesh(row), _generation(row)
     # MaxText's configuration of v4 is older than its kernels of attention, which those of others name.
     fused = row["generation"] != "v4"
-    dims = {**sizes, "context": int(row["seq"])}
+    dims, place = {**sizes, "context": int(row["seq"])}, _slice(row)
+    has_host = load_slice(place).interconnect.host is not None
+    away = "" if has_host or "offload" not in row["remat"] else ", all kept on chip"
     asked = PodRun(
         "maxtext" if fused else _UNFUSED, tuple(dims.items()), None, tuple(mesh.items()),
-        round(float(row["global_batch"])), f"tpu_{generation}", _slice(row), int(row["slices"]),
-        _TYPES[row["precision"]], _training(row["remat"]),
+        round(float(row["global_batch"])), f"tpu_{generation}", place, int(row["slices"]),
+        _TYPES[row["precision"]], _training(row["remat"], has_host),
     )  # fmt: skip
-    return MeasuredPod(_named(row, mesh), f"{PODS}_{generation}", asked, seconds)
+    return MeasuredPod(_named(row, mesh) + away, f"{PODS}_{generation}", asked, seconds)
 
 
 def _of_mlperf(row: Row, seconds: float) -> MeasuredPod:
@@ -369,7 +387,7 @@ def _compared(numbers: NumberSet, pods: Sequence[MeasuredPod], made: Mapping[Pod
     return Comparison(numbers, tuple(_rows(pods, made)))
 
 
-def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> Iterator[ComparedCase]:
+def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> Iterator[ComparedPod]:
     for pod in pods:
         own = made[pod.run]
         # One number of a generation, fitted on its other rows, if it has some.
@@ -377,4 +395,5 @@ def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> I
         others = [each for each in alike if each is not pod] or alike
         slower = exp(fsum(log(each.seconds / made[each.run].ideal) for each in others) / len(others))
         name = f"{pod.name} (more HBM than there is)" if own.too_large else pod.name
-        yield ComparedCase(name, own.seconds * 1e3, pod.seconds * 1e3, own.ideal * slower * 1e3, False)
+        figures = (own.seconds * 1e3, pod.seconds * 1e3, own.ideal * slower * 1e3)
+        yield ComparedPod(name, *figures, False, parts=own.parts, chips=pod.run.chips)
