@@ -66,6 +66,7 @@ class Jobs:
         lowering: that of all layers that have none of their own.
         each: a job for each layer of `work`, in network order.
         dtype: the type of numbers that the machine runs.
+        alone: whether layers run one after another, with no step of several chips.
     """
 
     work: Workload
@@ -73,6 +74,7 @@ class Jobs:
     lowering: str
     each: tuple[Job, ...]
     dtype: str = INTEGERS
+    alone: bool = False
 
     @cached_property
     def machine(self) -> Machine:
@@ -96,7 +98,7 @@ class Jobs:
     @property
     def layers_alone(self) -> Jobs:
         """The jobs without a step of several chips: their layers, one after another."""
-        return replace(self, work=replace(self.work, mesh=()))
+        return replace(self, alone=True)
 
     def only(self, names: Iterable[str]) -> Jobs:
         """The jobs of the layers of these names."""

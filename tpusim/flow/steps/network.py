@@ -28,6 +28,8 @@ def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
         InputError: the chips of the mesh and those of the slice are not the same, nobody names a slice, or a slice is
             given of a network of one chip.
     """
+    if jobs.alone:
+        return None
     if jobs.work.mesh or jobs.work.collectives:
         return jobs.family.exchanges(jobs.work, place, jobs.machine)
     if place is not None:
