@@ -66,7 +66,6 @@ class Jobs:
         lowering: that of all layers that have none of their own.
         each: a job for each layer of `work`, in network order.
         dtype: the type of numbers that the machine runs.
-        alone: whether layers run one after another, with no step of several chips.
     """
 
     work: Workload
@@ -74,7 +73,6 @@ class Jobs:
     lowering: str
     each: tuple[Job, ...]
     dtype: str = INTEGERS
-    alone: bool = False
 
     @cached_property
     def machine(self) -> Machine:
@@ -94,11 +92,6 @@ class Jobs:
     def on(self, hardware: Machine) -> Jobs:
         """Jobs of the same layers on another machine of the family."""
         return replace(self, hardware=hardware)
-
-    @property
-    def layers_alone(self) -> Jobs:
-        """The jobs without a step of several chips: their layers, one after another."""
-        return replace(self, alone=True)
 
     def only(self, names: Iterable[str]) -> Jobs:
         """The jobs of the layers of these names."""

@@ -28,8 +28,6 @@ def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
         InputError: the chips of the mesh and those of the slice are not the same, nobody names a slice, or a slice is
             given of a network of one chip.
     """
-    if jobs.alone:
-        return None
     if jobs.work.mesh or jobs.work.collectives:
         return jobs.family.exchanges(jobs.work, place, jobs.machine)
     if place is not None:
@@ -70,7 +68,9 @@ def _part(
     }
     collectives = []
     for number, span, cycles in zip(numbers, log.collectives, waited, strict=True):
-        parts[_WAITS_FOR.get(made.each[number].holds[0], "links")] += cycles
+        # What goes over the network between slices, too, is as slow as that.
+        holds = made.each[number].holds
+        parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
         collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives))
 
@@ -137,7 +137,6 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
         for name in one.read_by:
             if name in place:
                 waits[place[name]].add(number)
-    # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
     # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
     for layer, sources in work.edges:
         if layer in place:
@@ -238,7 +237,6 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         under_way = [number for number in under_way if log.collectives[number].end > gap.start]
         needed = set().union(*(plan.needs[number] for number in plan.layers[layer].after)) if layer is not None else {}
         now = gap.start
-        # Between two edges the same collectives are under way.
         # Between two edges the same collectives are under way.
         while now < gap.end:
             there = [number for number in under_way if log.collectives[number].holds(now)]
