@@ -6,6 +6,7 @@ primitive: each value has a placement, the axes of the mesh that part each of it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
@@ -177,13 +178,18 @@ class _Part(NamedTuple):
         value: what is traced.
         place: how the whole is parted.
         origin: the input that it is, of which nothing has told yet how it is placed.
-        again: what makes it placed otherwise, where it is the same number along an axis.
+        again: what makes it placed otherwise at less cost: the same number in fewer places, or a sum that is
+            scattered; None where it cannot.
+        zero: whether it is zero everywhere.
+        sum: whether it is a sum over chips, which `again` scatters, so that it should be read once.
     """
 
     value: Any
     place: Placement
     origin: int | None = None
     again: Callable[[Placement], Any] | None = None
+    zero: bool = False
+    sum: bool = False
 
 
 class _Localizing:
@@ -215,6 +221,8 @@ class _Localizing:
         def read(var: Any) -> _Part:
             return _Part(var.val, _nowhere(var.aval)) if hasattr(var, "val") else env[var]
 
+        uses = Counter(var for eqn in jaxpr.eqns for var in eqn.invars if not hasattr(var, "val"))
+        uses.update(var for var in jaxpr.outvars if not hasattr(var, "val"))
         for eqn in jaxpr.eqns:
             info = eqn.source_info
             told = traceback or info.traceback
@@ -224,7 +232,9 @@ class _Localizing:
                 self._line = line_of(eqn) if traceback is None else outer
                 made = self._equation(eqn, [*map(read, eqn.invars)], told)
                 self._line = outer
-            env.update(zip(eqn.outvars, made, strict=True))
+            # A sum that several read is made once, whole.
+            each = zip(eqn.outvars, made, strict=True)
+            env |= {var: part._replace(again=None) if part.sum and uses[var] > 1 else part for var, part in each}
         return [*map(read, jaxpr.outvars)]
 
     # ---- one primitive
@@ -260,7 +270,7 @@ class _Localizing:
             made = [_Part(each, _nowhere(var.aval))
                     for each, var in zip(self._bound(eqn, given), eqn.outvars, strict=True)]  # fmt: skip
         pairs = zip(made, targets, strict=True)
-        return [part if target is None else self._placed(part, target) for part, target in pairs]
+        return [part if target in (None, part.place) else self._placed(part, target or ()) for part, target in pairs]
 
     def _refuse(self, eqn: Any, given: Sequence[_Part], why: str) -> NoReturn:
         told = ", ".join(f"{var.aval.dtype}[{_shown(var.aval.shape, part.place)}]"
@@ -345,29 +355,38 @@ class _Localizing:
 
     def _joined(self, value: Any, place: Placement, partial: Sequence[str], target: Placement | None) -> _Part:
         """Return the sum of what chips have along the axes `partial`, scattered where it is wanted in parts."""
-        left, made = [*partial], [*place]
+        left, made, parts = [*partial], [*place], value
         for axis, wanted in enumerate(target or ()):
             own = made[axis]
-            more = wanted[len(own) :] if wanted[: len(own)] == own else ()
-            names = tuple(name for name in more if name in left)
+            names = tuple(name for name in wanted[len(own) :] if name in left) if wanted[: len(own)] == own else ()
             # A scatter costs half of a sum that all have whole.
-            if names and more[: len(names)] == names:
-                value = lax.psum_scatter(value, names, scatter_dimension=axis, tiled=True)
+            if names and wanted[len(own) : len(own) + len(names)] == names:
+                parts = lax.psum_scatter(parts, names, scatter_dimension=axis, tiled=True)
                 made[axis] = (*own, *names)
                 left = [name for name in left if name not in names]
-        return _Part(lax.psum(value, tuple(left)) if left else value, tuple(made))
+        if not left:
+            return _Part(parts, tuple(made))
+
+        def scattered(wanted: Placement) -> Any:
+            again = self._joined(value, place, partial, wanted)
+            return again.value if again.place == wanted and again.place != place else None
+
+        return _Part(lax.psum(parts, tuple(left)), tuple(made), None, scattered, sum=True)
 
     # ---- rules
 
     def _elementwise(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
         (out,) = eqn.outvars
-        rank = len(out.aval.shape)
-        whole = [part for part in given if len(part.place) == rank]
-        wanted = target if target is not None else _together([part.place for part in whole], rank)
-        placed = [self._placed(part, wanted) if len(part.place) == rank else part for part in given]
+        shape = out.aval.shape
+        whole = [part for part in given if len(part.place) == len(shape)]
+        wanted = target if target is not None else _together([part.place for part in whole], len(shape))
+        placed = [
+            self._placed(part, _narrow(wanted, var.aval.shape, shape)) if len(part.place) == len(shape) else part
+            for part, var in zip(given, eqn.invars, strict=True)
+        ]
         (made,) = self._bound(eqn, placed)
         # Of one value, beside numbers, the result wants to be placed as that does.
-        origin = whole[0].origin if len(whole) == 1 and rank else None
+        origin = whole[0].origin if len(whole) == 1 and shape else None
         return _Part(made, wanted, origin)
 
     def _whole_along(self, eqn: Any, given: Sequence[_Part]) -> list[_Part]:
@@ -443,7 +462,8 @@ class _Localizing:
                 return self._bound(eqn, [part], shape=self.local(shape, wanted))[0]
 
         wanted = tuple(kept.get(axis, each) for axis, each in enumerate(target)) if target is not None else own
-        return _Part(placed(wanted), wanted, None, placed)
+        zero = bool(getattr(eqn.invars[0], "val", 1) == 0)
+        return _Part(placed(wanted), wanted, None, placed, zero)
 
     def _numbered(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
         """Number the elements along an axis: those of a part begin where it begins."""
@@ -461,7 +481,15 @@ class _Localizing:
 
     def _transposed(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
         (part,), order = given, eqn.params["permutation"]
-        return _Part(self._bound(eqn, given)[0], tuple(part.place[axis] for axis in order))
+
+        def placed(wanted: Placement) -> Any:
+            assert part.again is not None
+            made = part.again(tuple(wanted[order.index(axis)] for axis in range(len(order))))
+            return None if made is None else self._bound(eqn, [part._replace(value=made)])[0]
+
+        place = tuple(part.place[axis] for axis in order)
+        return _Part(self._bound(eqn, given)[0], place, None, placed if part.again else None,
+                     part.zero, part.sum)  # fmt: skip
 
     def _with_axes(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
         """Add axes of one element, or leave them out."""
@@ -500,15 +528,49 @@ class _Localizing:
             self._refuse(eqn, given, "it cuts an axis that chips have parts of")
         return _Part(self._bound(eqn, given, slice_sizes=self.local(made, part.place))[0], part.place)
 
-    def _gathered_rows(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
-        """Take rows of a table that all chips have whole, each for its part of the numbers."""
-        (table, numbers), said = given, eqn.params["dimension_numbers"]
-        if _is_parted(table) or numbers.place[-1] or said.operand_batching_dims:
-            self._refuse(eqn, given, "chips take rows of a whole table alone")
-        own = iter(numbers.place)
-        rank = len(eqn.outvars[0].aval.shape)
-        place = tuple(() if axis in said.offset_dims else next(own) for axis in range(rank))
-        return _Part(self._bound(eqn, given)[0], place)
+    def _taken(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
+        """Take parts of a table at places that other values tell: each chip for its part of these, of axes that all
+        places have whole.
+        """
+        (table, places), said, shape = given, eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+        sizes, rank = eqn.params["slice_sizes"], len(eqn.outvars[0].aval.shape)
+        shared = dict(zip(said.operand_batching_dims, said.start_indices_batching_dims, strict=True))
+        rows = [*places.place]
+        for axis, row in shared.items():
+            rows[row] = table.place[axis] or rows[row]
+        places = self._placed(places, tuple(rows))
+        wanted = tuple(rows[shared[axis]] if axis in shared else axes for axis, axes in enumerate(table.place))
+        cut = [axis for axis, axes in enumerate(wanted) if axes and axis not in shared and sizes[axis] < shape[axis]]
+        if cut or places.place[-1] or _twice(wanted, places.place, shared):
+            self._refuse(eqn, given, "chips take whole rows alone, of a table that is not parted by rows")
+        kept = [axis for axis in range(len(shape)) if axis not in (*said.collapsed_slice_dims, *shared)]
+        local = [size // self.along(wanted[axis]) if axis not in shared else size for axis, size in enumerate(sizes)]
+        made = self._bound(eqn, [self._placed(table, wanted), places], slice_sizes=tuple(local))[0]
+        each, own = iter(rows), iter(kept)
+        place = tuple(wanted[next(own)] if axis in said.offset_dims else next(each) for axis in range(rank))
+        return _Part(made, place)
+
+    def _added_at_places(self, eqn: Any, given: Sequence[_Part], target: Placement | None) -> _Part:
+        """Add parts to a table of zeros at places that other values tell: of parts that chips share, they add up."""
+        (table, places, parts), said = given, eqn.params["dimension_numbers"]
+        shape, rank = eqn.invars[0].aval.shape, len(eqn.invars[2].aval.shape)
+        shared = dict(zip(said.operand_batching_dims, said.scatter_indices_batching_dims, strict=True))
+        others = [axis for axis in range(rank) if axis not in said.update_window_dims]
+        kept = [axis for axis in range(len(shape)) if axis not in (*said.inserted_window_dims, *shared)]
+        own: list[tuple[str, ...]] = [()] * len(shape)
+        for axis, row in shared.items():
+            own[axis] = parts.place[others[row]]
+        for axis, at in zip(kept, said.update_window_dims, strict=True):
+            own[axis] = parts.place[at]
+        rows = tuple(parts.place[axis] for axis in others)
+        partial = [name for row, axes in enumerate(rows) for name in axes if row not in shared.values()]
+        cut = any(own[axis] and eqn.invars[2].aval.shape[at] < shape[axis]
+                  for axis, at in zip(kept, said.update_window_dims, strict=True))  # fmt: skip
+        if cut or (partial and not table.zero):
+            self._refuse(eqn, given, "chips add whole rows alone, to zeros")
+        placed = self._placed(places, (*rows, ()))
+        (made,) = self._bound(eqn, [self._placed(table, tuple(own)), placed, parts])
+        return self._joined(made, tuple(own), partial, target)
 
     # ---- loops and branches
 
@@ -562,8 +624,14 @@ _RULES: Mapping[str, Callable[[_Localizing, Any, Sequence[_Part], Placement | No
     "iota": _Localizing._numbered, "transpose": _Localizing._transposed, "squeeze": _Localizing._with_axes,
     "expand_dims": _Localizing._with_axes, "reshape": _Localizing._reshaped, "slice": _Localizing._sliced,
     "dynamic_slice": _Localizing._sliced_by_values, "dynamic_update_slice": _Localizing._sliced_by_values,
-    "gather": _Localizing._gathered_rows,
+    "gather": _Localizing._taken, "scatter-add": _Localizing._added_at_places,
 }  # fmt: skip
+
+
+def _twice(table: Placement, places: Placement, shared: Mapping[int, int]) -> bool:
+    """Return whether one axis of the mesh parts a table and the places in it, but where these go together."""
+    rows = {name for row, axes in enumerate(places) if row not in shared.values() for name in axes}
+    return bool(rows & {name for axes in table for name in axes})
 
 
 def _is_parted(part: _Part) -> bool:
@@ -597,6 +665,11 @@ def _together(places: Sequence[Placement], rank: int) -> Placement:
             if not made[axis] and not used & {*axes}:
                 made[axis] = axes
     return tuple(made)
+
+
+def _narrow(place: Placement, own: Sequence[int], shape: Sequence[int]) -> Placement:
+    """Return the placement of an operand that has one element where the result has more."""
+    return tuple(() if size < whole else axes for axes, size, whole in zip(place, own, shape, strict=True))
 
 
 def _next_exchange(place: Sequence[tuple[str, ...]], wanted: Placement) -> tuple[int, int, tuple[str, ...]] | None:
