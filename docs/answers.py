@@ -167,8 +167,9 @@ def _explain() -> Schema:
         "workload": (TEXT, "name of the network"),
         "batch": (WHOLE, "images at a time"),
         "lowering": (TEXT, "lowering that was asked for"),
-        "cycles": (WHOLE, "of a network: cycles of all layers"),
-        "time_us": (NUMBER, "of a network: microseconds of all layers"),
+        "cycles": (WHOLE, "of a network: cycles of all layers, or of the step of several chips"),
+        "time_us": (NUMBER, "of a network: microseconds of all layers, or of the step"),
+        "step": (_of("StepResult"), "of a network that several chips share: its step, as in the JSON of a run"),
         "layers": (WHOLE, "of a network: number of its layers"),
         "kinds": (WHOLE, "of a network: number of kinds of layers; those of a kind are equal"),
         "simulations": (WHOLE, "of a network: simulations that it took"),
@@ -201,8 +202,8 @@ def _explain() -> Schema:
         "Why a layer, or a network, takes as long as it does. Keys of the other are missing; and of a machine of "
         "another family than the TPU `phases`, `tiling`, `rank`, `main_state` and `agrees`.",
         keys,
-        "cycles time_us layers kinds simulations costly unmoved layer read_by phases tiling rank overlapping bound_by "
-        "main_state agrees lowerings",
+        "cycles time_us step layers kinds simulations costly unmoved layer read_by phases tiling rank overlapping "
+        "bound_by main_state agrees lowerings",
     )
     # `explain` tells all that a run leaves out where it says nothing.
     for held in layer.values():

@@ -22,6 +22,7 @@ from tpusim.report.tables import compare, explain, hardware, validation
 from tpusim.report.tables import run as run_table
 from tpusim.report.tables.compared import compared_results
 from tpusim.report.tables.run import use_table
+from tpusim.report.tables.step import alike_collectives, collective_table, parts_table
 from tpusim.report.tables.sweep import layer_columns, point_columns
 from tpusim.result import records
 from tpusim.result.records import OpUse, Result, by_op
@@ -59,6 +60,11 @@ COMMAND_WORDS: Mapping[str, Mapping[str, str]] = {
     "tpusim run": {
         "op": "kind of operation", "layers": "layers of the op", "cycles": "cycles of these layers together",
         "time": "time of these layers together", "share": "share of the run's cycles",
+    },
+    "tpusim run --slice": {
+        "collective": "name of what chips exchange, of the first of them where several are alike",
+        "algorithm": "algorithm that the compiler takes", "cycles": "cycles of one of them, or of a part of the step",
+        "time": "time of these cycles", "part": "what a chip does in the step", "share": "share of the step",
     },
     "tpusim explain": {
         "gain": "how many times as fast the layer is with one thing made easier",
@@ -99,6 +105,9 @@ def command_tables() -> dict[str, dict[str, str]]:
     work, machine = load_workload("tiny", batch=2), load_hardware("tiny_4x4")
     one = simulate(work, machine, check=False)
     other = simulate(work, machine.with_overrides({"array.size": 2}), check=False)
+    exchanged = records.CollectiveResult("sum", "all_reduce", 8, ("data",), "ring", 4, 2, 0, 4, 4)
+    step = records.StepResult("v6e_2x2", "", 4, {"data": 4}, 8, 1e-5, {"compute": 4, "links": 4}, (exchanged,) * 2,
+                              "images", 4.0, 1.0)  # fmt: skip
     ops, area = use_table("op", by_op(one.layers)), family_named("tpu").area(machine)
     assert ops is not None
     assert area is not None
@@ -106,6 +115,7 @@ def command_tables() -> dict[str, dict[str, str]]:
     explained = explain.explained(explain_layer(setup, unheard), work, None, *alternatives(setup, unheard))
     columns: dict[str, Iterable[Column[Any]]] = {
         "tpusim run": ops.columns,
+        "tpusim run --slice": (*collective_table(alike_collectives(step), step).columns, *parts_table(step).columns),
         "tpusim explain": _columns(explained),
         "tpusim compare": _columns(compare.runs_compared(compared_results(one, other), ["A", "B"], "change")),
         "tpusim area": _columns(hardware.area(machine, area)),

@@ -37,7 +37,7 @@ from tpusim.memory.dram.device import Device
 from tpusim.network.entries import COMPOSITES
 from tpusim.network.ops import OPS
 from tpusim.result.vocabulary.figures import COLUMNS, LAYER, OWN
-from tpusim.result.vocabulary.states import CLIENTS, ELSEWHERE, ENERGIES, STATES, UNITS
+from tpusim.result.vocabulary.states import CLIENTS, ELSEWHERE, ENERGIES, STATES, STEP_PARTS, UNITS
 from tpusim.technology.constants import Technology
 
 FOLDER = Path(__file__).parent / "reference"
@@ -190,7 +190,8 @@ def columns_page() -> str:
         [code(unit), f"what the {name} does in each cycle: busy, idle, or waiting, where that is told"]
         for unit, name in UNITS.items()
     ]
-    energies = [[code(key), sentence(f"{each.label}: {each.meaning}")] for key, each in ENERGIES.items()]
+    energies, of_steps = ([[code(key), sentence(f"{each.label}: {each.meaning}")] for key, each in held.items()]
+                          for held in (ENERGIES, STEP_PARTS))  # fmt: skip
     text = (
         "# Columns of tables and files\n\n## Figures\n\nA figure has one key in all files: in `points.csv`, "
         "`layers.csv`, `Result.to_frame()` and the JSON of a run. Narrow tables show its head. A unit is that of "
@@ -204,6 +205,8 @@ def columns_page() -> str:
         f"machines without an array.\n\n{table(['Key', 'Head', 'Meaning'], [*states, *others])}\n"
         f"## Units\n\nThe keys of `units` in a run's JSON.\n\n{table(['Unit', 'What its cycles are'], words)}\n"
         f"## Parts of energy\n\nThe keys of `energy_use.parts`.\n\n{table(['Key', 'Meaning'], energies)}\n"
+        "## Parts of a step\n\nThe keys of `step.parts`, of a network that several chips share.\n\n"
+        f"{table(['Key', 'Meaning'], of_steps)}\n"
     )
     text += "## Tables of commands\n\nColumns that hold no figure and no state.\n"
     for name, told in command_tables().items():

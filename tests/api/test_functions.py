@@ -70,7 +70,7 @@ def test_a_function_takes_the_words_of_its_command(name: str, command: str, own:
 
 def test_options_of_a_workload_are_those_of_load_workload() -> None:
     taken = {*inspect.signature(load_workload).parameters} - {"name_or_path", "batch"}
-    assert taken | {"training", "keep", "optimizer"} == {*WorkloadOptions.__annotations__}
+    assert taken | {"training", "keep", "offload", "optimizer"} == {*WorkloadOptions.__annotations__}
 
 
 # ---- what the command says

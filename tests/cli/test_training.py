@@ -1,4 +1,4 @@
-"""`--training`, `--keep` and `--optimizer` on the command line."""
+"""`--training`, `--keep`, `--offload` and `--optimizer` on the command line."""
 
 from __future__ import annotations
 
@@ -65,6 +65,10 @@ def test_what_is_kept_and_the_optimizer_are_choices(network: Path) -> None:
 
 @pytest.mark.parametrize(("words", "says"), [
     (["--keep", "all"], "--keep: only a training step has it; add --training"),
+    (["--offload", "all"], "--offload: only a training step has it; add --training"),
+    (["--training", "--offload", "none", "--offload", "conv"], "--offload: none stands for itself"),
+    (["--training", "--offload", "cnov"], 'training.offload: no layer is named "cnov"; did you mean conv?'),
+    (["--training", "--keep", "none", "--offload", "relu"], "training.offload: no output of these layers is kept"),
     (["--optimizer", "adam"], "--optimizer: only a training step has it; add --training"),
     (["--training", "--keep", "all", "--keep", "conv"], "--keep: all stands for itself"),
     (["--training", "--keep", "cnov"], 'training.keep: no layer is named "cnov"; did you mean conv?'),

@@ -41,6 +41,7 @@ def explain() -> Iterator[str]:
     yield told("explain", "tiny", "--layer", "two_passes", *tiny, "--batch", "1", *long)
     yield told("explain", "tiny", "--layer", "two_passes", "--hardware", "v100")
     yield told("explain", "tiny", *tiny, "--batch", "2")
+    yield told("explain", "tiny", *tiny, "--batch", "8", "--slice", "v6e_2x2")
 
 
 def compare() -> Iterator[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.checks import ESTIMATE
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
-from tpusim.flow.need import hbm_need
+from tpusim.flow.hbm import hbm_need
 from tpusim.network.composites import Attention, Experts
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm

@@ -14,6 +14,7 @@ from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import InputError
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.workload import CollectiveLayer
+from tpusim.study.sweep.points import load_sweep
 
 SMALL: dict[str, int] = {"context": 64, "layers": 1, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
@@ -186,6 +187,13 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"layer a: both its inputs and its outputs are parted along tensor"):
         load_workload(path, mesh={"tensor": 2})
+
+
+def test_a_sweep_is_of_one_chip(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text("name: a\nmesh: {data: 2}\nlayers:\n  - {name: a, op: gemm, m: batch, k: 8, n: 8}\n")
+    with pytest.raises(InputError, match=r"chips of a mesh share .*shared.yaml, and a point of a sweep is one chip"):
+        load_sweep({"workloads": str(path), "hardware": "tpu_v6e", "axes": {"batch": [2, 4]}})
 
 
 def test_a_mesh_of_one_chip_changes_nothing() -> None:

@@ -11,9 +11,11 @@ from tpusim.api.asked import (
     MachineName,
     Note,
     Progress,
+    SliceName,
     WorkloadName,
     WorkloadOptions,
     asked_for,
+    check_held,
     model_options,
     notes_of,
     resolved,
@@ -66,6 +68,7 @@ def explain(
     batch: int | None = None,
     lowering: str | None = None,
     set: Overrides | None = None,
+    slice: SliceName | None = None,
     drawn: bool = False,
     progress: Progress = unheard,
     note: Note = unheard,
@@ -82,12 +85,13 @@ def explain(
         layer: the layer that is explained; None: the network, or the layer if there is one alone.
         batch: images at a time.
         lowering: how layers become passes, as for `simulate`.
-        set: fields of the machine to change, as for `load_hardware`.
+        set: fields of the machine to change, as for `load_hardware`; and those of the slice, as slice.FIELD.
+        slice: the chips that share the network: a name that `tpusim list` shows, a path, or what `load_slice` returns.
         drawn: refuse, before the work, what has no picture: networks, and machines of other families than the TPU.
         progress: called before each step with steps done, all steps, and what is next.
         note: called with what there is to know of the workload and the machine.
         options: those of the workload, where it is given by name: dims, phase, weights, caches, skip_unknown, ops,
-            shapes, training, keep, optimizer.
+            shapes, training, keep, offload, optimizer.
 
     Raises:
         InputError: with every problem of what is given, or the network cannot be simulated.
@@ -102,8 +106,9 @@ def explain(
         >>> tpusim.explain("tiny", "tiny_4x4", layer="fig11", batch=2).found.limit
         'mapping'
     """
-    asked = asked_for(workload, hardware, batch, set, model_options(**options), note)
+    asked = asked_for(workload, hardware, batch, set, model_options(**options), note, slice)
     jobs = resolved(asked.work, asked.machine, lowering, progress=progress)
+    check_held(jobs, asked)
     told = [*notes_of(jobs.work, asked.unnamed)]
     for each in told:
         note(each)
@@ -114,7 +119,7 @@ def explain(
     if drawn and of_network:
         raise InputError(Problem("a picture is of one layer; name it with --layer, or write FILE.html", "--out"))
     if of_network:
-        found = explain_network(asked.work, jobs, lowering, asked.again, progress)
+        found = explain_network(asked.work, jobs, lowering, asked.again, progress, asked.place, asked.meshed)
         return Diagnosis(network_explained(found), [*_rows_of_network(found)], found, notes, workload=jobs.work.name)
     return _of_a_layer(jobs, _one_job(jobs, layer), progress, notes)
 

@@ -18,7 +18,7 @@ from tpusim.api.asked import (
     unasked,
 )
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.need import held_in_hbm
+from tpusim.flow.hbm import held_in_hbm
 from tpusim.input.document import Document
 from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine
@@ -131,6 +131,9 @@ def generate(
         named = ", ".join(name for name, _ in network.sizes) or "it has none"
         says = f"the workload does not say which of its sizes each token adds one to; write grows: with one of: {named}"
         raise InputError(Problem(says, f"--tokens: {document.label}"))
+    if network.mesh:
+        says = "a generation is timed on one chip; time a token of several with --phase decode, or leave the mesh out"
+        raise InputError(Problem(says, "--mesh"))
     if hardware is None and (text := unasked(network)):
         tell(text)
     # The workload's own size is that of the first token, unless a prompt is ahead of it.

@@ -138,7 +138,7 @@ def trace(
         progress: called before each step with steps done, all steps, and what is next.
         note: called with what there is to know of the workload and the machine.
         options: those of the workload, where it is given by name: dims, phase, weights, caches, skip_unknown, ops,
-            shapes, training, keep, optimizer.
+            shapes, training, keep, offload, optimizer.
 
     Raises:
         InputError: with every problem of what is given, more cycles or layers than the form holds, or the file cannot

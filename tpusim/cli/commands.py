@@ -107,6 +107,8 @@ def run(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
+    slice: options.Slice = None,
     tokens: Annotated[
         int | None,
         Option(
@@ -130,6 +132,7 @@ def run(
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     given: _Given = None,
     outputs: _Saved = None,
@@ -163,7 +166,7 @@ def run(
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
     asked_of = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
     )
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
@@ -172,7 +175,13 @@ def run(
         from tpusim.cli.actions.generation import generate_and_report
 
         beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
-        beside |= {"--layers": layers != "*", "--dtype": dtype, "--engine": engine != "event", "--csv": csv}
+        beside |= {
+            "--slice": slice,
+            "--layers": layers != "*",
+            "--dtype": dtype,
+            "--engine": engine != "event",
+            "--csv": csv,
+        }
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
         named = None if unnamed else hardware
@@ -183,12 +192,14 @@ def run(
         from tpusim.base.errors import InputError, Problem
 
         raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
-    jobs = resolved(*load(workload, hardware, batch, changes, asked), lowering, layers, ends.dtype(dtype))
-    if unnamed:
+    found = load(workload, None if unnamed else hardware, batch, changes, asked, slice)
+    jobs = resolved(found, lowering, layers, ends.dtype(dtype))
+    if found.unnamed:
         tell_unasked(jobs.work)
     values: dict[str, Any] = {"sums": sums, "seed": seed}
     journey = ends.journey(workload, jobs, asked, **values) if ends.asked else None
-    simulate_and_report(jobs, json, table, out, ends, journey=journey, engine=engine, check=check, **values)
+    chosen = {"journey": journey, "slice": found.place, "engine": engine, "check": check, **values}
+    simulate_and_report(jobs, json, table, out, ends, **chosen)
 
 
 @command("report results/resnet50 -o report.html")
@@ -231,11 +242,14 @@ def explain(
     weights: options.Weights = None,
     caches: options.Caches = None,
     mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
+    slice: options.Slice = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
@@ -260,9 +274,11 @@ def explain(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh)
+    given = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
+    )
     named = None if options.by_default(context, "hardware") else hardware
-    own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes}
+    own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes, "slice": slice}
     explain_and_report(workload, named, json, out, **own, **given)
 
 
@@ -324,7 +340,7 @@ def compare(
             says = f"not beside --closed-form, which is of one network, {before}; leave one of them out"
             raise InputError(Problem(says, after))
         asked = model_options(**workload_options(dims, False, ops, phase=phase))
-        compare_forms_and_report(resolved(*load(before, hardware, batch, changes, asked), lowering, layers), json)
+        compare_forms_and_report(resolved(load(before, hardware, batch, changes, asked), lowering, layers), json)
         return
     if after is None:
         raise InputError(Problem("name another result to compare it with; or --closed-form, for a network", before))
@@ -404,11 +420,14 @@ def trace(
     phase: options.Phase = None,
     weights: options.Weights = None,
     caches: options.Caches = None,
+    mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
     training: options.Training = False,
     keep: options.Keep = None,
+    offload: options.Offload = None,
     optimizer: options.Optimizer = None,
     first: Annotated[
         int,
@@ -444,7 +463,9 @@ def trace(
     from tpusim.cli.actions.inputs import workload_options
     from tpusim.cli.actions.trace import print_or_write
 
-    given = workload_options(dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer)
+    given = workload_options(
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
+    )
     named = None if options.by_default(context, "hardware") else hardware
     own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "seed": seed}
     print_or_write(workload, named, out, **own, first=first, last=last, **given)

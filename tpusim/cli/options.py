@@ -138,6 +138,25 @@ Mesh = Annotated[
         "gives for all chips together, fsdp the weights, too; what tensor and expert part, the workload file says.",
     ),
 ]
+Microbatches = Annotated[
+    int | None,
+    Option(
+        parser=whole("--microbatches", 1, MOST_IMAGES),
+        metavar="M",
+        help="Beside a mesh with stage: parts of the batch that go through the stages one after another. Unless given, "
+        "as many as part it evenly, up to four a stage.",
+    ),
+]
+Slice = Annotated[
+    str | None,
+    Option(
+        metavar="NAME|PATH",
+        help="Chips on links that share the network: a shipped slice, a generation with its sides such as v5e_4x8, or "
+        "a path. Unless --hardware names another machine, each is the chip of that slice; without a mesh they share "
+        "the batch. --set slice.FIELD=VALUE changes it.",
+        autocompletion=shipped_names("configs/slices"),
+    ),
+]
 SkipUnknown = Annotated[
     bool, Option("--skip-unknown", help="Leave out the ops of an ONNX model that are not known here, and say so.")
 ]
@@ -168,6 +187,14 @@ Keep = Annotated[
         metavar="all|none|GLOB",
         help="Of a training step: layers whose outputs stay in HBM for the way back; others are computed again. "
         "Repeatable. Unless given, what the workload file says, else all.",
+    ),
+]
+Offload = Annotated[
+    list[str] | None,
+    Option(
+        metavar="all|none|GLOB",
+        help="Of a training step: kept outputs that wait for the way back in the memory of the host. Repeatable; with "
+        "--slice, whose links say how fast the way there is. Unless given, what the workload file says, else none.",
     ),
 ]
 Optimizer = Annotated[

@@ -129,6 +129,8 @@ class _Fusion:
         self.edges: Mapping[str, tuple[Source, ...]] = dict(workload.edges)
         self.place = {layer.name: index for index, layer in enumerate(workload.layers)}
         self.readers = Counter(name for each in self.edges.values() for source in each for name in source.names)
+        self.exchanged = {each.name: each.reads for each in workload.collectives}
+        self.readers.update(name for reads in self.exchanged.values() for name in reads)
         self.bearers = {each.name for each in workload.layers if each.op in BEARERS} - {*empty}
         self.riders: dict[str, _Riders] = {}
         # For each layer that rides, the layer whose results it became.
@@ -230,4 +232,10 @@ class _Fusion:
 
     def _made(self, source: Source) -> int:
         """Place of the layer that completes a source; -1 for an input of the network."""
-        return max(self.place.get(self.within.get(each, each), -1) for each in source.names)
+        return max(map(self._place, source.names))
+
+    def _place(self, name: str) -> int:
+        """Place of a layer, or of the last one that makes what a collective moves."""
+        if name in self.exchanged:
+            return max(map(self._place, self.exchanged[name]), default=-1)
+        return self.place.get(self.within.get(name, name), -1)

@@ -78,6 +78,7 @@ class _StepFusion:
         self.step, self.batch = step, step.batch
         self.layers: dict[str, Op] = {layer.name: layer for layer in step.layers}
         self.edges: dict[str, list[Source]] = {name: [*sources] for name, sources in step.edges}
+        self.exchanged = {each.name: each for each in step.collectives}
         self.phases = dict(step.phases)
         self.bearers = {
             name: _Bearer(layer, self.edges[name])
@@ -92,13 +93,17 @@ class _StepFusion:
             layers.append(made)
             edges[name] = reads
         phases = tuple((layer.name, self.phases[layer.name]) for layer in layers)
-        return self.step.made_of(layers, edges=tuple(edges.items()), phases=phases)
+        collectives = tuple(self.exchanged.values())
+        return self.step.made_of(layers, edges=tuple(edges.items()), phases=phases, collectives=collectives)
 
     # ---- what is read by whom
 
     def readers(self) -> dict[str, list[tuple[str, int]]]:
-        """By layer those that read it, and as which operand."""
+        """By layer those that read it, and as which operand; among them collectives."""
         found: dict[str, list[tuple[str, int]]] = {}
+        for each in self.exchanged.values():
+            for one in each.reads:
+                found.setdefault(one, []).append((each.name, 0))
         for name, sources in self._all_edges():
             for at, source in enumerate(sources):
                 for one in source.names:
@@ -137,6 +142,9 @@ class _StepFusion:
         for bearer in self.bearers.values():
             bearer.ahead = {at: made._replace(reads=now(made.reads)) for at, made in bearer.ahead.items()}
             bearer.behind = [(op, now(reads)) for op, reads in bearer.behind]
+        for each in self.exchanged.values():
+            reads = tuple(instead if one == name else one for one in each.reads)
+            self.exchanged[each.name] = each._replace(reads=reads)
 
     # ---- a normalised map, the shortcut, relu
 
@@ -203,9 +211,9 @@ class _StepFusion:
 
     def _makes(self, reader: str, at: int, made: _MapChain) -> bool:
         """Whether a reader can do with what a map is made of; it reads all of the map, and no other beside it."""
-        layer = self.layers[reader]
-        if self.maker(reader, at) is None:
+        if reader in self.exchanged or self.maker(reader, at) is None:
             return False
+        layer = self.layers[reader]
         if reader in self.bearers:
             grouped = getattr(layer, "groups", 1) > 1
             return (at == 0 and not grouped) or (layer.op == "conv2d_filter_gradient" and at == 1 and not grouped)
@@ -227,6 +235,8 @@ class _StepFusion:
         if self.phases[name] != "backward" or len(readers := self.readers().get(name, [])) != 1:
             return None
         ((reader, at),) = readers
+        if reader in self.exchanged:
+            return None
         op = self.layers[reader].op
         if not (op == "add" or (op in _MASKS and at == 0)) or not self.edges[reader][at].direct:
             return None
@@ -236,7 +246,12 @@ class _StepFusion:
     def _there(self, name: str, reads: Iterable[str]) -> bool:
         """Whether all of `reads` is made ahead of a layer: what a step computes again may be made behind it."""
         place = {each: at for at, each in enumerate(self.layers)}
-        return all(place.get(one, -1) < place[name] for one in reads)
+
+        def there(one: str) -> bool:
+            own = self.exchanged.get(one)
+            return all(map(there, own.reads)) if own else place.get(one, -1) < place[name]
+
+        return all(map(there, reads))
 
     def sum_up_as_it_goes(self) -> None:
         """Leave the sums of channels that normalisations need."""
@@ -247,7 +262,7 @@ class _StepFusion:
                 continue
             by_op = dict[str, list[str]]()
             for reader, at in readers.get(name, []):
-                if at == 0 and self.maker(reader, 0):
+                if at == 0 and reader not in self.exchanged and self.maker(reader, 0):
                     by_op.setdefault(self.layers[reader].op, []).append(reader)
             shape = bearer.layer.shapes(self.batch)[OFMAP]
             elements = shape[1] * shape[2] * shape[3]
@@ -268,7 +283,8 @@ class _StepFusion:
         """
         for name in [each.name for each in self.layers.values() if each.op in _MASKS]:
             readers = self.readers().get(name, [])
-            sums = {self.layers[reader].op: reader for reader, at in readers if at == 0 and reader not in self.bearers}
+            sums = {self.layers[reader].op: reader for reader, at in readers
+                    if at == 0 and not {reader} & (self.bearers.keys() | self.exchanged.keys())}  # fmt: skip
             if {*sums} != {"channel_sum", "channel_products"} or self.maker(sums["channel_sum"], 0) is None:
                 continue
             total, products = sums["channel_sum"], sums["channel_products"]

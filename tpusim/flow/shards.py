@@ -17,6 +17,7 @@ import numpy as np
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.graph import (
+    PART,
     GivenInput,
     Graph,
     Node,
@@ -128,6 +129,8 @@ def _among(exchange: ValueExchange, operands: Sequence[Values]) -> Sequence[Valu
     op, ranks, first = exchange.op, len(operands), operands[0]
     if op == "permute":
         return _sent(exchange, operands)
+    if op == PART:
+        return [np.split(each, ranks, exchange.axis)[rank] for rank, each in enumerate(operands)]
     if op == "all_reduce":
         return [each.reshape(first.shape) for each in expected(op, [*map(_vector, operands)], exchange.combine)]
     if op != "all_gather" and first.shape[exchange.axis] % ranks:
@@ -167,10 +170,15 @@ def _vector(values: Values) -> Values:
 # ---- the graph of a workload that is one chip's share
 
 _AS_IT_LIES = TensorView(((0,), (1,), (2,), (3,)))
+_TURNED = TensorView(((3,), (1,), (2,), (0,)))
+_TURNED_READS = ("dw", "ifmap"), ("dx", "filter")
+"""Tensors, by the ends of the names of layers, that products of a training step read turned (`network/backward.py`)."""
 
 
 def graph_of_share(
-    work: Workload, exchanges: Mapping[str, ValueExchange], places: Mapping[str, Placement] | None = None
+    work: Workload,
+    exchanges: Mapping[str, ValueExchange] | None = None,
+    places: Mapping[str, Placement] | None = None,
 ) -> Graph:
     """Return the graph of a workload that is the share of one chip of its mesh: its values are tensors of layers,
     [channel, row, col, image], or as filters have their axes.
@@ -186,7 +194,7 @@ def graph_of_share(
     Raises:
         InputError: a layer reads what it cannot be told of, such as a part of a value; or a collective has no exchange.
     """
-    return _ShareGraph(work, exchanges).graph(places or {})
+    return _ShareGraph(work, exchanges or {}).graph(places or {})
 
 
 class _ShareGraph:
@@ -200,7 +208,7 @@ class _ShareGraph:
         self._inputs: dict[str, GivenInput] = {}
 
     def graph(self, places: Mapping[str, Placement]) -> Graph:
-        sources = self._work.sources()
+        self._places, sources = places, self._work.sources()
         for layer in self._work.layers:
             self._add_layer(layer, sources.get(layer.name, ()))
         for name in [*self._left]:
@@ -218,12 +226,21 @@ class _ShareGraph:
         inputs: list[str] = []
         for at, (tensor, shape) in enumerate(layer.reads(self._work.batch).items()):
             source = sources[at] if at < len(sources) else Source(())
-            inputs.append(self._value(source, shape, f"{layer.name}.{tensor}", layer.name))
-            views[tensor] = OperandView(at, replace(_AS_IT_LIES, shape=tuple(shape)))
+            turned = self._is_turned(layer.name, tensor, source)
+            wanted = (shape[3], *shape[1:3], shape[0]) if turned else tuple(shape)
+            inputs.append(self._value(source, wanted, f"{layer.name}.{tensor}", layer.name))
+            views[tensor] = OperandView(at, replace(_TURNED if turned else _AS_IT_LIES, shape=wanted))
         made = layer.shapes(self._work.batch)[OFMAP]
         view = NodeViews(views, replace(_AS_IT_LIES, shape=tuple(made)))
         self._nodes.append(Node(layer.op, layer.name, tuple(inputs), (layer.name,), {}, layer.name, view))
         self._shapes[layer.name] = tuple(made)
+
+    def _is_turned(self, layer: str, tensor: str, source: Source) -> bool:
+        """Return whether a layer of a training step reads what others have made, or weights, with images and channels
+        exchanged: a product that makes a gradient.
+        """
+        gathered = any(each.weights and each.name in source.names for each in self._work.collectives)
+        return not source.direct and not gathered and (layer.rpartition(".")[2], tensor) in _TURNED_READS
 
     def _value(self, source: Source, shape: Sequence[int], given: str, reader: str) -> str:
         """Return the value that a tensor is: what another makes, of as many elements, or an input."""
@@ -243,15 +260,29 @@ class _ShareGraph:
             channels = sum(self._shapes[each][0] for each in made)
             self._shapes[name] = (channels, *self._shapes[made[0]][1:])
             self._nodes.append(Node("lax.concatenate", name, tuple(made), (name,), {"dimension": 0}))
-        if prod(self._shapes[name]) != prod(shape):
-            raise self._refused(reader, f"reads a part of {name}")
-        return name
+        return name if prod(self._shapes[name]) == prod(shape) else self._part(name, shape, given, reader)
+
+    def _part(self, name: str, shape: Sequence[int], given: str, reader: str) -> str:
+        """Return the part of a value that a chip takes of what all chips have."""
+        whole = self._shapes[name]
+        sides = [side for side, sizes in enumerate(zip(whole, shape, strict=True)) if sizes[0] != sizes[1]]
+        part = f"{given}.part"
+        if len(sides) == 1 and given in self._places:
+            (side,), shards = sides, Shards(self._work.mesh)
+            axes = self._places[given][side]
+            for at in range(len(axes)):
+                if whole[side] == shape[side] * shards.along(axes[at:]):
+                    self._shapes[part] = tuple(shape)
+                    taken = ValueExchange(PART, axes[at:], side)
+                    self._nodes.append(Node(PART, part, (name,), (part,), {}, exchange=taken))
+                    return part
+        raise self._refused(reader, f"reads a part of {name}")
 
     def _collective(self, name: str) -> None:
         """Add a collective, behind those that it reads."""
         each = self._left.pop(name)
-        exchange = self._exchanges.get(name)
-        if exchange is None or (exchange.op, exchange.over) != (each.op, each.over):
+        exchange = self._exchanges.get(name, ValueExchange(each.op, each.over, each.axis, each.to))
+        if (exchange.op, exchange.over) != (each.op, each.over):
             raise self._refused(name, f"is a {each.op} over {', '.join(each.over)} of an unknown axis")
         for other in each.reads:
             if other in self._left:

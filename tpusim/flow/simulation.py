@@ -8,7 +8,8 @@ A workload and a machine come in from their files (`load_workload`, `load_hardwa
    alike (`shared`).
 4. Time: an engine runs the Program, of one layer or of several that overlap (`flow/engines`).
 5. Check: its values are held against the reference, while the next layer is lowered (`flow/verify`).
-6. Add up: the layers' results and their total are the result.
+6. Add up: the layers' results and their total are the result; of a network that several chips share, layers and
+   collectives make a step (`flow/steps`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, starmap
+from math import prod
 from typing import TYPE_CHECKING
 
 from tpusim.base.errors import InputError, did_you_mean
@@ -30,6 +32,7 @@ from tpusim.flow.jobs import Job, Jobs, resolve
 from tpusim.flow.lowerings import prepared
 from tpusim.flow.need import Room, check_numbers, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, numbers_of, seed_of
+from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LayerWatch, ReadyLayer, unheard
 from tpusim.network.ops.op import Op
@@ -51,6 +54,7 @@ def simulate(
     dtype: str = INTEGERS,
     sums: str = ANY_ORDER,
     journey: Journey | None = None,
+    slice: object = None,
     progress: Callable[[LayerResult], None] = unheard,
     watch: LayerWatch = unheard,
 ) -> Result:
@@ -73,6 +77,8 @@ def simulate(
         sums: the order in which the data path adds: any, or array, that of the machine, which takes much longer.
         journey: the values of the network that the layers are of: each then reads what comes before it, instead of
             random operands, and hands on its outputs. It needs `check`.
+        slice: the chips of a workload that several share: a name that `tpusim list` shows, such as "v6e_2x4", or what
+            `load_slice` returns.
         progress: called after each layer, in network order.
         watch: called now and then, on any thread, with a layer's name and what is done to it.
 
@@ -80,7 +86,7 @@ def simulate(
         InputError: a name where a workload or a machine is asked for, unknown lowering, engine, dtype or sums, a seed
             that is no whole number from 0 on, a layer that cannot fit (CapacityError, names the layer), a layer for
             which this computer has too little memory, a lowering for which no bound is proven, or, with the register
-            engine, Numba is not installed.
+            engine, Numba is not installed; a mesh without a slice, or of other chips than it.
         CheckFailed: a Program addressed words that do not exist, or, with engine "both", two engines disagree.
             Wrong values do not raise: see `Result.correct`.
         DeadlockError, PortConflict: the machine stopped, or was asked for two things at once; names the layer.
@@ -100,7 +106,10 @@ def simulate(
             raise InputError(f"{given!r:.80} is no {what}; give what tpusim.load_{what.lower()}(...) returns")
     # 1. Resolve: a journey has the workload as it runs.
     jobs = resolve(journey.work if journey else workload, hardware, lowering, dtype=dtype, watch=watch)
-    return run(jobs, engine=engine, check=check, seed=seed, sums=sums, journey=journey, progress=progress, watch=watch)
+    return run(
+        jobs, engine=engine, check=check, seed=seed, sums=sums, journey=journey, slice=slice, progress=progress,
+        watch=watch,
+    )  # fmt: skip
 
 
 def run(
@@ -111,6 +120,7 @@ def run(
     seed: int = 0,
     sums: str = ANY_ORDER,
     journey: Journey | None = None,
+    slice: object = None,
     progress: Callable[[LayerResult], None] = unheard,
     watch: LayerWatch = unheard,
 ) -> Result:
@@ -120,6 +130,8 @@ def run(
     # 2. Look ahead: at numbers first, as that costs least.
     if check:
         check_numbers(jobs, numbers)
+    # Values of all chips are sent through without a word on time, where nobody names a slice.
+    made = None if journey and slice is None else exchanges_of(jobs, slice)
     room = room_for(jobs, engine, check, numbers)
     # 3 to 5. Lower, time and check, layer by layer.
     execution = Execution(jobs.machine, jobs.work.batch, engine, check, seed, watch, numbers, journey)
@@ -128,8 +140,20 @@ def run(
         layers.append(layer)
         progress(layer)
     # 6. Add up.
+    step = step_of(jobs, layers, made, engine) if made else None
     found = result_of(jobs, layers, time.perf_counter() - began, room.hbm, engine=engine, seed=seed, sums=sums)
+    found = replace(found, step=step) if step else found
     return replace(found, reference_only=journey.reference_only) if journey else found
+
+
+def layers_of(jobs: Jobs) -> tuple[LayerResult, ...]:
+    """Return the layers of jobs, timed by the event engine, and no more: also of a share, whose chips nobody names.
+
+    Raises InputError when they cannot be simulated.
+    """
+    numbers = numbers_of(jobs.dtype, ANY_ORDER)
+    execution = Execution(jobs.machine, jobs.work.batch, ENGINES[0], False, 0, unheard, numbers, None)
+    return tuple(_results(jobs, room_for(jobs, ENGINES[0], False, numbers), execution))
 
 
 def _check_engine(engine: str, jobs: Jobs) -> None:
@@ -214,4 +238,5 @@ def result_of(
     left = len(work.layers) - len(layers)
     narrow = dict(Counter(work.narrow.values()))
     told = __version__, jobs.hardware.to_dict(), *asked, total_of(done, seconds), done, left, *more
-    return Result(*told, changes=dict(jobs.hardware.changes), chips=work.chips, narrow=narrow, hbm_use=hbm)
+    chips = prod(many for _, many in work.mesh) if work.mesh else work.chips
+    return Result(*told, changes=dict(jobs.hardware.changes), chips=chips, narrow=narrow, hbm_use=hbm)

@@ -18,6 +18,7 @@ from tpusim.memory.tile import Tile
 if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
+    from tpusim.machines.exchanged import Exchanges
     from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
     from tpusim.technology.constants import Technology
@@ -352,6 +353,15 @@ class Family(Protocol):
             CapacityError: when it does not fit the machine.
             UnsuitableError: when the lowering is not made for such an op.
         """
+
+    def exchanges(self, work: Workload, place: Any, machine: Any) -> Exchanges:
+        """Time the collectives of a share of a network; `place` is the slice of its chips, its name, or None where
+        nobody says.
+
+        Raises:
+            InputError: the chips of the mesh are not those of the slice, or the family has no links between chips.
+        """
+        raise of_tpus_alone(machine, "a network that several chips share")
 
     def overlaps(self, machine: Any) -> bool:
         """Whether layers overlap on a machine; if so, `chains` runs them."""

@@ -104,6 +104,10 @@ UNSEEN = NodeViews({}, TensorView(()))
 """The views of a node that no layers compute, or that they compute of other values."""
 
 
+PART = "part"
+"""The exchange in which nothing is sent: a chip takes its part of a value that all chips along some axes have."""
+
+
 @dataclass(frozen=True)
 class ValueExchange:
     """An op of several chips on a value that each of them has.
@@ -132,7 +136,7 @@ def after(exchange: ValueExchange, shape: Sequence[int], chips: int, back: bool 
     if exchange.op in ("all_gather", "all_to_all"):
         longer = exchange.axis if exchange.op == "all_gather" else exchange.to
         made[longer] = made[longer] // chips if back else made[longer] * chips
-    if exchange.op in ("reduce_scatter", "all_to_all"):
+    if exchange.op in ("reduce_scatter", "all_to_all", PART):
         made[exchange.axis] = made[exchange.axis] * chips if back else made[exchange.axis] // chips
     return tuple(made)
 

@@ -147,8 +147,8 @@ class _Share:
         read = {each for operands in self._reads.values() for operand in operands for each in operand.names}
         for name, held in self._held.items():
             if held.sums and name not in read:
-                self.places[self._added(name, held.sums, {})] = self._placement(held.over)
-            self.places[name] = self._placement(held.over)
+                self.places[self._added(name, held.sums, {})] = self._placement(held.over, name)
+            self.places[name] = self._placement(held.over, name)
         self._combine()
         found = sorted(self._found.values(), key=lambda each: each.place)
         collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
@@ -248,7 +248,7 @@ class _Share:
         for at, operand in enumerate(operands):
             source = sources[at] if at < len(sources) else Source(()) if operand.weights else operand.source
             wanted = _without(self._over(name, tensors[at]), whole) | own
-            self.places[f"{name}.{tensors[at]}"] = self._placement(wanted)
+            self.places[f"{name}.{tensors[at]}"] = self._placement(wanted, name)
             told.append(self._source(name, operand, source, _Parted(wanted, later, experts)))
         if any(each.names not in (operand.names, ()) for each, operand in zip(told, operands, strict=True)):
             self._edges[name] = (*told, *sources[len(told) :])
@@ -277,15 +277,17 @@ class _Share:
             if reader not in self._updates and self._parted & {*operand.names}:
                 gathered = self._gathered(reader, operand)
                 source = source._replace(names=(gathered,))
-                self.places[f"{gathered}.operand"] = self._placement(over, self._found[gathered].layer.axis)
-            self.places[name] = self._placement(over)
+                own = {**over, PARTS_WEIGHTS: self._found[gathered].layer.axis}
+                self.places[f"{gathered}.operand"] = self._placement(own, gathered)
+            if source.direct or name not in self.places:
+                self.places[name] = self._placement(over, reader)
             return source
         names: list[str] = []
         for each in operand.names:
             held = self._held.get(each, _Parted())
             is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
-            own = frozenset(OF_BATCH) if is_own else _NONE
-            made = self._added(each, held.sums - wanted.sums - own, wanted.over)
+            kept = frozenset(OF_BATCH) if is_own else _NONE
+            made = self._added(each, held.sums - wanted.sums - kept, wanted.over)
             names.append(self._as_wanted(each, made, held, wanted, source.direct))
         here = self._held.get(operand.names[0], _Parted())
         if between := here.experts ^ wanted.experts:
@@ -296,10 +298,11 @@ class _Share:
                 self._found[each].readers.append(reader)
         return source._replace(names=tuple(dict.fromkeys(names)))
 
-    def _placement(self, over: Sides, gathered: int | None = None) -> Placement:
-        """Which axes part each side; parts of weights that are gathered along one are parts of a chip's own."""
-        of_sides = (tuple(axis for axis in self.mesh if over.get(axis) == side) for side in range(4))
-        return tuple((*axes, PARTS_WEIGHTS) if side == gathered else axes for side, axes in enumerate(of_sides))
+    def _placement(self, over: Sides, of: str) -> Placement:
+        """Which axes part each side of a value; of weights, the parts that a chip keeps are those of its own part."""
+        inner = {PARTS_WEIGHTS} if of in self._updates or of in self._found else set[str]()
+        axes = sorted(self.mesh, key=inner.__contains__)
+        return tuple(tuple(axis for axis in axes if over.get(axis) == side) for side in range(4))
 
     def _as_wanted(self, name: str, made: str, held: _Parted, wanted: _Parted, direct: bool) -> str:
         """The name by which a layer's output is read once chips have the parts of it that a reader wants."""
@@ -343,7 +346,8 @@ class _Share:
         name = self._name(f"{reader}.{weights.rpartition('.')[2]}.all_gather")
         side = _parted_side(operand.shape, self.mesh[PARTS_WEIGHTS])
         over = (PARTS_WEIGHTS,)
-        made = CollectiveLayer(name, "all_gather", prod(operand.shape), over, (), (), weights=True, axis=side)
+        elements = prod(operand.shape)
+        made = CollectiveLayer(name, "all_gather", elements, over, (), (), weights=True, axis=side, of=weights)
         self._found[name] = _Found(made, self._at[reader] - 1, [reader])
         return name
 

@@ -17,18 +17,20 @@ from typing import Any
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.backward import BACKWARD_OF, Gradients, Value, normalised, normalised_gradient
+from tpusim.network.offload import offloaded
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.ops.pool2d import GRADIENTS_OF, Pool2d
 from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, LayerBlock, Source, Training, Workload
 
 USUAL = Training()
-_AGAIN = ".again"
+AGAIN = ".again"
 """End of the names of layers that are computed once more."""
 ENDS = frozenset(
     (
         *("again", "bias", "choice", "db", "dother", "dw", "dx", "dy", "gradient", "labels", "loss", "norm"),
-        *("dgate", "dscale", "dshift", "normalised", "ones", "taken", "zeros"),
+        *("offload", "reload", "send", "so_far", "sum"),
+        *("dgate", "dpart", "dscale", "dshift", "normalised", "ones", "taken", "zeros"),
         *("beta", "centred", "dbeta", "dgamma", "gamma", "mean", "offset", "scale", "shift", "slope", "variance"),
     )
 )
@@ -57,6 +59,11 @@ def training_step(workload: Workload, training: Training | None = None) -> Workl
     if not isinstance(workload, Workload):
         raise InputError(f"{workload!r:.80} is no Workload; give what tpusim.load_workload(...) returns")
     asked = training or workload.training or USUAL
+    return offloaded(on_chip_step(workload, asked), asked.offload)
+
+
+def on_chip_step(workload: Workload, asked: Training) -> Workload:
+    """Return the training step of which nothing goes to the host. Raises InputError as `training_step` does."""
     if problems := [*_unknown(workload), *_in_part(workload), *_narrow(workload), *_unfit(workload, asked)]:
         raise InputError(problems)
     return _StepWriter(*_told_apart(workload, asked)).workload()
@@ -104,22 +111,30 @@ def _told_apart(network: Workload, training: Training) -> tuple[Workload, Traini
 def _in_part(workload: Workload) -> Iterator[Problem]:
     """Yield an error for each layer whose outputs others read in part, unless such parts are together the whole."""
     made = {layer.name: prod(layer.shapes(workload.batch)[OFMAP]) for layer in workload.layers}
-    parts: dict[str, int] = {}
+    parts: dict[str, list[int]] = {}
     for name, operands in operands_of(workload):
         for each in operands:
             there, read = sum(made.get(source, 0) for source in each.names), prod(each.shape)
             if read == there or not all(source in made for source in each.names):
                 continue
             if len(each.names) == 1 and read < there:
-                parts[each.names[0]] = parts.get(each.names[0], 0) + read
+                parts.setdefault(each.names[0], []).append(read)
+                continue
+            if workload.mesh and len(each.names) == 1 and read % there == 0:
+                # It reads what other chips have made, too.
                 continue
             says = f"it reads {read:,} elements of the {there:,} that {', '.join(each.names[:3])} made"
             yield Problem(f"{says}, and gradients of such a part are not known; let it read each once", f"layer {name}")
-    for name, read in parts.items():
-        if read != made[name]:
-            says = f"layers that read a part of it read {read:,} elements in all, and it has {made[name]:,}"
+    for name, taken in parts.items():
+        if sum(taken) != made[name] and not _is_share(workload, taken, made[name]):
+            says = f"layers that read a part of it read {sum(taken):,} elements in all, and it has {made[name]:,}"
             do = "gradients are known where each is read once; an attention reads so with blocks: 1"
             yield Problem(f"{says}; {do}", f"layer {name}")
+
+
+def _is_share(workload: Workload, read: Sequence[int], made: int) -> bool:
+    """Whether readers of parts read those of one chip, of what all chips of the network's mesh have."""
+    return bool(workload.mesh) and len({*read}) == 1 and made % read[0] == 0
 
 
 def _narrow(workload: Workload) -> Iterator[Problem]:
@@ -223,7 +238,7 @@ class _StepWriter:
 
     def map(self, op: str, name: str, shape: Shape, *reads: Value, phase: str = BACKWARD, **more: Any) -> Value:
         """Add an op of the vector unit on maps of a shape."""
-        return self.add(_op(op, name, shape, self.batch, **more), *reads, phase=phase)
+        return self.add(map_op(op, name, shape, self.batch, **more), *reads, phase=phase)
 
     def update(self, name: str, shape: Shape, gradient: Value) -> None:
         """Note weights that are to be updated by their gradient."""
@@ -271,8 +286,25 @@ class _StepWriter:
         if self._keeps(name):
             return self._results[name]
         if name not in self._again:
-            self._again[name] = self._computed(self._own[name], _AGAIN, self._kept, BACKWARD)
+            self._compute_again(name)
+            self._again[name] = self._computed(self._own[name], AGAIN, self._kept, BACKWARD)
         return self._again[name]
+
+    def _compute_again(self, name: str) -> None:
+        """Compute again what a layer of the network reads, and what that was made of, however long the way is."""
+        due = [name]
+        while due:
+            read = (one for operand in self._reads[due[-1]] for one in operand.names)
+            if (lacking := next((one for one in read if self._lacks(one)), None)) is not None:
+                due.append(lacking)
+            elif (done := due.pop()) != name:
+                self._kept(done)
+
+    def _lacks(self, name: str) -> bool:
+        """Whether readers on the way back read a layer of the network that is yet to be computed again."""
+        if name not in self._own or self._keeps(name):
+            return False
+        return name not in self._again or (self.is_normalised(self._own[name]) and f"{name}.norm" not in self._again)
 
     def _kept(self, name: str) -> Value:
         """What readers of a layer of the network read on the way back."""
@@ -282,7 +314,7 @@ class _StepWriter:
         if not self.is_normalised(self._own[name]):
             return raw
         if norm not in self._again:
-            self._again[norm] = normalised(self, norm, raw, _AGAIN, BACKWARD)
+            self._again[norm] = normalised(self, norm, raw, AGAIN, BACKWARD)
         return self._again[norm]
 
     def _losses(self) -> None:
@@ -330,25 +362,37 @@ class _StepWriter:
                     # Of a layer alone its reader may have seen a part.
                     shape = operand.shape if len(operand.names) == 1 else self._shape(name)
                     direct = gradient.direct and operand.direct and len(operand.names) == 1
+                    if prod(shape) > prod(self._shape(name)):
+                        # Of what chips have gathered, each takes the gradient of its own part.
+                        shape, direct = self._shape(name), False
                     self._gradients[name].append(Value(gradient.names, shape, direct))
 
     def _gathered(self, name: str) -> Value | None:
         """The gradient of a layer's result: the sum of what its readers have handed on."""
         shape, parts = self._shape(name), list[Value]()
-        pieces: list[str] = []
+        pieces: list[Value] = []
         for each in self._gradients.pop(name):
             if prod(each.shape) == prod(shape):
                 parts.append(replace(each, shape=shape))
             else:
-                pieces += each.names
+                pieces.append(each)
+        sizes = [prod(each.shape) for each in pieces]
+        if pieces and sum(sizes) != prod(shape) and _is_share(self.network, sizes, prod(shape)):
+            # Other chips have the gradients of their parts.
+            pieces = [self._sum(f"{name}.dpart", pieces)]
         # Pieces of those who have read a part are together the whole.
-        parts += [Value(tuple(pieces), shape, direct=False)] if pieces else []
+        names = tuple(name for each in pieces for name in each.names)
+        parts += [Value(names, shape, direct=False)] if pieces else []
         if not parts:
             return None
+        return self._sum(f"{name}.dy", parts)
+
+    def _sum(self, name: str, parts: Sequence[Value]) -> Value:
+        """Add up gradients that are alike, one after another; the last sum has the name."""
         whole, *others = parts
         for number, part in enumerate(others, 2):
             last = number == len(parts)
-            whole = self.map("add", f"{name}.dy" if last else f"{name}.dy{number}", whole.shape, whole, part)
+            whole = self.map("add", name if last else f"{name}{number}", whole.shape, whole, part)
         return whole
 
     # ---- update
@@ -374,7 +418,7 @@ class _StepWriter:
         self.map("weighted_sum", f"{name}.update", shape, weights, velocity, phase=UPDATE, **step)
 
 
-def _op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
+def map_op(op: str, name: str, shape: Shape, batch: int, **more: Any) -> Op:
     """An op of the vector unit on maps, or rows, of a shape."""
     made: Any = OPS[op]
     channels, height, width, images = shape

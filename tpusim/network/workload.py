@@ -300,9 +300,9 @@ def without(edges: Edges, left_out: Iterable[str], placed: Collection[str] = ())
 
 # ---- training
 
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-"""Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; new
-weights.
+FORWARD, BACKWARD, ACCUMULATE, UPDATE = "forward", "backward", "accumulate", "update"
+"""Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; their
+sums over microbatches; new weights.
 """
 ALL, NONE = "all", "none"
 
@@ -330,6 +330,7 @@ class Training:
             weights; by names and patterns such as `conv*`.
         keep: outputs of layers that stay in HBM for the way back: `all`, `none` or a list of names and patterns; others
             are computed again when they are needed.
+        offload: the kept ones that wait for it in the memory of the host: `all`, `none` or a list, too.
         optimizer: how weights are updated: `sgd` with momentum, or `adam`.
         rate: step size of an update.
         momentum: share of the last update that goes into the next, of `sgd`; of `adam`, of the mean of gradients.
@@ -345,6 +346,7 @@ class Training:
 
     batch_norm: Annotated[tuple[str, ...], Reader(_names, "a list of names and patterns")] = ()
     keep: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = ALL
+    offload: Annotated[str | tuple[str, ...], Reader(_patterns, "all, none, or a list of names and patterns")] = NONE
     optimizer: Annotated[Literal["sgd", "adam"], Choice()] = "sgd"
     rate: Annotated[float, Real()] = 0.1
     momentum: Annotated[float, Real()] = 0.9
@@ -369,13 +371,13 @@ class Training:
         """Yield each name or pattern that fits none of the layers, by its field and its place in the list, with what is
         wrong.
         """
-        listed = self.keep if isinstance(self.keep, tuple) else ()
         maps = [layer.name for layer in layers if layer.unit == "array" and layer.spatial]
         for key, patterns, known, what in (
             ("batch_norm", self.batch_norm, maps, "layer of the array that makes maps"),
-            ("keep", listed, [layer.name for layer in layers], "layer"),
+            ("keep", self.keep, [layer.name for layer in layers], "layer"),
+            ("offload", self.offload, [layer.name for layer in layers], "layer"),
         ):
-            for at, pattern in enumerate(patterns):
+            for at, pattern in enumerate(patterns if isinstance(patterns, tuple) else ()):
                 if not any(fnmatchcase(name, pattern) for name in known):
                     hint = did_you_mean(pattern, known) or ";"
                     yield (key, at), f"no {what} is named {show(pattern)}{hint} name one of its layers"
@@ -409,6 +411,12 @@ class LayerBlock(NamedTuple):
     copies: tuple[tuple[str, ...], ...]
 
 
+HOST = "host"
+"""The way to the memory of a chip's host, in place of an axis of the mesh."""
+OFFLOAD, RELOAD = "offload", "reload"
+"""Ops over that way: a value goes to the host's memory, and comes back."""
+
+
 class CollectiveLayer(NamedTuple):
     """An op of several chips between the layers of one chip's share: what a chip exchanges with others of its mesh.
 
@@ -416,14 +424,17 @@ class CollectiveLayer(NamedTuple):
 
     Attributes:
         name: by which readers name it; no layer has it.
-        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute, as `tpusim collective` has them.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute, as `tpusim collective` has them; or offload
+            and reload, over `host`.
         elements: elements of a chip before the op; of an all_gather, those it has after it.
         over: axes of the mesh along which chips take part.
         reads: layers, or other collectives, that make its operand; none: what lies in HBM, such as a part of weights.
         read_by: layers, or other collectives, that read its outcome; none: what a chip ends with.
         weights: whether it brings weights of its readers, of which a chip keeps a part.
-        axis: the axis of its operand along which parts are joined, or which is parted.
-        to: of an all_to_all the axis along which parts are joined.
+        axis: the axis of its operand along which parts are joined, or which is parted; of what goes from one stage of a
+            pipeline to another the number of the first.
+        to: of an all_to_all the axis along which parts are joined; of what goes to another stage its number.
+        of: the weights that it brings, as those name them who update a chip's part; empty where nobody says.
     """
 
     name: str
@@ -435,6 +446,15 @@ class CollectiveLayer(NamedTuple):
     weights: bool = False
     axis: int = 0
     to: int = 0
+    of: str = ""
+
+    def chips(self, mesh: Mapping[str, int]) -> int:
+        """Chips that take part, by the sizes of the axes of a mesh."""
+        return prod(mesh.get(axis, 1) for axis in self.over)
+
+    def outcome(self, mesh: Mapping[str, int]) -> int:
+        """Elements of a chip after the op."""
+        return -(-self.elements // self.chips(mesh)) if self.op == "reduce_scatter" else self.elements
 
 
 def read_among(
@@ -526,13 +546,15 @@ class Workload:
         biases: layers to whose results a number for each output channel is added, by whoever computes values, unless it
             rides on them.
         training: what a training step of it adds, where its file says so.
-        phases: of the layers of a training step: forward, backward or update.
+        phases: of the layers of a training step: forward, backward, accumulate or update.
         blocks: blocks of layers that come several times in a row, where its file says so; in a network that is made
             otherwise, of ONNX, JAX or in Python, whoever makes it may say so, and nobody looks for what is alike.
         grows: the one of `sizes` that each token of a generation adds one to; empty where its file names none.
         chips: chips that share the network; the workload is the part of one of them.
         mesh: by name the axes along which they share it, each with its number of chips; none where nobody says.
         collectives: what these chips exchange, in the order in which it may begin.
+        stages: of the layers of a pipeline the number of the chip, or of the chips, that run each.
+        microbatches: parts of a batch that go through a pipeline one after another; `batch` is that of one.
         entire: the workload with the layers that its file leaves out unless they are asked for; they run on machines
             that fuse, as compiled networks have them. None where none are, or where somebody has asked.
 
@@ -560,6 +582,8 @@ class Workload:
     chips: int = 1
     mesh: tuple[tuple[str, int], ...] = ()
     collectives: tuple[CollectiveLayer, ...] = ()
+    stages: tuple[tuple[str, int], ...] = ()
+    microbatches: int = 1
     blocks: Annotated[tuple[LayerBlock, ...], PlainValidator(tuple)] = ()
     entire: Annotated[Workload | None, PlainValidator(lambda work: work)] = field(default=None, repr=False)
 

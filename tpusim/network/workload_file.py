@@ -74,6 +74,7 @@ def load_workload(
     weights: str | None = None,
     caches: str | None = None,
     mesh: Mapping[str, int] | None = None,
+    microbatches: int | None = None,
     skip_unknown: bool = False,
     ops: str | None = None,
     shapes: str | None = None,
@@ -93,6 +94,8 @@ def load_workload(
         caches: how HBM has keys and values of caches, likewise.
         mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}: the workload is one chip's
             share, with what chips exchange (`network/sharding.py`), and `batch` that of all chips.
+        microbatches: parts of the batch that go through the stages of a pipeline, which a mesh with `stage` has; unless
+            given, as many as part it evenly, up to four a stage.
         skip_unknown: leave ops of a model out that tpusim does not know; otherwise they are refused.
         ops: "array" leaves out all ops but those of the array, "all" none; unless given, what the file says.
         shapes: shapes of the arguments of a function of JAX: "8x224x224x3,1000:i32".
@@ -114,32 +117,46 @@ def load_workload(
     images = run_batch(batch)
     asked = ModelOptions(
         dims or {}, skip_unknown, ops, shapes=shapes, phase=phase, weights=weights, caches=caches, batch=images,
-        mesh=mesh or {},
+        mesh=mesh or {}, microbatches=microbatches,
     )  # fmt: skip
     document = open_workload(name_or_path, asked)
     batch = batch_for(document, images)
-    return shared(document, name_or_path, asked, lambda each: workload_of(each, batch, ops))
+    return shared(document, name_or_path, asked, batch, lambda each, images: workload_of(each, images, ops))
 
 
 def shared(
-    document: Document, name_or_path: str | Path, asked: ModelOptions, of: Callable[[Document], Workload]
-) -> Workload:
-    """Return the workload `of` a document, opened so; where it has a mesh, one chip's share with what chips exchange.
+    document: Document, name_or_path: str | Path, asked: ModelOptions, batch: int,
+    of: Callable[[Document, int], Workload],
+) -> Workload:  # fmt: skip
+    """Return the workload `of` a document, opened so, and a batch; where it has a mesh, one chip's share with what
+    chips exchange, or the stages of a pipeline, for a microbatch.
 
-    Raises InputError as `of` does, and for a layer whose share is not known.
+    Raises InputError as `of` does, for a layer whose share is not known, and for stages that there cannot be.
     """
     mesh = mesh_in(document)
+    stages = mesh.get(STAGE, 1)
+    if asked.microbatches is not None and stages < 2:
+        says = "only a pipeline has microbatches; add stage to --mesh, such as stage=4, or leave it out"
+        raise InputError(Problem(says, f"--microbatches {asked.microbatches}"))
     if not mesh:
-        return of(document)
+        return of(document, batch)
     from tpusim.network.sharding import share
+    from tpusim.network.stages import microbatches_of, staged
+
+    foreign = is_foreign(name_or_path)
+    if stages > 1 and foreign and not names_sizes(name_or_path):
+        says = "a model of another tool names no blocks that stages could have; part it along other axes"
+        raise InputError(Problem(says, f"--mesh {STAGE}={stages}"))
+    # A stage runs one microbatch at a time, so that is what its layers are for.
+    parts = microbatches_of(batch_of_a_chip(batch, mesh), stages, asked.microbatches) if stages > 1 else 1
 
     def with_mesh(mesh: Mesh) -> Workload:
         # Models of other tools are read for as many images as a chip has.
-        foreign = is_foreign(name_or_path)
         other = open_workload(name_or_path, replace(asked, mesh=mesh)) if foreign else _on(document, mesh)
-        return of(other)
+        return of(other, batch // parts)
 
-    return share(with_mesh, mesh)
+    made = share(with_mesh, mesh)
+    return staged(made, stages, parts) if stages > 1 else made
 
 
 def _on(document: Document, mesh: Mesh) -> Document:

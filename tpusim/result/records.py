@@ -64,7 +64,9 @@ def energy_use(
 STALL_CAUSES = ("starved", "blocked", "waiting_weights", "port_stall", "bank_conflict", "vector_work", "conversion")
 """The reasons why the array stood still; `tpusim.result.vocabulary.states` says what each means."""
 
-_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use", "narrow")
+_WHERE_ANY = ("layers_left", "not_timed", "not_known", "reference_only", "sizes", "changes", "hbm_use", "narrow",
+    "step",
+)  # fmt: skip
 """Fields that the JSON of a result has only where they are not empty."""
 
 _OF_LAYERS_WHERE_ANY = ("own", "riders", "phase")
@@ -230,13 +232,14 @@ class Residency:
 class HbmContents:
     """What the machine's HBM has to hold for a network, where the machine's file says how much it holds.
 
-    Parts are weights, inputs and outputs, caches, and maps between layers, the most of them while the layer `at` runs.
+    Parts are weights, inputs and outputs, caches, and maps between layers and weights gathered from other chips, the
+    most of them while the layer or collective `at` runs.
 
     Attributes:
         capacity_bytes: bytes that HBM holds.
         need_bytes: bytes that the network needs, in the tiles of the machine; they include padding.
         unpadded_bytes: bytes that it would need without padding.
-        at: layer while which the maps between layers are the most.
+        at: layer or collective while which the maps between layers and gathered weights are the most.
         parts: bytes of each part of the need.
         unpadded_parts: bytes of each part without padding.
     """
@@ -247,6 +250,109 @@ class HbmContents:
     at: str
     parts: Mapping[str, Count]
     unpadded_parts: Mapping[str, Count]
+
+
+@dataclass(frozen=True)
+class CollectiveResult:
+    """What chips exchange in a step. Cycles are those of a chip's clock, from the start of the step.
+
+    Attributes:
+        name: name of the collective in the network.
+        op: all_reduce, all_gather, reduce_scatter, all_to_all or permute; offload or reload, to the host and back.
+        bytes: bytes of a chip before it; of an all_gather those after it.
+        axes: axes of the mesh along which chips take part.
+        algorithm: name of the algorithm that the compiler takes.
+        cycles: cycles that it takes.
+        hbm_cycles: cycles in which it uses HBM.
+        start: cycle in which it begins.
+        end: cycle in which it is done.
+        exposed_cycles: cycles of it in which no layer runs, as the chip waits for it.
+        times: times that it takes place in a step, of which `start` and `end` are the first: of a pipeline, once a
+            microbatch.
+    """
+
+    name: str
+    op: str
+    bytes: Count
+    axes: tuple[str, ...]
+    algorithm: str
+    cycles: Count
+    hbm_cycles: Count
+    start: Count
+    end: Count
+    exposed_cycles: Count
+    times: Count = 1
+
+    @property
+    def hidden_cycles(self) -> int:
+        """Cycles of it in which layers run, or the chip waits for another."""
+        return self.cycles - self.exposed_cycles
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage of a pipeline, and its turns with microbatches. Cycles are those of a chip's clock.
+
+    Attributes:
+        layers: layers that it has.
+        forward_cycles: cycles of a turn forward.
+        backward_cycles: cycles of a turn back; 0 where there is none.
+        update_cycles: cycles of its updates, once a step.
+        ahead_cycles: cycles in which what a turn makes goes to the next stage.
+        back_cycles: cycles in which gradients go to the stage ahead.
+        bubble_cycles: cycles of the step in which it has nothing to do.
+        held: microbatches of which it keeps values for the way back, at most.
+    """
+
+    layers: Count
+    forward_cycles: Count
+    backward_cycles: Count
+    update_cycles: Count
+    ahead_cycles: Count
+    back_cycles: Count
+    bubble_cycles: Count
+    held: Count
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A step of a network that several chips share: layers of a chip, and collectives beside them.
+
+    Attributes:
+        slice: slice of the chips, with what was set of it.
+        about: the slice in words.
+        chips: chips that share the network.
+        mesh: axes along which they share it, each with its chips.
+        cycles: cycles of a chip's clock until all is done.
+        seconds: seconds until then.
+        parts: cycles by what the chip does: compute, hbm, launches, shared_hbm, links, dcn, host, bubble; they add up
+            to `cycles`.
+        collectives: what chips exchange, in order.
+        items: what is made in a step: images, or tokens where the network has them.
+        items_per_second: how many of them all chips make in a second.
+        items_per_second_chip: how many a chip makes.
+        stages: the stages of a pipeline, in order; `parts` and `collectives` are of the one that is busy longest.
+        microbatches: parts of a batch that go through them.
+    """
+
+    slice: str
+    about: str
+    chips: Count
+    mesh: Mapping[str, Count]
+    cycles: Count
+    seconds: Amount
+    parts: Mapping[str, Count]
+    collectives: tuple[CollectiveResult, ...]
+    items: str
+    items_per_second: Amount
+    items_per_second_chip: Amount
+    stages: tuple[StageResult, ...] = ()
+    microbatches: Count = 1
+
+    @property
+    def exposed_cycles(self) -> int:
+        """Cycles in which the chip waits for collectives."""
+        return sum(each.times * each.exposed_cycles for each in self.collectives)
 
 
 @dataclass(frozen=True)
@@ -390,6 +496,8 @@ class Result:
         narrow: number of layers whose second factors HBM has narrower than they are computed, by type; left out of the
             JSON where there are none.
         hbm_use: what HBM has to hold; left out of the JSON where the machine's file does not say how much it holds.
+        step: the step of a network that several chips share, layers and collectives together; left out of the JSON of
+            other networks, and of runs that were interrupted.
         seal: what `seal_of` made of the result when its file was written; empty of a result that no file is of.
 
     Examples:
@@ -421,6 +529,7 @@ class Result:
     chips: Count = 1
     narrow: Mapping[str, Count] = field(default_factory=dict)
     hbm_use: HbmContents | None = None
+    step: StepResult | None = None
     seal: str = field(default="", compare=False, repr=False)
 
     @property
@@ -457,7 +566,8 @@ class Result:
         made["total"] = _before("intermediates_checked", ("wall_seconds",), total)
         if self.chips == 1:
             del made["chips"]
-        notes = part_notes(self.chips, self.hardware.get("name"), cores_of_its_chip(self.hardware))
+        untimed = 1 if self.step else self.chips
+        notes = part_notes(untimed, self.hardware.get("name"), cores_of_its_chip(self.hardware))
         told = {"checked": self.checked, "correct": self.correct, **({"notes": notes} if notes else {})}
         uses = {"by_op": by_op(self.layers), "by_phase": by_phase(self.layers)}
         parts = {name: {kind: asdict(use) for kind, use in of.items()} for name, of in uses.items() if of}

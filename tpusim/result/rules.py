@@ -55,6 +55,7 @@ def broken(result: Result) -> Iterator[str]:
     yield from _clocks(result)
     yield from _sums(result)
     yield from _hbm(result)
+    yield from _step(result)
     if unsealed(result):
         yield "its seal is of another machine, batch, or other layers, so one of them was edited"
 
@@ -152,6 +153,43 @@ def _hbm(result: Result) -> Iterator[str]:
             yield f"hbm_use.{name} is {whole:,}, and its parts make it {summed:,}"
     if use.need_bytes > use.capacity_bytes:
         yield f"hbm_use.need_bytes, {use.need_bytes:,}, is above capacity_bytes, {use.capacity_bytes:,}"
+
+
+_OF_LAYERS = ("compute", "hbm", "launches")
+"""Parts of a step that its layers take by themselves."""
+_OF_COLLECTIVES = ("links", "dcn", "host")
+"""Parts for which a chip waits for collectives."""
+
+
+def _step(result: Result) -> Iterator[str]:
+    """The parts of a step add up, to its layers, to what it waits for, and to all of it."""
+    if (step := result.step) is None:
+        return
+    for each in step.collectives:
+        if (span := each.end - each.start) != each.cycles:
+            yield f"step.collectives {each.name}: {each.cycles:,} cycles, and start and end make it {span:,}"
+        for name, most in (("exposed_cycles", each.cycles), ("hbm_cycles", each.cycles), ("end", step.cycles)):
+            if (value := getattr(each, name)) > most:
+                yield f"step.collectives {each.name}: {name} is {value:,}, at most {most:,}"
+    of_layers = [step.parts.get(part, 0) for part in _OF_LAYERS]
+    for at, stage in enumerate(step.stages):
+        turns = step.microbatches * (stage.forward_cycles + stage.backward_cycles) + stage.update_cycles
+        if (most := turns + stage.bubble_cycles) > step.cycles:
+            yield f"step.stages[{at}]: its turns and its bubble are {most:,} cycles, and the step has {step.cycles:,}"
+    for name, told, parts in (
+        ("cycles", step.cycles, [*step.parts.values()]),
+        # Of a pipeline layers come once a microbatch, and parts are those of one stage.
+        ("the cycles of its layers", sum(of_layers) if step.stages else result.total.cycles, of_layers),
+        ("the cycles of its waiting", step.exposed_cycles, [step.parts.get(part, 0) for part in _OF_COLLECTIVES]),
+    ):
+        if sum(parts) != told:
+            yield f"step: {name} are {told:,}, and parts make them {sum(parts):,}"
+    for name, found, expected in (
+        ("seconds", step.seconds, result.total.time_us / 1e6 * step.cycles / max(1, result.total.cycles)),
+        ("items_per_second_chip", step.items_per_second_chip, step.items_per_second / max(1, step.chips)),
+    ):
+        if not _close(found, expected):
+            yield f"step.{name} is {found:g}, and others make it {expected:g}"
 
 
 # ---- layers beside one another

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpusim.api.asked import WorkloadOptions, asked_for, machine_for, unasked
+from tpusim.api.asked import AskedRun, WorkloadOptions, asked_for, check_held, machine_for, unasked
 from tpusim.api.asked import resolved as jobs_of
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
@@ -19,8 +19,8 @@ from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
+from tpusim.flow.hbm import hbm_need
 from tpusim.flow.jobs import Jobs
-from tpusim.flow.need import hbm_need
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
@@ -52,11 +52,11 @@ def tell(note: str) -> None:
 
 
 def load(
-    workload: str, hardware: str, batch: int | None, changes: Sequence[str] | None, asked: ModelOptions = NOTHING
-) -> tuple[Workload, Machine]:
+    workload: str, hardware: str | None, batch: int | None, changes: Sequence[str] | None,
+    asked: ModelOptions = NOTHING, place: str | None = None,
+) -> AskedRun:  # fmt: skip
     """Return the workload and the machine as `asked_for` does; what there is to know of them is told on stderr."""
-    found = asked_for(workload, hardware, batch, changes, asked, tell)
-    return found.work, found.machine
+    return asked_for(workload, hardware, batch, changes, asked, tell, place)
 
 
 def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
@@ -70,16 +70,18 @@ def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:
     return machine
 
 
-def resolved(work: Workload, machine: Machine, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
+def resolved(asked: AskedRun, lowering: str | None, layers: str = "*", dtype: str = INTEGERS) -> Jobs:
     """Return the jobs of the layers that `layers` picks; what a training step keeps in HBM is told on stderr.
 
-    Raises InputError as `resolve` and `Jobs.picked` do.
+    Raises InputError as `resolve`, `Jobs.picked` and `check_held` do.
     """
     with Meter() as meter:
-        jobs = jobs_of(work, machine, lowering, layers, dtype, meter.step)
-    if work.phases:
+        jobs = jobs_of(asked.work, asked.machine, lowering, layers, dtype, meter.step)
+    if asked.work.phases:
         say(sys.stderr, f"Note: {_hbm_told(jobs)}")
-    return jobs.picked(layers)
+    picked = jobs.picked(layers)
+    check_held(picked, asked)
+    return picked
 
 
 def _hbm_told(step: Jobs) -> str:
@@ -97,9 +99,11 @@ def workload_options(
     dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, shapes: str | None = None,
     phase: str | None = None, weights: str | None = None, caches: str | None = None, training: bool = False,
     keep: Sequence[str] | None = None, optimizer: str | None = None, mesh: str | None = None,
+    offload: Sequence[str] | None = None, microbatches: int | None = None,
 ) -> WorkloadOptions:  # fmt: skip
     """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--phase`, `--weights`, `--caches`,
-    `--training`, `--keep NAME ...`, `--optimizer` and `--mesh` ask.
+    `--training`, `--keep NAME ...`, `--optimizer`, `--mesh`, `--offload NAME ...` and
+    `--microbatches` ask.
 
     Raises:
         InputError: with every `--dim` that is not of that form.
@@ -122,6 +126,7 @@ def workload_options(
     return {
         "dims": given, "skip_unknown": skip_unknown, "ops": ops, "shapes": shapes, "phase": phase, "weights": weights,
         "caches": caches, "training": training, "keep": keep, "optimizer": optimizer, "mesh": mesh_of(mesh),
+        "offload": offload, "microbatches": microbatches,
     }  # fmt: skip
 
 

@@ -15,10 +15,12 @@ from tpusim.memory.tile import Tile
 if TYPE_CHECKING:
     from tpusim.input.document import Document
     from tpusim.input.form import Overrides
+    from tpusim.machines.exchanged import Exchanges
     from tpusim.machines.tpu.description import Hardware
     from tpusim.machines.tpu.lowering.drafts import Lowering
     from tpusim.machines.tpu.runs.chains import ProgramChain
     from tpusim.machines.tpu.runs.prepared import PreparedLayer
+    from tpusim.machines.tpu.slices.slice import ChipSlice
     from tpusim.network.ops.op import Op
     from tpusim.network.workload import Workload
 
@@ -227,6 +229,12 @@ class Tpu(Family):
         from tpusim.machines.tpu.runs.chains import chains_of
 
         return chains_of(members, workload, machine, kept // (2 * TRANSFER_BYTES))
+
+    def exchanges(self, work: Workload, place: ChipSlice | str | None, machine: Hardware) -> Exchanges:
+        """Time the collectives of a share of a network on a slice of such machines, as the compiler's code has them."""
+        from tpusim.machines.tpu.slices.sharing import exchanges
+
+        return exchanges(work, place, machine)
 
 
 def _value_bytes(layer: Op, batch: int, hardware: Hardware, how: CheckPlan, intermediates: int) -> int:

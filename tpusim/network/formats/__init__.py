@@ -58,7 +58,8 @@ class ModelOptions:
     which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
     training step, in other ways than its file's where it says so. `phase` is one that the file names.
     `weights` and `caches` say how HBM has them, in place of what the file says. `mesh` has the axes along which chips
-    share the network, in place of what the file says.
+    share the network, in place of what the file says, and `microbatches` the parts of a batch that go through its
+    stages.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -71,12 +72,16 @@ class ModelOptions:
     weights: str | None = None
     caches: str | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
+    microbatches: int | None = None
     batch: RunBatch | None = None
 
     def __post_init__(self) -> None:
         for name in ("phase", "weights", "caches", "ops", "shapes"):
             if not isinstance(given := getattr(self, name), str | None):
                 raise InputError(Problem(f"{show(given)} is no text; write it as --{name} has it", name))
+        if self.microbatches is not None and (type(self.microbatches) is not int or self.microbatches < 1):
+            says = f"{show(self.microbatches)} parts no batch; write a whole number from 1 on, such as 8"
+            raise InputError(Problem(says, "microbatches"))
         if not isinstance(self.mesh, Mapping):
             raise InputError(Problem(f"{show(self.mesh)} is no mesh; write a mapping, such as tensor: 8", "mesh"))
         if not isinstance(self.dims, Mapping):

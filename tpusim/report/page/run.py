@@ -16,6 +16,7 @@ from tpusim.report.plots.figure import Picture
 from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of
 from tpusim.report.style import hatches
 from tpusim.report.tables import sentences as said
+from tpusim.report.tables.step import step_sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.chips import share_notice
 from tpusim.result.records import LayerResult, Result, Total, told
@@ -311,8 +312,10 @@ def tiles(result: Result, hardware: Machine) -> list[dict[str, str]]:
 def sentences(result: Result, hardware: Machine) -> list[Sentence]:
     """Return what a reader should know first, each sentence from the figures alone."""
     together: list[Sentence] = [[line] for line in said.overlap_notice(result).splitlines()]
+    share = step_sentences(result.step) if result.step else [share_notice(result.chips)]
+    of_chips: list[Sentence] = [[line] for line in share]
     found: list[Sentence] = [
-        [share_notice(result.chips)],
+        *of_chips,
         _costliest(result.layers),
         _largest_loss(result),
         _bound_by_memory(result, hardware),

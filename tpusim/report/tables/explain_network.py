@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.report.shown import NONE, Column, CommandAnswer, Paragraphs, Sentences, Table, telling
 from tpusim.report.tables.explain import LIMITS, bound_sentence, gain_data, gain_text, largest_loss
+from tpusim.report.tables.step import parts_table, step_sentences
 from tpusim.report.text import percent, quantity
 from tpusim.result.chips import share_notice, shared_by
 from tpusim.result.vocabulary.figures import TIMES
@@ -44,6 +46,9 @@ def network_explained(found: ExplainedNetwork) -> CommandAnswer:
     whole: Paragraphs = []
     if found.gains:
         whole = [["What helps the whole network, simulated anew with each change", Table(changes, found.gains)]]
+    of_chips: Paragraphs = []
+    if found.step:
+        of_chips = [[Sentences(step_sentences(found.step)), parts_table(found.step)]]
     paragraphs: Paragraphs = [
         [
             Sentences([heading], wide=True),
@@ -51,6 +56,7 @@ def network_explained(found: ExplainedNetwork) -> CommandAnswer:
             f"{quantity(found.time_us, TIMES)}",
             Sentences(alone if jobs.family.overlaps(jobs.machine) else []),
         ],
+        *of_chips,
         [Sentences(_verdict(found))],
         [f"Where the time goes: {five} that cost most", Table(telling(layers, found.costly), found.costly)],
         *([Sentences([_why(each)])] for each in found.costly),
@@ -64,7 +70,9 @@ def network_named(found: ExplainedNetwork) -> str:
     """Return the network, its batch and sizes, and how many chips share it."""
     work = found.jobs.work
     sizes = (f"{name} {size}" for name, size in work.sizes)
-    return ", ".join(filter(None, [work.name, f"batch {work.batch}", *sizes, shared_by(work.chips)]))
+    batch = f"batch {work.batch}{' a chip' if found.step else ''}"
+    chips = found.step.chips if found.step else work.chips
+    return ", ".join(filter(None, [work.name, batch, *sizes, shared_by(chips)]))
 
 
 def network_at_a_glance(found: ExplainedNetwork) -> list[tuple[str, str, str]]:
@@ -132,7 +140,7 @@ def _rest(found: ExplainedNetwork) -> list[str]:
     """Say what was not tried on the whole, and how many simulations there were."""
     same = f"No difference to these layers, hence not tried on the whole: {', '.join(found.unmoved)}."
     each = "of one layer, or of all together" if found.jobs.family.overlaps(found.jobs.machine) else "of one layer"
-    name, shared = found.costly[0].found.layer.name, share_notice(found.jobs.work.chips)
+    name, shared = found.costly[0].found.layer.name, "" if found.step else share_notice(found.jobs.work.chips)
     return [
         *([shared] if shared else []),
         *([same] if found.unmoved else []),
@@ -152,6 +160,7 @@ def _data(found: ExplainedNetwork) -> dict[str, Any]:
         "lowering": jobs.lowering,
         "cycles": found.cycles,
         "time_us": found.time_us,
+        **({"step": asdict(found.step)} if found.step else {}),
         "layers": len(found.layers),
         "kinds": found.kinds,
         "simulations": found.simulations,

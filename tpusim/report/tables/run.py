@@ -13,6 +13,7 @@ from tpusim.network.ops import OPS
 from tpusim.network.workload import Workload
 from tpusim.report.shown import Column, Paragraphs, Sentences, Table, figure_column
 from tpusim.report.tables import sentences as said
+from tpusim.report.tables.step import step_paragraphs
 from tpusim.report.text import column_scale, percent, quantity, three_digits, written
 from tpusim.result.chips import share_notice
 from tpusim.result.records import HbmContents, LayerResult, OpUse, Result, by_op, by_phase
@@ -60,10 +61,11 @@ def run_paragraphs(work: Workload, result: Result) -> Paragraphs:
         [layers.legend()],
         [ops] if ops else [],
         [phases] if phases else [],
+        *step_paragraphs(result),
         [hbm_table(result.hbm_use)] if result.hbm_use else [],
         [
-            said.totals(result.total),
-            share_notice(result.chips),
+            said.totals(result.total, "Layers of a chip, one by one" if result.step else "Total"),
+            "" if result.step else share_notice(result.chips),
             " ".join(lowerings),
             said.fusion_notice(work, result),
             said.overlap_notice(result),

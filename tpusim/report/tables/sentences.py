@@ -43,8 +43,8 @@ def heading(result: Result) -> str:
     return f"{told}; {peak}, {part}" if part else f"{told}; {peak}"
 
 
-def totals(total: Total) -> Sentences:
-    """Return the totals in sentences, every number with its unit.
+def totals(total: Total, name: str = "Total") -> Sentences:
+    """Return the totals in sentences, every number with its unit, behind what they are of.
 
     What the array does with its cycles adds up to all of them.
     """
@@ -64,7 +64,7 @@ def totals(total: Total) -> Sentences:
         moved.append(f"vector memory: peak {peak}, ports unused {unused} %")
     in_passes = "" if total.passes is None else f" in {total.passes:,} passes"
     lines = [
-        f"Total: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
+        f"{name}: {cycles:,} cycles = {quantity(total.time_us, TIMES)} at {frequency(cycles / total.time_us * 1e6)}; "
         f"{quantity(total.macs, COUNTS)}MAC{in_passes}; {quantity(total.tflops * 1e12, COUNTS)}FLOPS",
         f"  Of the cycles: {useful}, {losses}; together 100 %",
         f"  {'; '.join(moved)}",

@@ -12,8 +12,10 @@ from tpusim.result.vocabulary.figures import Figure
 
 def size_of(result: Result) -> str:
     """Say how large a run is: its batch, the sizes that its workload names, and that it is a share."""
-    sizes = [f"{name} {size}" for name, size in {"batch": result.batch, **result.sizes}.items()]
-    return ", ".join([*sizes, *filter(None, [shared_by(result.chips)])])
+    batch = f"batch {result.batch}{' a chip' if result.step else ''}"
+    sizes = [f"{name} {size}" for name, size in result.sizes.items()]
+    chips = result.step.chips if result.step else result.chips
+    return ", ".join([batch, *sizes, *filter(None, [shared_by(chips)])])
 
 
 def numbers_asked(result: Result) -> str:

@@ -126,6 +126,22 @@ CHIP_STATES: Mapping[str, State] = {state.key: state for state in (
 )}  # fmt: skip
 """What a chip does in a collective; the first that holds counts."""
 
+STEP_PARTS: Mapping[str, State] = {state.key: state for state in (
+    State("compute", "compute", _FULL, "Layers run, and do not wait for HBM."),
+    State("hbm", "HBM", Look("#56b4e9", "#3f83ad", "dots"), "Layers wait for their data from HBM."),
+    State("launches", "launches", Look("#3a7d44", "#6fbf7b", "grid"), "Layers are launched."),
+    State("shared_hbm", "HBM for collectives", Look("#8a63b0", "#a98bc9", "bars"),
+          "Layers stand still, as HBM belongs to collectives."),
+    State("links", "links", Look("#d55e00", "#f08a35", "rising"),
+          "The chip waits for a collective over links between chips of a slice."),
+    State("dcn", "network", Look("#f0e442", "#b5aa25", "crossed"),
+          "The chip waits for a collective over the network between slices."),
+    State("host", "host", Look("#f0a3c6", "#b96c92", "falling"),
+          "The chip waits for data on their way to the host's memory, or from it."),
+    State("bubble", "bubble", _NOTHING, "The chip waits for chips that have other layers."),
+)}  # fmt: skip
+"""What a chip does in a step that several chips share."""
+
 ARRAY_UNIT = "systolic_array"
 """The main unit of a TPU."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import NamedTuple
 
 from tpusim.base.units import BANDWIDTH
 from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, algorithms_for
@@ -45,8 +46,8 @@ class ExplainedCollective:
 def explain_collective(made: CollectiveTime) -> ExplainedCollective:
     """Time a collective with each change. Raises InputError."""
     question = replace(made.question, algorithm=made.algorithm)
-    easier = [EasierCollective(what, timed_collective(replace(question, place=place)))
-              for what, place in _easier(question.place)]  # fmt: skip
+    easier = [EasierCollective(each.what, timed_collective(replace(question, place=each.place)))
+              for each in easier_slices(question.place)]  # fmt: skip
     others = [name for name in algorithms_for(question.op, question.collective.group) if name != made.algorithm]
     return ExplainedCollective(
         made,
@@ -57,26 +58,42 @@ def explain_collective(made: CollectiveTime) -> ExplainedCollective:
     )  # fmt: skip
 
 
-def _easier(place: ChipSlice) -> Iterator[tuple[str, ChipSlice]]:
-    """Yield slices of which one thing is made easier, with the change in words."""
+class EasierSlice(NamedTuple):
+    """A slice with one thing made easier: in words, as settings of its fields, and the slice; a faster chip has no
+    setting of it.
+    """
+
+    what: str
+    settings: Mapping[str, str]
+    place: ChipSlice
+
+
+def easier_slices(place: ChipSlice) -> Iterator[EasierSlice]:
+    """Yield slices of which one thing is made easier."""
     links = place.interconnect
     link, emitters = links.link, links.collectives
 
-    def changed(**sections: object) -> ChipSlice:
-        return place.model_copy(update={"interconnect": links.model_copy(update=sections)})
+    def changed(what: str, settings: Mapping[str, str], **sections: object) -> EasierSlice:
+        told = {f"interconnect.{path}": text for path, text in settings.items()}
+        return EasierSlice(what, told, place.model_copy(update={"interconnect": links.model_copy(update=sections)}))
 
     twice = 2 * link.bandwidth_bytes_per_s
-    yield f"links of {BANDWIDTH.format(twice)}", changed(link=link.model_copy(update={"bandwidth_bytes_per_s": twice}))
-    yield "hops that take no time", changed(link=link.model_copy(update={"hop_ps": 1}))
-    yield "no launch", changed(collectives=emitters.model_copy(update={"launch_ps": 1}))
-    apart = {"streams": "apart", "passes": max(2, emitters.passes)}
+    faster, text = link.model_copy(update={"bandwidth_bytes_per_s": twice}), BANDWIDTH.format(twice)
+    yield changed(f"links of {text}", {"link.bandwidth": text}, link=faster)
+    yield changed("hops that take no time", {"link.hop": "1 ps"}, link=link.model_copy(update={"hop_ps": 1}))
+    at_once = emitters.model_copy(update={"launch_ps": 1})
+    yield changed("no launch", {"collectives.launch": "1 ps"}, collectives=at_once)
     if emitters.streams != "apart":
-        yield "streams apart, two passes under way", changed(collectives=emitters.model_copy(update=apart))
-    faster = links.chip.having("hbm", bandwidth_bytes_per_s=2 * links.chip.hbm_bytes_per_s)
-    yield "twice the bandwidth of HBM", changed(chip=faster)
+        passes = max(2, emitters.passes)
+        apart = emitters.model_copy(update={"streams": "apart", "passes": passes})
+        settings = {"collectives.streams": "apart", "collectives.passes": str(passes)}
+        yield changed("streams apart, two passes under way", settings, collectives=apart)
+    chip = links.chip.having("hbm", bandwidth_bytes_per_s=2 * links.chip.hbm_bytes_per_s)
+    yield changed("twice the bandwidth of HBM", {}, chip=chip)
     if links.dcn and place.slices > 1:
-        network = links.dcn.model_copy(update={"bandwidth_bytes_per_s": 2 * links.dcn.bandwidth_bytes_per_s})
-        yield "twice the bandwidth between slices", changed(dcn=network)
+        twice = 2 * links.dcn.bandwidth_bytes_per_s
+        network = links.dcn.model_copy(update={"bandwidth_bytes_per_s": twice})
+        yield changed("twice the bandwidth between slices", {"dcn.bandwidth": BANDWIDTH.format(twice)}, dcn=network)
 
 
 def _elsewhere(question: Question) -> Iterator[CollectiveTime]:

@@ -13,14 +13,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError
+from tpusim.flow.hbm import held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.lowerings import AUTO, usual
-from tpusim.flow.need import held_in_hbm
+from tpusim.flow.steps.network import exchanges_of, images_of_all, items_of, step_of
+from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import MOST_IMAGES, Workload
-from tpusim.result.records import LayerResult
+from tpusim.result.records import LayerResult, StepResult
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.bottleneck import ExplainedLayer, Gain, UntriedChange, explain_layer
+from tpusim.study.explain.collectives import easier_slices
 from tpusim.study.explain.relaxation import Setup, Timings, relaxations
 
 MOST_EXPLAINED = 5
@@ -31,6 +34,7 @@ LEAST_CHANGE = 0.005
 Watch = Callable[[int, int, str], None]
 """Called with the steps that are done, all steps, and what is next."""
 WithBatch = Callable[[int], Workload]
+WithMesh = Callable[[Mapping[str, int]], Workload]
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class ExplainedNetwork:
         unmoved: names of changes with which it was not, as they make none of the costly layers faster.
         untried: changes that could not be made, with the reason.
         simulations: simulations that it took, each of one layer, or of all where layers overlap.
+        step: the step of a network that several chips share; None of others.
     """
 
     jobs: Jobs
@@ -92,16 +97,17 @@ class ExplainedNetwork:
     unmoved: tuple[str, ...]
     untried: tuple[UntriedChange, ...]
     simulations: int
+    step: StepResult | None = None
 
     @property
     def cycles(self) -> int:
-        """Cycles of all layers."""
-        return sum(each.cycles for each in self.layers)
+        """Cycles of all layers, or of the step."""
+        return self.step.cycles if self.step else sum(each.cycles for each in self.layers)
 
     @property
     def time_us(self) -> float:
-        """Microseconds of all layers."""
-        return sum(each.time_us for each in self.layers)
+        """Microseconds of all layers, or of the step."""
+        return 1e6 * self.step.seconds if self.step else sum(each.time_us for each in self.layers)
 
     @property
     def most(self) -> NetworkGain | None:
@@ -110,7 +116,13 @@ class ExplainedNetwork:
 
 
 def explain_network(
-    workload: Workload, jobs: Jobs, lowering: str | None, again: WithBatch | None, watch: Watch
+    workload: Workload,
+    jobs: Jobs,
+    lowering: str | None,
+    again: WithBatch | None,
+    watch: Watch,
+    place: ChipSlice | None = None,
+    meshed: WithMesh | None = None,
 ) -> ExplainedNetwork:
     """Explain the layers of `jobs` that cost most, then simulate the whole with each change that may help.
 
@@ -120,6 +132,8 @@ def explain_network(
         lowering: the lowering that was asked for.
         again: the network for another batch; None where it is of one batch alone.
         watch: called before each step.
+        place: the slice of a network that several chips share.
+        meshed: the network for another mesh; None where it is of one mesh alone.
 
     Raises:
         InputError: the network as it is cannot be simulated, or does not fit the machine's HBM (CapacityError).
@@ -128,9 +142,10 @@ def explain_network(
     timings, machine = Timings(), jobs.machine
     steps = _Steps(watch, len({*jobs.kinds}) + MOST_EXPLAINED)
     layers = _simulated(jobs, timings, steps)
+    step = _step(jobs, layers, place)
     costly = []
     ranked = _ranked(jobs, layers)[:MOST_EXPLAINED]
-    whole = sum(each.cycles for each in layers)
+    whole = step.cycles if step else sum(each.cycles for each in layers)
     setups = [Setup(jobs.each[first].layer, jobs.each[first].batch, machine, jobs.each[first].lowering, timings)
               for first, *_ in ranked]  # fmt: skip
     steps.total = len({*jobs.kinds}) + sum(len(relaxations(setup)) for setup in setups)
@@ -139,7 +154,7 @@ def explain_network(
         cycles = sum(layers[place].cycles for place in places)
         costly.append(CostlyLayers(found, tuple(layers[at].name for at in places), cycles, cycles / whole))
     changes, unmoved = _of_the_machine(costly)
-    tried = [*changes, *_of_the_run(workload, jobs, lowering, again)]
+    tried = [*changes, *_of_the_run(workload, jobs, lowering, again), *_of_the_chips(jobs, place, meshed)]
     steps.total = steps.done + len(tried)
     gains: list[NetworkGain] = []
     untried = [*dict.fromkeys(each for one in costly for each in one.found.untried)]
@@ -151,15 +166,16 @@ def explain_network(
             made = change.made(workload, jobs, lowering)
             held_in_hbm(made.work, made.machine)
             after = _simulated(made, timings)
+            then = _step(made, after, change.place or place)
         except InputError as error:
             untried.append(UntriedChange(change.name, error.problems[0].message))
             continue
-        cycles = sum(each.cycles for each in after)
-        more = made.work.batch / jobs.work.batch
+        cycles = then.cycles if then else sum(each.cycles for each in after)
+        more = items_of(made.work)[1] / items_of(jobs.work)[1]
         gains.append(NetworkGain(change.name, change.how, cycles, more * whole / cycles, change.per))
     gains.sort(key=lambda each: -each.gain)
     of_all = tuple(costly), tuple(gains), tuple(unmoved), tuple(untried)
-    return ExplainedNetwork(jobs, layers, len({*jobs.kinds}), *of_all, timings.simulations)
+    return ExplainedNetwork(jobs, layers, len({*jobs.kinds}), *of_all, timings.simulations, step)
 
 
 class _Steps:
@@ -193,6 +209,11 @@ def _simulated(jobs: Jobs, timings: Timings, steps: _Steps | None = None) -> tup
     return tuple(known[kind].called(job.layer.name, (), (), "") for job, kind in of_each)
 
 
+def _step(jobs: Jobs, layers: Sequence[LayerResult], place: ChipSlice | None) -> StepResult | None:
+    made = exchanges_of(jobs, place)
+    return step_of(jobs, layers, made, "event") if made else None
+
+
 def _ranked(jobs: Jobs, layers: Sequence[LayerResult]) -> list[list[int]]:
     """The places of the layers of each kind, the kind that takes most cycles first."""
     places: dict[Hashable, list[int]] = defaultdict(list)
@@ -205,12 +226,13 @@ def _ranked(jobs: Jobs, layers: Sequence[LayerResult]) -> list[list[int]]:
 
 
 class _Change(NamedTuple):
-    """A change of the machine, the workload or the lowering; `made` are the jobs then."""
+    """A change of the machine, the workload, the lowering or the slice; `made` are the jobs then."""
 
     name: str
     how: str
     made: Callable[[Workload, Jobs, str | None], Jobs]
     per: str = "network"
+    place: ChipSlice | None = None
 
 
 def _of_the_machine(costly: Sequence[CostlyLayers]) -> tuple[list[_Change], list[str]]:
@@ -250,7 +272,7 @@ def _of_the_run(work: Workload, jobs: Jobs, lowering: str | None, again: WithBat
     for what, stored in narrow.items():
         if work.with_stored(*stored).layers != work.layers:
             yield _Change(f"{what} as int8 in HBM", f"--{what} int8", partial(_stored, stored))
-    if again is not None and (batch := 2 * work.batch) <= MOST_IMAGES:
+    if again is not None and (batch := 2 * images_of_all(work)) <= MOST_IMAGES:
         yield _Change("twice the batch", f"--batch {batch}", partial(_with_batch, again, batch), "image")
 
 
@@ -268,3 +290,59 @@ def _stored(stored: tuple[StoredTensor, StoredTensor], work: Workload, jobs: Job
 
 def _with_batch(again: WithBatch, batch: int, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
     return resolve(again(batch), jobs.hardware, lowering)
+
+
+# ---- changes of what several chips share
+
+
+def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) -> Iterator[_Change]:
+    """Changes of the links between chips, and of the mesh; none of a network of one chip."""
+    if place is None or not jobs.work.mesh:
+        return
+    for each in easier_slices(place) if jobs.work.collectives else ():
+        if each.settings:
+            how = " ".join(f"slice.{path}={text}" for path, text in each.settings.items())
+            yield _Change(f"between chips, {each.what}", how, _as_it_is, place=each.place)
+    if jobs.work.collectives and place.overlap != "none":
+        alone = place.model_copy(update={"overlap": "none"})
+        yield _Change("no collective beside layers", "slice.overlap=none", _as_it_is, place=alone)
+    # Last, as each needs layers of other sizes.
+    for mesh in other_meshes(dict(jobs.work.mesh)) if meshed else ():
+        assert meshed is not None
+        try:
+            work = meshed(mesh)
+        except InputError:
+            # What the network has no such share of is no mesh for it.
+            continue
+        axes = ",".join(f"{axis}={chips}" for axis, chips in mesh.items())
+        yield _Change(
+            f"the mesh {axes.replace('=', ' ').replace(',', ', ')}", f"--mesh {axes}", partial(_shared_so, work)
+        )
+
+
+def other_meshes(mesh: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the meshes of as many chips that are near a mesh: the least factor of an axis, or all of it, goes to
+    another.
+    """
+    found: list[dict[str, int]] = []
+    for axis, chips in mesh.items():
+        factors = {next((each for each in range(2, chips) if chips % each == 0), chips), chips} if chips > 1 else {}
+        for other in dict.fromkeys((*_USUAL_AXES, *mesh)):
+            for factor in sorted(factors) if other != axis else ():
+                made = {**dict.fromkeys(_USUAL_AXES, 1), **mesh, axis: chips // factor}
+                made[other] *= factor
+                held = {name: made[name] for name in made if made[name] > 1}
+                if held not in found:
+                    found.append(held)
+    return found
+
+
+_USUAL_AXES = ("data", "fsdp", "tensor")
+
+
+def _as_it_is(work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    return jobs
+
+
+def _shared_so(share: Workload, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+    return resolve(share, jobs.hardware, lowering)

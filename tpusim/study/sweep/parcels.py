@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tpusim.base.errors import CapacityError, TpusimError
+from tpusim.flow.hbm import held_in_hbm
 from tpusim.flow.jobs import Job, Jobs
 from tpusim.flow.lowerings import candidates
-from tpusim.flow.need import held_in_hbm
 from tpusim.flow.simulation import run
 from tpusim.machines.family import Machine
 from tpusim.result.records import LayerResult

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,22 @@ def test_an_axis_that_there_is_not_is_refused() -> None:
     for names in (["z"], ["x", "x"]):
         with pytest.raises(InputError, match="--axes"):
             mesh.group(names)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("v5e", 16), ("v6e", 32)])
+def test_bytes_to_the_host_take_their_part_of_pcie_rounded_up(name: str, rate: int) -> None:
+    links = load_interconnect(name)
+    clock = links.chip.clock_hz
+    for moved in (1, 1000, 2**30 + 1):
+        assert links.host_cycles(moved, clock) == math.ceil(Fraction(moved * clock, rate * 10**9))
+    late = load_interconnect(name, ["host.latency=2 us"])
+    assert late.host_cycles(2**30, clock) == links.host_cycles(2**30, clock) + math.ceil(clock * 2e-6)
+    assert load_interconnect(name, ["host.bandwidth=1 GB/s"]).host_cycles(10**9, clock) == clock
+
+
+@pytest.mark.parametrize("name", ["v3", "v7x"])
+def test_a_generation_without_a_known_way_to_its_host_refuses(name: str) -> None:
+    links = load_interconnect(name)
+    assert "host" not in links.to_dict()
+    with pytest.raises(InputError, match=r"--offload: no way of TPU .* to its host is known; offload nothing"):
+        links.host_cycles(1, 10**9)

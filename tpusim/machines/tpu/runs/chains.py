@@ -179,6 +179,8 @@ def chains_of(
         why = "it uses the arrays in another way" if held and ready is None else ""
         if len(held) + blocks.get(layer.name, 1) > MOST_LAYERS:
             why = why or _FULL
+        if held and reads.waits(layer):
+            why = why or "it waits for other chips"
         if held and (why := why or _cut(joint, joints, hardware, most_steps)):
             yield ended()
             held, joints, alone, machine, apart = [], [], [], None, why
@@ -273,6 +275,7 @@ class _Reads:
 
     def __init__(self, workload: Workload) -> None:
         self._batch, self._known, self._layers = workload.batch, workload.sources(), workload.layers
+        self.exchanged = {each.name: each for each in workload.collectives}
         self._ahead = {layer.name: ahead.name for ahead, layer in pairwise(workload.layers)}
 
     def among(self, joints: Sequence[Joint]) -> tuple[Joint, ...]:
@@ -289,7 +292,15 @@ class _Reads:
             for read in self.of(layer).values():
                 for name in read.names:
                     found[name].add(layer.name)
+        for name, each in self.exchanged.items():
+            for one in each.reads:
+                found[one].add(name)
         return found
+
+    def waits(self, layer: Op) -> bool:
+        """Whether a layer reads what other chips have a part in, behind a layer of this chip."""
+        return any(bool(self.exchanged[name].reads) for read in self.of(layer).values() for name in read.names
+                   if name in self.exchanged)  # fmt: skip
 
     def of(self, layer: Op) -> dict[str, ReadOutcomes]:
         """Outcomes that a layer reads, by its tensors; the layer ahead's if the workload does not say."""

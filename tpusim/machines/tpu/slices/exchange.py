@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cache, cached_property
 from typing import NamedTuple
 
+from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.slice import ChipSlice, cycles_of
 from tpusim.machines.tpu.slices.torus import Group, LinkPort, Place
 
@@ -132,11 +133,11 @@ class Rates:
         assert min(self.latency, *self.hop) > 0, "whatever passes on takes a cycle at least"
 
 
-def rates_of(place: ChipSlice, element_bytes: int) -> Rates:
+def rates_of(place: ChipSlice, element_bytes: int, machine: Hardware | None = None) -> Rates:
     """Return the rates of a slice's chips for elements of a size; the last axis of joined slices is the network
-    between them.
+    between them. Chips are a `machine` where one is given, else what the generation says.
     """
-    links, chip = place.interconnect, place.chip
+    links, chip = place.interconnect, machine or place.chip
     clock = chip.clock_hz
     wire = links.link.bandwidth_bytes_per_s * links.link.payload / clock
     rates, hops = [wire] * len(place.torus), [cycles_of(links.link.hop_ps, clock)] * len(place.torus)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.scalars import INTEGER
+from tpusim.machines.exchanged import DCN
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
 from tpusim.machines.tpu.slices.torus import Group, Span, Torus, TorusAxis
-
-DCN = "dcn"
-"""Name of the axis of slices, which the network between them joins."""
 
 _ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
 
@@ -67,8 +65,8 @@ def plain_mesh(place: ChipSlice) -> Mesh:
     return Mesh(torus, spans)
 
 
-def placed(place: ChipSlice, asked: str) -> Mesh:
-    """The mesh of "data=2,tensor=8" on a slice, which all chips take part in.
+def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
+    """The mesh of "data=2,tensor=8", or of sizes by name, on a slice; all of its chips take part in it.
 
     The last axis of the mesh is placed first, as it speaks most: on whole axes of the slice, the longest that fit and
     wrap first, else on neighbours along a part of one.
@@ -76,7 +74,7 @@ def placed(place: ChipSlice, asked: str) -> Mesh:
     Raises:
         InputError: an axis without a size, or a mesh larger or smaller than the slice.
     """
-    sizes = _sizes(asked)
+    sizes = _sizes(asked) if isinstance(asked, str) else dict(asked)
     torus = torus_of(place)
     wanted, there = math.prod(sizes.values()), place.chips
     if wanted != there:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -47,6 +47,7 @@ AXES = "xyz"
 
 _PS_PER_S = 10**12
 _MOST_SIDE = 1024
+_MOST_JOINED = 4096
 _SIDES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
 _CUBE = 4
 
@@ -129,6 +130,21 @@ class Emitters(FileSection):
     adds_per_cycle: Annotated[int, whole(2**20)] = 256
 
 
+class Overlap(FileSection):
+    """How the compiler has collectives run beside layers.
+
+    Attributes:
+        gathers: gathers that may be under way at once.
+        permutes: collectives that move by permutes, which all others do, that may be.
+        ahead: gathers of weights that may begin before the readers of an earlier one are done; what they bring takes
+            memory.
+    """
+
+    gathers: Annotated[int, whole(1024), written(1)]
+    permutes: Annotated[int, whole(1024), written(5)]
+    ahead: Annotated[int, whole(1024), written(1)]
+
+
 class Dcn(FileSection):
     """The network between slices, by which every chip reaches its like in any other.
 
@@ -139,6 +155,18 @@ class Dcn(FileSection):
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("6.25 GB/s", "bandwidth")]
     latency_ps: Annotated[int, Quantity(TIME, "1 s"), written("10 us", "latency")]
+
+
+class Host(FileSection):
+    """The way between a chip and the memory of its host, in which there is room for whatever is offloaded.
+
+    Attributes:
+        bandwidth_bytes_per_s: bytes that go one way in a second, beside as many the other way.
+        latency_ps: time until the first of them arrives; none: nobody says.
+    """
+
+    bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("32 GB/s", "bandwidth")]
+    latency_ps: Annotated[int | None, Quantity(TIME, "1 s"), written("2 us", "latency")] = None
 
 
 class Interconnect(FileModel):
@@ -152,7 +180,9 @@ class Interconnect(FileModel):
         wrap: which axes close to rings; a section.
         link: a link; a section.
         collectives: what collectives cost beside bytes; a section.
+        overlap: how many of them run beside layers; a section.
         dcn: the network between slices; a section, which a generation without one leaves out.
+        host: the way to the host's memory; a section, which a generation leaves out where no figure is known.
     """
 
     name: Annotated[str, Name(), written("v6e")]
@@ -162,7 +192,9 @@ class Interconnect(FileModel):
     wrap: Wrap
     link: Link
     collectives: Emitters
+    overlap: Overlap
     dcn: Dcn | None = None
+    host: Host | None = None
 
     @cached_property
     def chip(self) -> Hardware:
@@ -189,12 +221,13 @@ class Interconnect(FileModel):
             f"a slice of {self.generation} has {axes} of 1, 2 or a multiple of {_CUBE} chips, up to {sides.longest}, "
             f"and at most {sides.chips:,} chips"
         )
-        if self._allows(torus):
+        if self.allows(torus):
             return ""
         near = self.fitting(math.prod(torus))
         return f"{shape} is none: {allowed}" + f"; such as {', '.join(near)}" * bool(near)
 
-    def _allows(self, torus: tuple[int, ...]) -> bool:
+    def allows(self, torus: tuple[int, ...]) -> bool:
+        """Whether the generation can have a slice of these sides."""
         whole_sides = all(side <= 2 or side % _CUBE == 0 for side in torus)
         fits = max(torus) <= self.sides.longest and math.prod(torus) <= self.sides.chips
         return len(torus) == self.sides.dimensions and whole_sides and fits
@@ -203,13 +236,23 @@ class Interconnect(FileModel):
         """Shipped slices of the generation by name, the nearest in chips first; at most three."""
         known = [name for name in shipped(FOLDER) if name.startswith(f"{self.name}_")]
         found = [(abs(math.log(max(chips, 1) / math.prod(sides))), name)
-                 for name in known if (sides := _sides(name)) and self._allows(sides)]  # fmt: skip
+                 for name in known if (sides := _sides(name)) and self.allows(sides)]  # fmt: skip
         return [name for _, name in sorted(found)[:3]]
 
     def to_dict(self) -> dict[str, Any]:
         """The YAML form, units in the values."""
         held = self.model_dump(by_alias=True)
-        return held if self.dcn else {key: value for key, value in held.items() if key != "dcn"}
+        return {key: value for key, value in held.items() if value is not None or key not in ("dcn", "host")}
+
+    def host_cycles(self, moved: int, clock_hz: int) -> int:
+        """Cycles in which bytes go to the host's memory, or come back. Raises InputError where no way is known."""
+        if self.host is None:
+            says = (
+                f"no way of {self.generation} to its host is known; offload nothing, or give its links a host section"
+            )
+            raise InputError(Problem(f"{says} with its bandwidth", "--offload"))
+        carried = -(-moved * clock_hz // self.host.bandwidth_bytes_per_s)
+        return carried + cycles_of(self.host.latency_ps or 0, clock_hz)
 
 
 def load_interconnect(name_or_path: str | Path, overrides: Overrides = ()) -> Interconnect:
@@ -254,6 +297,7 @@ class ChipSlice(FileModel):
         interconnect: links between its chips: the name of a generation, a path, or a section.
         torus: chips along each axis.
         slices: slices that are joined by the network between slices.
+        overlap: whether collectives run beside `layers`, or the chip waits for each of them: none.
 
     Examples:
         >>> from tpusim.machines.tpu.slices.slice import load_slice
@@ -267,7 +311,8 @@ class ChipSlice(FileModel):
         written("v6e"),
     ]  # fmt: skip
     torus: Annotated[tuple[int, ...], Reader(_torus, "a list of sides"), written("[2, 4]")]
-    slices: Annotated[int, whole(4096)] = 1
+    slices: Annotated[int, whole(_MOST_JOINED)] = 1
+    overlap: Annotated[Literal["layers", "none"], Choice()] = "layers"
 
     @field_validator("torus")
     @classmethod
@@ -371,6 +416,33 @@ def load_slice(name_or_path: str | Path, overrides: Overrides = ()) -> ChipSlice
         raise InputError(Problem(f"{says}; set other sides, or name another slice", f"--set {of_links[0]}"))
     told = {f"{_LINKS}{path}": text for path, text in links.changes.items()}
     return made.model_copy(update={"interconnect": links}).telling(told)
+
+
+def slices_of(chips: int, machine: str) -> list[str]:
+    """Names of slices of a number of chips, at most three: of the generations whose chip is a machine, else of all; the
+    roundest first. Where one is too small, the fewest that are joined, as options ask for them.
+    """
+    every = [load_interconnect(name) for name in shipped(INTERCONNECTS)]
+    # Of a machine of one's own no generation says which links it has.
+    known = [each for each in every if each.machine == machine] or every
+    for joined in (each for each in range(1, _MOST_JOINED + 1) if chips % each == 0):
+        more = f" --set slice.slices={joined}" if joined > 1 else ""
+        found = [(max(sides), f"{links.name}_{'x'.join(map(str, sides))}{more}")
+                 for links in known if joined == 1 or links.dcn
+                 for sides in _shapes(chips // joined, links.sides.dimensions) if links.allows(sides)]  # fmt: skip
+        if found:
+            return [name for _, name in sorted(found)[:3]]
+    return []
+
+
+def _shapes(chips: int, axes: int) -> Iterator[tuple[int, ...]]:
+    """Yield the sides of a number of axes whose product is a number of chips, the shortest first."""
+    if axes == 1:
+        yield (chips,)
+        return
+    for side in range(1, _MOST_SIDE + 1):
+        if chips % side == 0:
+            yield from ((side, *rest) for rest in _shapes(chips // side, axes - 1) if side <= rest[0])
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,87 @@
+"""What is told of a step of several chips: parts, and collectives, those of copies of a layer as one row."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.flow.shared_networks import shared_products
+from tpusim import load_hardware, simulate
+from tpusim.report.page.run import run_page
+from tpusim.report.tables import step as told
+from tpusim.report.tables.step import alike_collectives, parts_table, step_paragraphs, step_sentences
+from tpusim.result.records import CollectiveResult, Result, StepResult
+from tpusim.result.vocabulary.states import STEP_PARTS
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return simulate(shared_products(), load_hardware("tpu_v6e"), check=False, slice="v6e_8")
+
+
+def step_of(result: Result) -> StepResult:
+    assert result.step is not None
+    return result.step
+
+
+def test_copies_are_one_row(result: Result) -> None:
+    step = step_of(result)
+    rows = alike_collectives(step)
+    assert [(row.first.name, row.many) for row in rows] == [("gather_0", 6), ("down_0.all_reduce", 6)]
+    assert sum(row.exposed_cycles for row in rows) == step.exposed_cycles
+    assert sum(row.cycles for row in rows) == sum(each.cycles for each in step.collectives)
+    # What differs in size, axes or time has a row of its own.
+    first = step.collectives[0]
+    for other in (replace(first, bytes=1), replace(first, axes=("x",)), replace(first, cycles=1)):
+        changed = replace(step, collectives=(*step.collectives, other))
+        assert len(alike_collectives(changed)) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [
+        (["a_1.all_reduce", "a_12.all_reduce", "a_2.b.all_reduce"], 2),
+        (["a_1.dx.all_reduce", "a_2.dx.all_reduce"], 1),
+        (["layer1.0.conv1", "layer1.1.conv1"], 2),
+    ],
+)
+def test_numbers_at_the_end_of_a_layer_s_name_are_copies(names: list[str], rows: int, result: Result) -> None:
+    made = [replace(step_of(result).collectives[0], name=name) for name in names]
+    assert len(alike_collectives(replace(step_of(result), collectives=tuple(made)))) == rows
+
+
+def test_parts_add_up_and_have_words(result: Result) -> None:
+    step = step_of(result)
+    rows = parts_table(step).rows
+    assert sum(cycles for _, cycles in rows) == step.cycles
+    assert all(cycles for _, cycles in rows)
+    assert [*STEP_PARTS] == [*step.parts]
+    assert all(part.meaning for part in STEP_PARTS.values())
+
+
+def test_sentences_tell_what_is_hidden(result: Result) -> None:
+    step = step_of(result)
+    text = " ".join(step_sentences(step))
+    hidden = 1 - step.exposed_cycles / sum(each.cycles for each in step.collectives)
+    assert float(re.search(r"([\d.]+) % is hidden", text)[1]) == pytest.approx(100 * hidden, abs=0.051)  # type: ignore[index]
+    alone = replace(step, collectives=())
+    assert "hidden" not in " ".join(step_sentences(alone))
+    assert len(step_paragraphs(replace(result, step=alone))) == 2
+    assert step_paragraphs(replace(result, step=None)) == ()
+
+
+def test_of_many_the_costliest_are_shown(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told, "MOST_ROWS", 1)
+    text = str(step_paragraphs(result)[0])
+    assert "Not shown: 6 more" in text
+
+
+def test_the_page_tells_of_the_step(result: Result) -> None:
+    assert b"A step of 8 chips, data 2, tensor 4, on v6e_8" in run_page(result)
+
+
+def test_hidden_and_exposed_make_a_collective() -> None:
+    each = CollectiveResult("a", "all_reduce", 8, ("x",), "ring", 10, 2, 5, 15, 4)
+    assert each.hidden_cycles == 6

@@ -1,0 +1,258 @@
+"""The step of a network that several chips share: its plan, what an engine makes of it, and the record of both."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+
+from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.flow.jobs import Jobs
+from tpusim.flow.steps import event
+from tpusim.flow.steps.pipelined import WAITS, TimedPart, exchanged, step_of_stages
+from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
+from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
+from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, CollectiveLayer, Workload
+from tpusim.result.records import CollectiveResult, LayerResult, StageResult, StepResult
+
+_WAITS_FOR = {DCN: DCN, HOST_OUT: HOST, HOST_BACK: HOST}
+"""Parts of a step by what the collective holds for which the chip waits; for others these are links."""
+_MOST_STEPPED = 20_000_000
+"""Cycles that are stepped through one by one, at most: some tens of seconds."""
+
+
+def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
+    """Time the collectives of jobs on a slice; None where one chip runs them.
+
+    Raises:
+        InputError: the chips of the mesh and those of the slice are not the same, nobody names a slice, or a slice is
+            given of a network of one chip.
+    """
+    if jobs.work.mesh or jobs.work.collectives:
+        return jobs.family.exchanges(jobs.work, place, jobs.machine)
+    if place is not None:
+        says = f"{jobs.work.name} is loaded for one chip; load it for a mesh, such as data=8"
+        raise InputError(Problem(f"{says}, or leave the slice out", "slice"))
+    return None
+
+
+def step_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges, engine: str) -> StepResult:
+    """Return the step of jobs whose layers were timed one by one, and their collectives.
+
+    Raises:
+        InputError: the step is too long for an engine that steps through every cycle, or what waits for what goes round
+            in a circle.
+        CheckFailed: with engine "both", two engines disagree.
+    """
+    work = jobs.work
+    if work.stages:
+        of_stages = step_of_stages(
+            work, layers, made, lambda those, numbers: _part(work, those, made, numbers, engine), engine
+        )
+        return _step(jobs, made, *of_stages)
+    part = _part(work, layers, made, _kept(work, layers), engine)
+    return _step(jobs, made, part.cycles, part.parts, part.collectives)
+
+
+def _part(
+    work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int], engine: str
+) -> TimedPart:
+    """Time layers one after another, and the collectives of these numbers beside them."""
+    plan = _plan(work, layers, made, numbers)
+    log = timed(plan, engine)
+    waited = exposed(plan, log)
+    parts = {
+        **_parts_of_layers(layers),
+        "shared_hbm": sum(span.cycles - layer.cycles for span, layer in zip(log.layers, plan.layers, strict=True)),
+        **dict.fromkeys(WAITS, 0),
+    }
+    collectives = []
+    for number, span, cycles in zip(numbers, log.collectives, waited, strict=True):
+        # What goes over the network between slices, too, is as slow as that.
+        holds = made.each[number].holds
+        parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
+        collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
+    return TimedPart(log.cycles, parts, tuple(collectives))
+
+
+def _step(
+    jobs: Jobs, made: Exchanges, cycles: int, parts: Mapping[str, int], collectives: tuple[CollectiveResult, ...],
+    stages: tuple[StageResult, ...] = (),
+) -> StepResult:  # fmt: skip
+    work = jobs.work
+    seconds = cycles / jobs.machine.clock_hz
+    items, many = items_of(work)
+    return StepResult(
+        slice=made.place, about=made.about, chips=made.chips, mesh=dict(work.mesh), cycles=cycles, seconds=seconds,
+        parts=parts, collectives=collectives, items=items, items_per_second=many / seconds,
+        items_per_second_chip=many / seconds / made.chips, stages=stages, microbatches=work.microbatches,
+    )  # fmt: skip
+
+
+def items_of(work: Workload) -> tuple[str, int]:
+    """Return what all chips make in a step, and how many: tokens where the network has them, else images."""
+    images = images_of_all(work)
+    tokens = dict(work.sizes).get("tokens")
+    return ("tokens", images * tokens) if tokens else ("images", images)
+
+
+def images_of_all(work: Workload) -> int:
+    """Return the images of all chips together."""
+    return work.batch * work.microbatches * prod(size for name, size in work.mesh if name in OF_BATCH)
+
+
+def _parts_of_layers(layers: Sequence[LayerResult]) -> dict[str, int]:
+    """Return the cycles that layers take by themselves: for launches, waiting for HBM, and all else."""
+    cycles, launches = (sum(getattr(each, name) for each in layers) for name in ("cycles", "launch_cycles"))
+    hbm = max(0, sum(each.stall_cycles.get("starved", 0) for each in layers) - launches)
+    return {"compute": cycles - hbm - launches, "hbm": hbm, "launches": launches}
+
+
+# ---- the plan
+
+
+def _kept(work: Workload, layers: Sequence[LayerResult]) -> list[int]:
+    """Return the numbers of the collectives between layers that run; of some layers, those that touch none are left
+    out.
+    """
+    there = {layer.name for layer in layers}
+    there |= {rider for layer, riders in work.riders if layer in there for rider in riders}
+    found = []
+    for number, each in enumerate(work.collectives):
+        touched = {*each.reads, *each.read_by}
+        if not touched or touched & there:
+            there.add(each.name)
+            found.append(number)
+    return found
+
+
+def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int]) -> StepPlan:
+    """Return what waits for what."""
+    each = [work.collectives[number] for number in numbers]
+    place = {layer.name: at for at, layer in enumerate(layers)}
+    place |= {rider: place[layer] for layer, riders in work.riders if layer in place for rider in riders}
+    called = {one.name: number for number, one in enumerate(each)}
+    waits: dict[int, set[int]] = defaultdict(set)
+    for number, one in enumerate(each):
+        for name in one.read_by:
+            if name in place:
+                waits[place[name]].add(number)
+    # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
+    for layer, sources in work.edges:
+        if layer in place:
+            waits[place[layer]] |= {called[name] for source in sources for name in source.names if name in called}
+    phases = dict(work.phases)
+    turn = sum(phases.get(layer.name) == FORWARD for layer in layers)
+    behind = _behind(each, place, waits, made.ahead, turn)
+    collectives = []
+    for number, (one, at) in enumerate(zip(each, numbers, strict=True)):
+        own = made.each[at]
+        after = tuple(called[name] for name in one.reads if name in called)
+        collectives.append(
+            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after)
+        )
+    planned = [StepLayer(one.name, one.cycles, min(_busy(one), one.cycles), tuple(sorted(waits[at])))
+               for at, one in enumerate(layers)]  # fmt: skip
+    return StepPlan(tuple(planned), tuple(collectives), made.most, made.beside)
+
+
+def _busy(layer: LayerResult) -> int:
+    return layer.units.get("hbm", {}).get("busy", 0)
+
+
+def _behind(
+    each: Sequence[CollectiveLayer], place: Mapping[str, int], waits: Mapping[int, set[int]], ahead: int, turn: int
+) -> list[int]:
+    """Return for each collective how many layers come before it: those that make its operand, and of a gather of
+    weights the readers of an earlier one, as what is gathered takes memory until it is read. What comes back from the
+    host does so likewise, and behind the last layer of the way there, which `turn` counts.
+    """
+    found = [max((place[name] + 1 for name in one.reads if name in place), default=0) for one in each]
+    readers: dict[int, list[int]] = defaultdict(list)
+    for layer, numbers in waits.items():
+        for number in numbers:
+            readers[number].append(layer)
+    # In the order of the workload, which is that of their readers.
+    gathers = [number for number, one in enumerate(each) if one.weights and readers[number]]
+    reloads = [number for number, one in enumerate(each) if one.op == RELOAD and readers[number]]
+    for window, least in ((gathers, 0), (reloads, turn)):
+        for at, number in enumerate(window):
+            if at > ahead:
+                least = max(least, max(readers[window[at - ahead - 1]]) + 1)
+            # Weights that are read once more later must not wait for that.
+            found[number] = max(found[number], min(least, min(readers[number])))
+    return found
+
+
+# ---- its time
+
+
+def timed(plan: StepPlan, engine: str = "event") -> StepLog:
+    """Return when everything begins and is done, by an engine of `--engine`; with `both` all must agree.
+
+    Raises:
+        InputError: the step is too long to be stepped through.
+        CheckFailed: engines disagree.
+    """
+    # The loop says how long it is, so that nobody begins to step through a second of a chip.
+    log = event.run(plan)
+    if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
+        says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
+        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
+    found = {"event": log, **{name: other(plan) for name, other in _others(engine)}}
+    for name, other in found.items():
+        if engine == "both" and other != log:
+            says = f"{log.cycles:,} cycles in the event engine, {other.cycles:,} in the {name} engine"
+            raise CheckFailed(f"the engines disagree on when layers and collectives of a step run: {says}")
+    return found.get(engine, log)
+
+
+def _others(engine: str) -> Iterator[tuple[str, Callable[[StepPlan], StepLog]]]:
+    # Imported here, as hardly anybody asks for them.
+    if engine in ("simpy", "both"):
+        from tpusim.flow.steps import processes
+
+        yield "simpy", processes.run
+    if engine in ("register", "both"):
+        from tpusim.flow.steps import stepping
+
+        yield "register", stepping.run
+
+
+def exposed(plan: StepPlan, log: StepLog) -> list[int]:
+    """Return for how many cycles the chip waits for each collective.
+
+    A chip waits in each cycle in which no layer runs. It waits for the first collective under way that its next layer
+    needs or, where none is, for the first that is; behind the last layer for the first that is.
+    """
+    found = [0] * len(log.collectives)
+    # Those that began first come first, so that one that a later layer needs is not blamed for an earlier wait.
+    order = sorted(range(len(found)), key=lambda number: (log.collectives[number], number))
+    under_way: list[int] = []
+    at = 0
+    for layer, gap in _gaps(log):
+        while at < len(order) and log.collectives[order[at]].start < gap.end:
+            under_way.append(order[at])
+            at += 1
+        under_way = [number for number in under_way if log.collectives[number].end > gap.start]
+        needed = set().union(*(plan.needs[number] for number in plan.layers[layer].after)) if layer is not None else {}
+        now = gap.start
+        # Between two edges the same collectives are under way.
+        while now < gap.end:
+            there = [number for number in under_way if log.collectives[number].holds(now)]
+            then = min(edge for number in under_way for edge in (*log.collectives[number], gap.end) if edge > now)
+            first = next((number for number in there if number in needed), there[0])
+            found[first] += then - now
+            now = then
+    return found
+
+
+def _gaps(log: StepLog) -> Iterator[tuple[int | None, CycleSpan]]:
+    """Yield the cycles in which no layer runs, each time with the next layer; None: there is none."""
+    now = 0
+    for layer, span in enumerate(log.layers):
+        if span.start > now:
+            yield layer, CycleSpan(now, span.start)
+        now = span.end
+    if log.cycles > now:
+        yield None, CycleSpan(now, log.cycles)
