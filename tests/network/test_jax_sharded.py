@@ -393,13 +393,17 @@ def test_the_command_runs_the_share_of_a_chip(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x, up, down = (random.standard_normal(shape, np.float32) for shape in ((8, 12), (12, 16), (16, 12)))
     np.savez(tmp_path / "given.npz", x=x, up=up, down=down)
-    asked = ["run", f"{tmp_path / 'block.py'}:block", "--hardware", "tiny_4x4"]
+    asked = ["run", f"{tmp_path / 'block.py'}:block", "--slice", "v5e_2x4"]
     ends = ["--input", str(tmp_path / "given.npz"), "--save-outputs", str(tmp_path / "made.npz")]
     result = CliRunner().invoke(cli.app, [*asked, *ends])
     assert result.exit_code == 0, result.output
     np.testing.assert_allclose(np.load(tmp_path / "made.npz")["output"], np.maximum(x @ up, 0) @ down, 1e-4, 1e-5)
     result = CliRunner().invoke(cli.app, [*asked, "--shapes", "8x12,12x16,16x12", "--no-check"])
     assert result.exit_code == 0, result.output
+    assert "What chips exchange takes" in result.output
+    result = CliRunner().invoke(cli.app, [*asked, "--shapes", "8x12,12x16,16x12", "--mesh", "data=8"])
+    assert result.exit_code == 2
+    assert "says by shard_map what its chips share" in " ".join(result.output.split())
 
 
 _ON_DEVICES = """
