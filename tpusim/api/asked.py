@@ -20,7 +20,7 @@ from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
 from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in
-from tpusim.network.workload_file import batch_for, open_workload, run_batch, shared, workload_of
+from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def asked_for(
         return AskedRun(workload, machine, None, unnamed, tuple(notes), place)
     name, images = str(workload), run_batch(batch)
     document = open_workload(name, replace(asked, batch=images))
-    if place and place.chips > 1 and not mesh_in(document):
+    if place and place.chips > 1 and not mesh_in(document) and SHARE_OF not in document.data:
         asked = replace(asked, mesh={OF_BATCH[0]: place.chips})
         document = open_workload(name, replace(asked, batch=images))
     if batch and document.images and batch != document.images:
