@@ -484,7 +484,7 @@ def validate(
             metavar="NAME",
             help=f"A kind of reference, for all its sets: {', '.join(names.NUMBER_WORDS)}; several sets: "
             f"{names.NETWORK_SETS} (whole networks), {names.MEMORY_SETS} (against another simulator of DRAM), "
-            f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} (several chips), "
+            f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} and {names.POD_SETS} (several chips), "
             f"{', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
             f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
             autocompletion=words(
@@ -495,6 +495,7 @@ def validate(
                     names.MEMORY_SETS,
                     names.GPU_SETS,
                     names.COLLECTIVE_SETS,
+                    names.POD_SETS,
                     *names.GENERATION_SETS,
                 )
             ),

@@ -172,7 +172,7 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
         own = made.each[at]
         after = tuple(called[name] for name in one.reads if name in called)
         collectives.append(
-            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after)
+            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after, own.alone)
         )
     planned = [StepLayer(one.name, one.cycles, min(_busy(one), one.cycles), tuple(sorted(waits[at])))
                for at, one in enumerate(layers)]  # fmt: skip
