@@ -220,15 +220,18 @@ def test_the_least_that_is_left_is_that_of_all_steps_behind(
 
 
 @pytest.mark.parametrize(
-    ("layer", "changes", "share"),
+    ("layer", "machine", "changes", "share"),
     [
-        (Conv2d("conv", 128, 14, 14, 128, 3, padding=1), {}, 0.5),
-        (Conv2d("conv", 512, 14, 14, 128, 1), {"hbm.bandwidth": "20 GB/s"}, 0.9),
+        (Conv2d("conv", 128, 14, 14, 128, 3, padding=1), "tpu_v2", {}, 0.5),
+        (Conv2d("conv", 512, 14, 14, 128, 1), "tpu_v2", {"hbm.bandwidth": "20 GB/s"}, 0.9),
+        (Conv2d("conv", 256, 56, 56, 512, 1, stride=2), "tpu_v2_hbm", {}, 0.9),
     ],
-    ids=["array", "bus"],
+    ids=["array", "bus", "banks"],
 )
-def test_a_run_that_cannot_win_is_given_up_on_its_way(layer: Conv2d, changes: dict[str, str], share: float) -> None:
-    hardware = load_hardware("tpu_v2", changes)
+def test_a_run_that_cannot_win_is_given_up_on_its_way(
+    layer: Conv2d, machine: str, changes: dict[str, str], share: float
+) -> None:
+    hardware = load_hardware(machine, changes)
     program, runs = CHANNEL_FIRST.lower(layer, 8, hardware)[0], list[LoopRun]()
 
     def run(columns: Columns, state: LoopState) -> LoopRun:
