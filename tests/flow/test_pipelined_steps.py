@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 
 from tpusim import Workload, simulate
-from tpusim.api.asked import asked_for, model_options
-from tpusim.base.errors import CheckFailed, InputError
+from tpusim.api.asked import asked_for, check_held, model_options
+from tpusim.base.errors import CapacityError, CheckFailed, InputError
+from tpusim.cli.actions.inputs import mesh_of
+from tpusim.flow.hbm import hbm_need
 from tpusim.flow.jobs import resolve
 from tpusim.flow.pipeline import event, stepping
 from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage
+from tpusim.flow.simulation import layers_of
 from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.tpu.slices.slice import load_interconnect, load_slice
 from tpusim.network.stages import of_stage
@@ -22,6 +26,7 @@ from tpusim.report.tables.step import step_paragraphs
 from tpusim.result import rules
 from tpusim.result.load import parse_result
 from tpusim.result.records import Result, StepResult
+from tpusim.study.explain.collectives import easier_hosts
 
 SMALL: dict[str, int] = {"context": 64, "layers": 4, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
@@ -165,3 +170,39 @@ def test_without_links_to_a_host_nothing_is_offloaded() -> None:
         simulate(work, load_slice("v5e_2x2").chip, check=False)
     with pytest.raises(InputError, match=r"--offload: no way of TPU 7x to its host is known; offload nothing, or give"):
         run(asked({"data": 4}, offload="all"), "v7x_2x2x1")
+
+
+def test_more_to_the_host_is_tried_where_something_goes_there() -> None:
+    found = {each.what: each for each in easier_hosts(load_slice("v5e_2x2"))}
+    (each,) = found.values()
+    assert (each.what, each.settings) == (
+        "twice the bandwidth to the host", {"interconnect.host.bandwidth": "32 GB/s"},
+    )  # fmt: skip
+    assert each.place == load_slice("v5e_2x2", each.settings)
+    assert not [*easier_hosts(load_slice("v7x_2x2x1"))]
+
+
+def test_layers_by_themselves_need_no_slice() -> None:
+    work = asked({"data": 2}, 2, offload="all")
+    assert len(layers_of(resolve(work, load_slice("v5e_1x2").chip))) <= len(work.layers)
+
+
+# ---- a share that does not fit
+
+
+@pytest.mark.parametrize(("training", "mesh", "fits"), [(True, {"data": 8}, "fsdp=8"), (False, {"data": 8}, "data=4")])
+def test_a_refusal_names_a_mesh_that_is_not_refused(training: bool, mesh: dict[str, int], fits: str) -> None:
+    options = model_options(training=training, dims=SMALL, mesh=mesh)
+    found = asked_for("llama3_8b", "tpu_v5e", 8, None, options)
+    assert found.meshed is not None
+    need = hbm_need(resolve(found.work, found.machine).work, found.machine).total
+    small = asked_for("llama3_8b", "tpu_v5e", 8, [f"hbm.capacity={need - 1} B"], options)
+    with pytest.raises(CapacityError) as error:
+        check_held(resolve(small.work, small.machine), small)
+    says = str(error.value)
+    assert "of HBM in each chip of data=8, at batch 1" in says
+    (named,) = re.findall(r"; --mesh (\S+) fits$", says)
+    assert named.startswith(fits)
+    again = model_options(training=training, dims=SMALL, mesh=mesh_of(named))
+    other = asked_for("llama3_8b", "tpu_v5e", 8, [f"hbm.capacity={need - 1} B"], again)
+    check_held(resolve(other.work, other.machine), other)

@@ -19,7 +19,7 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
-from tpusim.network.workload import ALL, NONE, OF_BATCH, Workload, mesh_in
+from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in
 from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
@@ -208,7 +208,8 @@ def asked_for(
         return of(document, asked, batch)
 
     def of_mesh(mesh: Mapping[str, int]) -> Workload:
-        wanted = replace(asked, mesh=mesh, batch=images)
+        parts = asked.microbatches if mesh.get(STAGE, 1) > 1 else None
+        wanted = replace(asked, mesh=mesh, microbatches=parts, batch=images)
         return of(open_workload(name, wanted), wanted, all_images)
 
     all_images = batch_for(document, images)

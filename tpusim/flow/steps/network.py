@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.flow.jobs import Jobs
@@ -58,9 +59,7 @@ def _part(
     work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int], engine: str
 ) -> TimedPart:
     """Time layers one after another, and the collectives of these numbers beside them."""
-    plan = _plan(work, layers, made, numbers)
-    log = timed(plan, engine)
-    waited = exposed(plan, log)
+    plan, log, waited = _planned(work, layers, made, numbers, engine)
     parts = {
         **_parts_of_layers(layers),
         "shared_hbm": sum(span.cycles - layer.cycles for span, layer in zip(log.layers, plan.layers, strict=True)),
@@ -73,6 +72,30 @@ def _part(
         parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
         collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives))
+
+
+class TimedPlan(NamedTuple):
+    """A plan, when everything in it begins and is done, and for how many cycles the chip waits for each collective."""
+
+    plan: StepPlan
+    log: StepLog
+    exposed: list[int]
+
+
+def plan_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges) -> TimedPlan:
+    """Return what the step of jobs consists of, whose layers were timed. Raises InputError where it has stages."""
+    if jobs.work.stages:
+        says = "each of its stages has turns of its own, once a microbatch; leave the axis stage out of the mesh"
+        raise InputError(Problem(says, f"network {jobs.work.name}"))
+    return _planned(jobs.work, layers, made, _kept(jobs.work, layers), "event")
+
+
+def _planned(
+    work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int], engine: str
+) -> TimedPlan:
+    plan = _plan(work, layers, made, numbers)
+    log = timed(plan, engine)
+    return TimedPlan(plan, log, exposed(plan, log))
 
 
 def _step(
@@ -149,7 +172,7 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
         own = made.each[at]
         after = tuple(called[name] for name in one.reads if name in called)
         collectives.append(
-            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after)
+            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after, own.alone)
         )
     planned = [StepLayer(one.name, one.cycles, min(_busy(one), one.cycles), tuple(sorted(waits[at])))
                for at, one in enumerate(layers)]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.machines.exchanged import HOST_BACK, HOST_OUT, Exchanges, TimedCollective
+from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges, TimedCollective
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.algorithms.registry import chosen
 from tpusim.machines.tpu.slices.collective import Collective
@@ -57,7 +57,8 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
                 raise InputError(Problem(says, each.name))
             emitters = place.interconnect.collectives
             known[kind] = _timed(Collective(each.op, each.elements, machine.element_bytes, group, emitters), rates)
-        found.append(known[kind])
+        within = not {DCN, HOST_OUT, HOST_BACK} & {*known[kind].holds}
+        found.append(known[kind]._replace(alone=within and each.op in place.interconnect.overlap.alone))
     overlap = place.interconnect.overlap
     return Exchanges(
         place.label, place.words, place.chips, tuple(found), {GATHERS: overlap.gathers, PERMUTES: overlap.permutes},
