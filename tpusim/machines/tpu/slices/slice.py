@@ -134,10 +134,11 @@ _COLLECTIVES = "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "perm
 
 
 def _ops(given: object) -> tuple[str, ...]:
-    """Read a list of ops of collectives. Raises InputError."""
-    if isinstance(given, list | tuple) and all(each in _COLLECTIVES for each in given):
-        return (*map(str, given),)
-    raise InputError(f"{show(given)} are no collectives; write a list of {', '.join(_COLLECTIVES)}")
+    """Read a list of ops of collectives, one of them, or none. Raises InputError."""
+    every = () if given == "none" else (given,) if isinstance(given, str) else given
+    if isinstance(every, list | tuple) and all(each in _COLLECTIVES for each in every):
+        return (*map(str, every),)
+    raise InputError(f"{show(given)} are no collectives; write none, or a list of {', '.join(_COLLECTIVES)}")
 
 
 class Overlap(FileSection):
