@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.covering import covering
 from tpusim import Workload, load_workload
 from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import InputError
@@ -141,8 +142,12 @@ def test_rows_go_to_the_chips_of_their_experts_and_come_back() -> None:
 # ---- convolutions
 
 
-@pytest.mark.parametrize("name", ["resnet50", "vgg16", "bert_base"])
-@pytest.mark.parametrize("mesh", [{"data": 2}, {"fsdp": 2}, {"tensor": 4}, {"data": 2, "tensor": 2}])
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    covering(
+        1, ["resnet50", "bert_base", "vgg16"], [{"data": 2}, {"fsdp": 2}, {"tensor": 4}, {"data": 2, "tensor": 2}]
+    ),
+)
 def test_shipped_networks_are_shared_whole(name: str, mesh: dict[str, int]) -> None:
     """A chip of several has its part of all products, but for layers that all chips do alike."""
     whole, share = (load_workload(name, batch=4, mesh=each, ops="all") for each in ({}, mesh))
