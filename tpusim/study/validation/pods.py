@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, fsum, log, prod
 from typing import Any
@@ -117,7 +117,7 @@ class ComparedPod(ComparedCase):
         chips: all chips.
     """
 
-    parts: tuple[tuple[str, float], ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
     chips: int = 0
 
     @property
@@ -396,4 +396,4 @@ def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> I
         slower = exp(fsum(log(each.seconds / made[each.run].ideal) for each in others) / len(others))
         name = f"{pod.name} (more HBM than there is)" if own.too_large else pod.name
         figures = (own.seconds * 1e3, pod.seconds * 1e3, own.ideal * slower * 1e3)
-        yield ComparedPod(name, *figures, False, parts=own.parts, chips=pod.run.chips)
+        yield ComparedPod(name, *figures, False, parts=dict(own.parts), chips=pod.run.chips)
