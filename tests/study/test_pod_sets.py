@@ -136,12 +136,7 @@ def test_rows_are_told_beside_one_number(small_rows: list[MeasuredPod], monkeypa
     parts = ("compute", 0.75), ("links", 0.25)
 
     def found(_: object, inputs: Sequence[tuple[PodRun, ...]], *__: object) -> Mapping[object, list[SimulatedPod]]:
-        return {
-            runs: [
-                SimulatedPod(2 * ideal[run], ideal[run], (("compute", 0.75), ("links", 0.25)), False) for run in runs
-            ]
-            for runs in inputs
-        }
+        return {runs: [SimulatedPod(2 * ideal[run], ideal[run], parts, False) for run in runs] for runs in inputs}
 
     monkeypatch.setattr("tpusim.study.validation.pods.on_all_processors", found)
     sets = [*pod_sets().values()]
