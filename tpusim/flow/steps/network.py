@@ -45,7 +45,7 @@ def step_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges, engine: 
             in a circle.
         CheckFailed: with engine "both", two engines disagree.
     """
-    work = jobs.work
+    work = made.work
     if work.stages:
         of_stages = step_of_stages(
             work, layers, made, lambda those, numbers: _part(work, those, made, numbers, engine), engine
@@ -87,7 +87,7 @@ def plan_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges) -> Timed
     if jobs.work.stages:
         says = "each of its stages has turns of its own, once a microbatch; leave the axis stage out of the mesh"
         raise InputError(Problem(says, f"network {jobs.work.name}"))
-    return _planned(jobs.work, layers, made, _kept(jobs.work, layers), "event")
+    return _planned(made.work, layers, made, _kept(made.work, layers), "event")
 
 
 def _planned(

@@ -160,6 +160,18 @@ class Overlap(FileSection):
     ] = ()
 
 
+class Combine(FileSection):
+    """All-reduces of gradients that the compiler joins to one.
+
+    Attributes:
+        size_bytes: bytes of a chip, at most.
+        operands: gradients, at most.
+    """
+
+    size_bytes: Annotated[int, Quantity(SIZE, "1024 GiB"), written("120 MiB", "size")]
+    operands: Annotated[int, whole(2**20), written(256)]
+
+
 class Dcn(FileSection):
     """The network between slices, by which every chip reaches its like in any other.
 
@@ -196,6 +208,7 @@ class Interconnect(FileModel):
         link: a link; a section.
         collectives: what collectives cost beside bytes; a section.
         overlap: how many of them run beside layers; a section.
+        combine: how many are joined; a section.
         dcn: the network between slices; a section, which a generation without one leaves out.
         host: the way to the host's memory; a section, which a generation leaves out where no figure is known.
     """
@@ -208,6 +221,7 @@ class Interconnect(FileModel):
     link: Link
     collectives: Emitters
     overlap: Overlap
+    combine: Combine
     dcn: Dcn | None = None
     host: Host | None = None
 
