@@ -57,7 +57,7 @@ _CUBES = {8: "2x2x2", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
 _MEMORY = "hbm.capacity=1024 GiB"
 """Rows that need more HBM than a chip has, by our count, run all the same, and are told."""
 _UNFUSED = "llama3_8b"
-"""The same decoder with an attention that writes its scores to HBM."""
+"""Workload of a decoder like it, whose attention writes its scores to HBM."""
 
 
 @dataclass(frozen=True)
