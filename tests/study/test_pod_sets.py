@@ -175,19 +175,29 @@ def test_more_than_a_chip_holds_is_told(small_rows: list[MeasuredPod]) -> None:
     assert found.too_large
 
 
-LIMITS: Mapping[str, tuple[float, float]] = {}
-"""By set the mean error that is allowed, and the least rank."""
+KNOWN: Mapping[str, float] = {
+    "maxtext-16b, 256 v5e, fsdp=256": -0.08, "maxtext-32b, 64 v5p, fsdp=16 tensor=4": -0.01,
+    "llama3.1-70b, 256 7x, fsdp=256": -0.02, "qwen3-8b, 4 v6e, 59 at once behind 1,024": -0.37,
+    "llama3.3-70b, 8 v6e, 63 at once behind 999": -0.15,
+}  # fmt: skip
+"""Errors of some rows, to two digits: a row of each generation that takes a minute or less."""
 
 
 @pytest.mark.long
-def test_pods_come_close() -> None:
-    compared: Mapping[str, Comparison] = {
-        each.numbers.name: each for each in compare_pods([*pod_sets().values()], [], lambda *_: None)
-    }
-    assert {*compared} == {*LIMITS}
-    for name, (mean, rank) in LIMITS.items():
-        assert compared[name].ours.mean < mean, name
-        assert (compared[name].rank_correlation or 0) >= rank, name
+@pytest.mark.parametrize("name", KNOWN)
+def test_rows_come_as_close_as_is_told(name: str) -> None:
+    (pod,) = (each for each in measured_pods()[0] if each.name == name)
+    (found,) = simulated((), [pod.run])
+    assert found.seconds / pod.seconds - 1 == pytest.approx(KNOWN[name], abs=0.02)
+
+
+@pytest.mark.long
+def test_all_rows_are_run() -> None:
+    """Every row runs, and none is off by more than the host's part of a token can be."""
+    compared: Sequence[Comparison] = compare_pods([*pod_sets().values()], [], lambda *_: None)
+    assert sum(len(each.rows) for each in compared) == len(measured_pods()[0])
+    for each in compared:
+        assert abs(each.ours.worst) < 0.6, each.ours.where
 
 
 def test_shares_of_one_slice_are_their_own() -> None:
