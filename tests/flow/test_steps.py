@@ -170,6 +170,9 @@ def test_nothing_of_the_core_runs_beside_a_collective_that_stands_alone() -> Non
     """
     alone = collective(15, 1)._replace(alone=True)
     assert spans(StepPlan((layer(10), layer(20)), (alone,))) == ([(0, 10), (25, 45)], [(10, 25)], [15])
+    # What is under way before does not keep the layer waiting, but the last cycles of the step.
+    both = StepPlan((layer(10), layer(20)), (collective(100, 1), alone))
+    assert spans(both) == ([(0, 10), (25, 45)], [(10, 110), (10, 25)], [65, 15])
     late = collective(15)._replace(alone=True)
     plan = StepPlan((layer(10, 0), layer(20)), (collective(4), late, collective(30)))
     assert spans(plan)[:2] == ([(15, 25), (25, 45)], [(0, 4), (0, 15), (0, 30)])
