@@ -408,8 +408,10 @@ def _validate() -> Schema:
             "quirk": (YES, "whether the estimator charges some of the taps alone"),
             "error": (NUMBER, "error of tpusim"),
             "error_with_their_block": (_or_null(NUMBER), "error of tpusim with the compiler's block"),
-            "roofline_error": (NUMBER, "error of the roofline"),
-        }, "fitted"),
+            "roofline_error": (NUMBER, "error of the roofline; of pods that of one number for a generation"),
+            "parts": (_by_name(NUMBER), "of pods, by what the chip does, its share of the cycles of a step"),
+            "chips": (WHOLE, "of pods, all chips"),
+        }, "fitted parts chips"),
     }  # fmt: skip
     keys: Keys = {
         "sets": (_listed(_of("Set")), "every set that was asked for"),
