@@ -52,6 +52,7 @@ SPELT = {"set": "changes", "first": "from", "last": "to"}
         ("explain", "explain", {"drawn", "progress", "note"}),
         ("trace", "trace", {"progress", "note"}),
         ("generate", "run", {"progress", "note"}),
+        ("scale", "scale", {"progress", "note", "shapes"}),
         ("sweep", "sweep", {"progress", "note", "resume"}),
         ("compare", "compare", set()),
         ("report", "report", set()),
