@@ -501,7 +501,7 @@ def _scale() -> Schema:
         "of_ideal": (_or_null(NUMBER), "what a chip makes, of what one makes on the slice of fewest chips"),
         "refusal": (
             _or_null(TEXT),
-            "why the slice cannot run the network, in which case its figures are null; or null",
+            "why the slice cannot run the network, its figures then being null; or null",
         ),
     }
     definitions = {"ScaledSlice": _held("The network on the chips of a slice.", of_a_slice)}

@@ -282,7 +282,7 @@ def explain(
     explain_and_report(workload, named, json, out, **own, **given)
 
 
-@command("scale llama3_8b --training --slices v6e_8x8,v6e_16x16 --mesh 'fsdp=*' --batch-a-chip 1 --out scaling.png")
+@command("scale gpt2_small --dim layers=1 --slices v6e_8,v6e_4x4 --mesh 'fsdp=*' --batch 16 --out scaling.png")
 def scale(
     context: Context,
     workload: options.Workload,

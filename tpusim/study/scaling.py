@@ -41,7 +41,7 @@ class ScaledSlice:
 
     @property
     def step(self) -> StepResult | None:
-        """Its step."""
+        """The step of the run."""
         return self.result.step if self.result else None
 
 

@@ -8,15 +8,13 @@ from typing import Any, TextIO
 
 from tpusim.api.scale import ScalingAnswer, scale
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.files import probe, write
+from tpusim.base.files import write
+from tpusim.cli.actions.drawn import check_drawn, is_page
 from tpusim.cli.actions.inputs import tell
-from tpusim.cli.json_output import JsonOutput, refuse_shared
+from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
 from tpusim.report.page.assemble import told_page
-from tpusim.report.plots import KNOWN
-
-_PAGE = ".html"
 
 
 def scale_and_report(
@@ -26,12 +24,7 @@ def scale_and_report(
     that.
     """
     output = JsonOutput(json)
-    if out and out.suffix != _PAGE and out.suffix[1:] not in KNOWN:
-        allowed = ", ".join(f".{kind}" for kind in (*KNOWN, _PAGE[1:]))
-        raise InputError(f"{out}: it is written as {allowed}, not as {out.suffix or 'no suffix'}")
-    if out:
-        probe(out)
-    refuse_shared({"--json": output.file, "--out": out})
+    check_drawn(out, output)
     names = [each.strip() for each in slices.split(",")]
     if not all(names):
         raise InputError(Problem(f"{slices!r} leaves a name out; write names such as v6e_8,v6e_4x4", "--slices"))
@@ -41,7 +34,6 @@ def scale_and_report(
 
 
 def _write(made: ScalingAnswer, out: Path, stream: TextIO) -> None:
-    page = out.suffix == _PAGE
-    picture = made.picture
+    page, picture = is_page(out), made.picture
     write(out, told_page(made.title, made.shown, made.tiles, [picture]) if page else picture.contents(out.suffix[1:]))
     say(stream, "", str(out))
