@@ -230,6 +230,18 @@ def _compare() -> Schema:
                                    "where no such layer is in both"),
             },
         ),
+        "StepOfBoth": _held(
+            "The steps of two runs of networks that several chips share.",
+            {
+                "chips": (SIDES, "chips in A and in B"),
+                "cycles": (SIDES, "cycles of the step in A and in B"),
+                "seconds": (SIDES, "seconds of the step in A and in B"),
+                "exposed_cycles": (SIDES, "cycles in which a chip waits for collectives in A and in B"),
+                "items_per_second": (SIDES, "images or tokens a second in A and in B"),
+                "items_per_second_chip": (SIDES, "images or tokens a second a chip in A and in B"),
+                "ratio": (NUMBER, "cycles of B over those of A"),
+            },
+        ),
         "LayerOfBoth": _held(
             "A layer of A, and what corresponds to it in B.",
             {
@@ -259,6 +271,7 @@ def _compare() -> Schema:
     of_runs: Keys = {
         "changes": (_listed(_of("Change")), "inputs in which the runs differ"),
         "total": (_of("TotalOfBoth"), "all layers together"),
+        "step": (_of("StepOfBoth"), "their steps; missing where one of them is of one chip"),
         "layers": (_listed(_of("LayerOfBoth")), "every layer of A and B, in the order of the network"),
         "by_op": (_by_name(_listed(WHOLE)), "by kind of op its cycles in A and in B"),
         "outputs": (_listed(_of("Outputs")), "the check of A's outputs, and of B's"),
@@ -489,7 +502,7 @@ def _collective() -> Schema:
 def _scale() -> Schema:
     of_a_slice: Keys = {
         "slice": (TEXT, "name of the slice"),
-        "chips": (WHOLE, "its chips"),
+        "chips": (WHOLE, "chips of the slice"),
         "batch": (WHOLE, "images or sequences of all chips together"),
         "about": (_or_null(TEXT), "the slice in words"),
         "mesh": (_or_null(_by_name(WHOLE)), "axes along which chips share the network, each with its chips"),

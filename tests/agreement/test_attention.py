@@ -14,9 +14,12 @@ from tests.strategies import machine, machines
 from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
+from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.steps import Stream, Vector
 from tpusim.network.composites import Attention
-from tpusim.network.ops.flash_attention import FlashAttention
+from tpusim.network.ops.array_op import Gemm
+from tpusim.network.ops.flash_attention import FlashAttention, FlashAttentionGradient
+from tpusim.network.ops.rows import Softmax, SoftmaxGradient
 from tpusim.network.workload import Source
 
 READ = [Source((name,)) for name in Attention.reads]
@@ -121,6 +124,84 @@ def test_many_attentions_in_one_on_random_machines(
     layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:
     in_one_agrees(layer, batch, hardware, block, weights)
+
+
+@st.composite
+def gradients(draw: st.DrawFn, tokens: int = 24) -> FlashAttentionGradient:
+    """Few heads and tokens, which fill no array, one, or several."""
+    kv_heads = draw(st.integers(1, 2))
+    return FlashAttentionGradient(
+        "gradients",
+        heads=kv_heads * draw(st.integers(1, 3)),
+        head=draw(st.integers(1, 9)),
+        queries=draw(st.integers(1, tokens)),
+        kv_heads=kv_heads,
+        images=draw(st.integers(0, 2)),
+        causal=draw(st.booleans()),
+    )
+
+
+@rule("T170", "T171", "T172")
+@settings(relaxed, max_examples=14)
+@given(layer=gradients(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
+def test_random_gradients_of_attention_in_one_on_random_machines(
+    layer: FlashAttentionGradient, batch: int, hardware: Hardware, block: dict[str, int], weights: str
+) -> None:
+    in_one_agrees(layer, batch, hardware, block, weights)
+
+
+@pytest.mark.long
+@settings(relaxed, max_examples=500)
+@given(layer=gradients(), batch=st.integers(1, 2), hardware=machines(), block=BLOCKS, weights=WEIGHTS)
+def test_many_gradients_of_attention_in_one_on_random_machines(
+    layer: FlashAttentionGradient, batch: int, hardware: Hardware, block: dict[str, int], weights: str
+) -> None:
+    in_one_agrees(layer, batch, hardware, block, weights)
+
+
+@pytest.mark.parametrize("name", ["wide_shares_less", "wide_mul", "wide_seen"])
+@pytest.mark.parametrize("dtype", ["integers", "f32"])
+def test_a_wrong_step_of_gradients_is_seen(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of the check is close enough that gradients without their mean, a sum or a mask are told."""
+    layer = FlashAttentionGradient("gradients", heads=2, head=5, queries=11, kv_heads=1)
+    small = machine(4, 4, word_elements=2, capacity_words=ENOUGH, vector_unit={"scalar_words": 4})
+    work = Workload("gradients", 1, [layer])
+    assert simulate(work, small, dtype=dtype).correct
+    wrong = OPERATIONS[name]._replace(values=lambda operands, *_: next(iter(operands)))
+    monkeypatch.setitem(OPERATIONS, name, wrong)
+    assert not simulate(work, small, dtype=dtype).correct
+
+
+@rule("T170")
+def test_gradients_read_the_scores_that_a_block_sees() -> None:
+    """Of 4 blocks of 4 queries: five products, each of the 4 + 8 + 12 + 16 keys that these see."""
+    machine_of_4 = machine(4, 4, word_elements=2, capacity_words=ENOUGH, vector_unit={"scalar_words": 4})
+    layer = FlashAttentionGradient("gradients", heads=1, head=4, queries=16)
+    program, _ = lowered(layer, 1, machine_of_4, "flash_attention")
+    streams = [step for step in program.rows if isinstance(step, Stream)]
+    # Scores, gradients of shares, by values, and by keys; of the last two, blocks add to sums that there are.
+    assert sum(step.words for step in streams if step.cols == 4 and step.rows == 4) == 4 * (2 + 4 + 6 + 8) + 10 * 2
+    assert sum(step.operation == "wide_seen" for step in program.rows if isinstance(step, Vector)) == 4
+
+
+@rule("T172")
+def test_gradients_whose_scores_stay_spare_trips_through_hbm() -> None:
+    """What goes through HBM are tokens alone: gradients take less than half the time of three layers that store scores,
+    and less than a tenth of the bytes.
+    """
+    hardware = load_hardware("tpu_v6e")
+    in_one = FlashAttentionGradient("gradients", heads=4, head=128, queries=1024, causal=False)
+    apart = [
+        Gemm("scores", 1024, 1024, 128, 4), Softmax("softmax", 1024, 4096), Gemm("values.dw", 1024, 128, 1024, 4),
+        Gemm("values.dx", 1024, 1024, 128, 4), SoftmaxGradient("softmax.dx", 1024, 4096),
+        Gemm("scores.dw", 128, 1024, 1024, 4), Gemm("scores.dx", 1024, 128, 1024, 4),
+    ]  # fmt: skip
+    one = simulate(Workload("one", 1, [in_one]), hardware, check=False).total
+    every = simulate(Workload("layers", 1, apart), hardware, check=False).total
+    assert one.macs == every.macs
+    assert one.cycles < every.cycles / 2
+    bytes_of = [each.hbm_read_bytes + each.hbm_write_bytes for each in (one, every)]
+    assert bytes_of[0] < bytes_of[1] / 5
 
 
 @rule("T96")

@@ -113,7 +113,7 @@ def test_a_run_of_one_chip_has_no_step(network: str) -> None:
     [
         (
             ("--mesh", "tensor=4", "--hardware", "tpu_v6e"),
-            r"--slice: 4 chips share net, .* name a slice, such as v6e_2x2",
+            r"slice: 4 chips share net, .* name a slice, such as v6e_2x2",
         ),
         (("--mesh", "tensor=4", "--slice", "v6e_8"), r"4 chips, and v6e_8 has 8; write sizes whose product is 8, or"),
         (("--mesh", "tensor=4", "--slice", "v6e_9"), r"v6e_9: no such slice"),
@@ -183,3 +183,43 @@ def test_twice_the_batch_is_that_of_all_chips(network: str) -> None:
     (twice,) = [each for each in found.gains if each.name == "twice the batch"]
     assert twice.how == "--batch 32"
     assert twice.gain == pytest.approx(2 * found.cycles / twice.cycles)
+
+
+def test_a_step_is_traced(network: str) -> None:
+    mesh = ("--mesh", "data=2,tensor=2", "--slice", "v6e_2x2")
+    step = json.loads(told(network, *mesh, "--json", "-"))["step"]
+    asked = [network, *mesh, "--batch", "16", "--set", ESTIMATE]
+
+    def traced(*more: str) -> list[dict[str, object]]:
+        done = CliRunner().invoke(app, ["trace", *asked, "--out", "step.json", *more])
+        assert done.exit_code == 0, done.output
+        events: list[dict[str, object]] = json.loads(Path("step.json").read_text())["traceEvents"]
+        return events
+
+    events = traced()
+    links = [each for each in events if each["ph"] == "X" and "holds" in each["args"]]  # type: ignore[operator]
+    spans = {(each["name"], each["ts"], each["ts"] + each["dur"]) for each in links}  # type: ignore[operator]
+    assert spans == {(each["name"], each["start"], each["end"]) for each in step["collectives"]}
+    layers = [each for each in events if each["ph"] == "X" and each not in links]
+    parts = step["parts"]
+    of_layers = sum(parts[each] for each in ("compute", "hbm", "launches", "shared_hbm"))
+    assert sum(each["dur"] for each in layers) == of_layers  # type: ignore[misc]
+    half = step["cycles"] // 2
+    ends = [each["ts"] + each["dur"] for each in traced("--to", str(half - 1)) if each["ph"] == "X"]  # type: ignore[operator]
+    assert max(ends) == half
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--slice", "v6e_2x2"), "--slice: the trace of a step is a timeline; write it with --out FILE"),
+        (("--slice", "v6e_2x2", "--out", "step.vcd"), "--slice: the trace of a step is a timeline"),
+        (("--slice", "v6e_2x2", "--mesh", "data=2", "--out", "step.json"), "mesh: 2 chips, and v6e_2x2 has 4"),
+        (("--slice", "v6e_1x1", "--out", "step.json"), "slice: net is loaded for one chip"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(network: str, options: tuple[str, ...], says: str) -> None:
+    done = CliRunner().invoke(app, ["trace", network, "--batch", "16", *options])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+    assert not Path("step.json").exists()

@@ -51,13 +51,14 @@ def compare() -> Iterator[str]:
         more = f"- {{name: b, op: relu, inputs: [{inputs}]}}\n"
         Path(f"{name}.yaml").write_text(f"name: net\nlayers:\n{layers}{more}")
     runs: Mapping[str, list[str]] = {
+        "s.json": ["tiny", "--slice", "v6e_2x2"],
         "a.json": ["tiny"], "b.json": ["tiny", "--set", "array.size=2"], "c.json": ["one.yaml"],
         "d.json": ["other.yaml"], "e.json": ["one.yaml", "--set", "sequencer.fusion=results"],
     }  # fmt: skip
     for file, asked in runs.items():
         done = CliRunner().invoke(app, ["run", *asked, *run[2:], file])
         assert done.exit_code == 0, done.output
-    for one, other in (("a.json", "b.json"), ("c.json", "d.json"), ("c.json", "e.json")):
+    for one, other in (("a.json", "b.json"), ("s.json", "s.json"), ("c.json", "d.json"), ("c.json", "e.json")):
         yield told("compare", one, other)
     for name, took in {"a": 10, "b": 5}.items():
         points_file(Path(name), [{**point(took, ""), "array.size": 64}], ("array.size",))

@@ -97,8 +97,8 @@ def test_a_lowering_that_is_none_is_refused_before_anything_is_fused(lowering: s
 
 def test_nothing_is_lowered_while_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpusim.machines.tpu.family.Tpu.lowered", lambda *_: pytest.fail("lowered"))
-    work, machine = load("tiny", "tiny_4x4", 2, ["sequencer.fusion=results"])
-    assert (work, machine.name) == (load_workload("tiny", batch=2), "tiny_4x4")
+    asked = load("tiny", "tiny_4x4", 2, ["sequencer.fusion=results"])
+    assert (asked.work, asked.machine.name) == (load_workload("tiny", batch=2), "tiny_4x4")
 
 
 def test_points_share_the_jobs_that_no_machine_changes(tmp_path: Path) -> None:

@@ -170,6 +170,15 @@ def test_a_step_comes_back_from_its_json() -> None:
     assert "step" not in json.loads(alone.to_json())
 
 
+@pytest.mark.parametrize(("told", "edited"), [('"data": 2', '"data": 8'), ('"v6e_8"', '"v6e_9"'), ('"tensor"', '"x"')])
+def test_a_step_that_was_edited_is_refused(told: str, edited: str) -> None:
+    _, result = step_of(shared_products())
+    text = result.to_json()
+    assert told in text
+    with pytest.raises(InputError, match="its seal is of another machine"):
+        parse_result(text.replace(told, edited))
+
+
 Change = Callable[[StepResult], StepResult]
 
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from tpusim.base.errors import InputError
 from tpusim.flow.pipeline import event, processes, stepping
-from tpusim.flow.pipeline.schedule import PipelinePlan, Stage
+from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> PipelinePlan:
     back = draw(st.booleans())
     times, sends = st.integers(1, 12), st.integers(0, 8)
-    stage = st.builds(Stage, times, times if back else st.just(0), st.integers(0, 5), sends, sends)
+    stage = st.builds(PipelineStage, times, times if back else st.just(0), st.integers(0, 5), sends, sends)
     stages = draw(st.lists(stage, min_size=1, max_size=5))
     return PipelinePlan(tuple(stages), draw(st.integers(1, 9)), draw(st.booleans()))
 
@@ -65,24 +65,26 @@ def test_the_rules_hold_in_any_schedule(plan: PipelinePlan) -> None:
 @pytest.mark.parametrize("microbatches", [1, 3, 4, 16])
 def test_equal_stages_take_as_long_as_a_closed_form_says(stages: int, microbatches: int) -> None:
     """(M + S - 1) (f + b) in all, of which each stage works M (f + b): Narayanan et al. 2021, section 2.2.1."""
-    plan = PipelinePlan((Stage(5, 9, 3),) * stages, microbatches)
+    plan = PipelinePlan((PipelineStage(5, 9, 3),) * stages, microbatches)
     log = event.run(plan)
     assert log.cycles == (microbatches + stages - 1) * 14 + 3
     assert {log.bubble(at) for at in range(stages)} == {(stages - 1) * 14}
-    forward = event.run(PipelinePlan((Stage(5),) * stages, microbatches))
+    forward = event.run(PipelinePlan((PipelineStage(5),) * stages, microbatches))
     assert forward.cycles == (microbatches + stages - 1) * 5
 
 
 def test_a_slow_way_is_what_bounds_a_pipeline() -> None:
     """Forward alone, of ways of 9 cycles beside turns of 5: a microbatch each 9 cycles; each 14 where senders wait."""
-    stages = (Stage(5, ahead=9),) * 3
+    stages = (PipelineStage(5, ahead=9),) * 3
     assert event.run(PipelinePlan(stages, 10)).cycles == 5 + 10 * 9 + 9 + 5 + 5
     assert event.run(PipelinePlan(stages, 10, beside=False)).cycles == 10 * 14 + 14 + 5
 
 
-@pytest.mark.parametrize("stages", [(Stage(0),), (Stage(1), Stage(1, 1)), (Stage(1, 1, -1),)])
-def test_what_is_no_pipeline_is_refused(stages: tuple[Stage, ...]) -> None:
+@pytest.mark.parametrize(
+    "stages", [(PipelineStage(0),), (PipelineStage(1), PipelineStage(1, 1)), (PipelineStage(1, 1, -1),)]
+)
+def test_what_is_no_pipeline_is_refused(stages: tuple[PipelineStage, ...]) -> None:
     with pytest.raises(InputError, match="a stage takes a cycle or more forward"):
         PipelinePlan(stages, 1)
     with pytest.raises(InputError):
-        PipelinePlan((Stage(1),), 0)
+        PipelinePlan((PipelineStage(1),), 0)

@@ -167,19 +167,19 @@ def agrees(seed: int, maps: bool, engine: str, machine: str = "tiny_4x4", traini
         assert np.array_equal(ends[name], each), name
 
 
-@settings(max_examples=cases(25), deadline=None, phases=PHASES)
+@settings(max_examples=cases(0.12), deadline=None, phases=PHASES)
 @given(st.integers(0, 2**32), st.booleans())
 def test_values_of_a_share_are_those_of_the_whole(seed: int, maps: bool) -> None:
     agrees(seed, maps, "event")
 
 
-@settings(max_examples=cases(4), deadline=None, phases=PHASES)
+@settings(max_examples=cases(0.03), deadline=None, phases=PHASES)
 @given(st.integers(0, 2**32), st.booleans())
 def test_values_of_a_share_are_those_of_the_whole_in_all_engines(seed: int, maps: bool) -> None:
     agrees(seed, maps, "both")
 
 
-@settings(max_examples=cases(12), deadline=None, phases=PHASES)
+@settings(max_examples=cases(0.06), deadline=None, phases=PHASES)
 @given(st.integers(0, 2**32))
 def test_weights_after_a_step_are_those_of_the_whole(seed: int) -> None:
     agrees(seed, True, "event", training=True)

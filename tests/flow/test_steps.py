@@ -33,7 +33,8 @@ def random_plan(seed: int, most_layers: int = 7, most_cycles: int = 14) -> StepP
         holds = tuple(random.sample("xyzd", random.randint(0, 3)))
         kind = random.choice(["gathers", "permutes", ""])
         name = f"collective {number}"
-        collectives.append(StepCollective(name, cycles, random.randint(0, cycles), holds, kind, behind, after))
+        hbm, alone = random.randint(0, cycles), random.random() < 0.3
+        collectives.append(StepCollective(name, cycles, hbm, holds, kind, behind, after, alone))
         last.append(max((behind, *(last[before] for before in after))))
     layers = []
     for at in range(many):
@@ -146,6 +147,21 @@ def collective(
 def spans(plan: StepPlan) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[int]]:
     log = agree(plan)
     return [*map(tuple, log.layers)], [*map(tuple, log.collectives)], exposed(plan, log)
+
+
+def test_nothing_of_the_core_runs_beside_a_collective_that_stands_alone() -> None:
+    """It waits for the layer that runs, and the next layer for it; other collectives do not, unless they share links,
+    which serve who was ready first.
+    """
+    alone = collective(15, 1)._replace(alone=True)
+    assert spans(StepPlan((layer(10), layer(20)), (alone,))) == ([(0, 10), (25, 45)], [(10, 25)], [15])
+    late = collective(15)._replace(alone=True)
+    plan = StepPlan((layer(10, 0), layer(20)), (collective(4), late, collective(30)))
+    assert spans(plan)[:2] == ([(15, 25), (25, 45)], [(0, 4), (0, 15), (0, 30)])
+    shared = StepPlan((layer(10), layer(20)), (alone._replace(holds=("x",)), collective(5, 1, holds="x")))
+    assert spans(shared)[:2] == ([(0, 10), (25, 45)], [(10, 25), (25, 30)])
+    two = StepPlan((layer(10),), (alone, alone))
+    assert spans(two)[:2] == ([(0, 10)], [(10, 25), (25, 40)])
 
 
 def test_a_reader_waits_and_others_do_not() -> None:

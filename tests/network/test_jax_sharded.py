@@ -221,6 +221,87 @@ def test_a_jit_with_shardings() -> None:
     assert work.graph.places["output"] == (("y",), ("x",))
 
 
+# ---- random chains, placed anyhow
+
+_SEEDS = range(int(os.environ.get("TPUSIM_GRAPHS", "8")))
+
+
+class _Dice:
+    """Draws functions of a matrix of whole numbers, whose axes are parted anyhow on a mesh of rows and columns."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+        self.mesh = AbstractMesh((2, 4), ("x", "y"))
+
+    def among(self, *choices: Any) -> Any:
+        return choices[int(self._random.integers(len(choices)))]
+
+    def whole(self, *shape: int) -> Any:
+        return self._random.integers(-2, 3, shape).astype(np.float32)
+
+    def placed(self, rank: int = 2) -> Any:
+        """Draw the sharding of a value: no axis of the mesh parts two of its axes."""
+        left, spec = ["x", "y"], list[Any]()
+        self._random.shuffle(left)
+        for _ in range(rank):
+            many = self.among(0, 0, 1, 1, 2)
+            spec.append(tuple(left[:many]) or None)
+            left = left[many:]
+        return jax.sharding.NamedSharding(self.mesh, P(*spec))
+
+    def step(self, width: int) -> tuple[Callable[[Any, Any, Callable[..., Any]], Any], Any, int]:
+        """Draw a step, what it reads beside the matrix, and the width of what it makes; it places by what it is given,
+        which does nothing on one chip.
+        """
+        here, there = self.placed(), self.placed()
+        kind = self.among("product", "product", "add", "place", "turn", "reshape", "normal", "rows")
+        if kind == "product":
+            wide = self.among(8, 16)
+            return (lambda x, w, at: at(x, here) @ at(w, there)), self.whole(width, wide), wide
+        if kind == "add":
+            return (lambda x, b, at: jax.nn.relu(at(x, here) + b)), self.whole(width), width
+        if kind == "place":
+            return (lambda x, _, at: at(at(x, here), there)), None, width
+        if kind == "turn":
+            return (lambda x, w, at: at((w.T @ at(x, here).T).T, there)), self.whole(width, width), width
+        if kind == "reshape":
+            return (lambda x, _, at: at(x, here).reshape(-1, 2, width // 2).sum(1).repeat(2, 1)), None, width
+        if kind == "normal":
+            return (lambda x, _, at: at(x, here) - at(x, here).max(axis=-1, keepdims=True)), None, width
+        return (lambda x, b, at: at(x, here) + at(b, there).sum(0)), self.whole(16, width), width
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_random_chains_and_their_gradients(seed: int) -> None:
+    dice = _Dice(seed)
+    width, steps, given = 8, list[Any](), [dice.whole(16, 8)]
+    for _ in range(dice.among(2, 3, 4)):
+        step, beside, width = dice.step(width)
+        steps.append(step)
+        given.append(np.zeros(1, np.float32) if beside is None else beside)
+    first = dice.placed()
+
+    def chain(at: Callable[..., Any], x: Any, *others: Any) -> Any:
+        x = at(x, first) @ np.eye(8, dtype=np.float32)
+        for step, beside in zip(steps, others, strict=True):
+            x = step(x, beside, at)
+        return x
+
+    def function(at: Callable[..., Any]) -> Callable[..., Any]:
+        loss = lambda *given: jnp.mean(chain(at, *given) ** 2)  # noqa: E731
+        return lambda *given: (chain(at, *given), jax.grad(loss, 0)(*given))
+
+    try:
+        share_of(function(lax.with_sharding_constraint), *given)
+    except InputError as error:
+        refused = str(error)
+    else:
+        agrees(function(lax.with_sharding_constraint), function(lambda x, _: x), given)
+        return
+    # A reshape is the one step whose parts may not lie together, and parts may be uneven.
+    assert "lie together" in refused or "evenly" in refused
+
+
 # ---- what is not known
 
 
@@ -312,13 +393,17 @@ def test_the_command_runs_the_share_of_a_chip(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x, up, down = (random.standard_normal(shape, np.float32) for shape in ((8, 12), (12, 16), (16, 12)))
     np.savez(tmp_path / "given.npz", x=x, up=up, down=down)
-    asked = ["run", f"{tmp_path / 'block.py'}:block", "--hardware", "tiny_4x4"]
+    asked = ["run", f"{tmp_path / 'block.py'}:block", "--slice", "v5e_2x4"]
     ends = ["--input", str(tmp_path / "given.npz"), "--save-outputs", str(tmp_path / "made.npz")]
     result = CliRunner().invoke(cli.app, [*asked, *ends])
     assert result.exit_code == 0, result.output
     np.testing.assert_allclose(np.load(tmp_path / "made.npz")["output"], np.maximum(x @ up, 0) @ down, 1e-4, 1e-5)
     result = CliRunner().invoke(cli.app, [*asked, "--shapes", "8x12,12x16,16x12", "--no-check"])
     assert result.exit_code == 0, result.output
+    assert "What chips exchange takes" in result.output
+    result = CliRunner().invoke(cli.app, [*asked, "--shapes", "8x12,12x16,16x12", "--mesh", "data=8"])
+    assert result.exit_code == 2
+    assert "says by shard_map what its chips share" in " ".join(result.output.split())
 
 
 _ON_DEVICES = """

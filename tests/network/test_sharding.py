@@ -14,6 +14,7 @@ from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import InputError
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.workload import CollectiveLayer
+from tpusim.study.sweep.points import load_sweep
 
 SMALL: dict[str, int] = {"context": 64, "layers": 1, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
@@ -88,9 +89,20 @@ def test_gradients_of_all_weights_are_added_up_once() -> None:
     weights = sum(prod(layer.shapes(1)[OFMAP]) for layer in share.layers if layer.name.endswith(".update"))
     assert sum(each.elements for each in share.collectives) == weights
     assert {each.op for each in share.collectives} == {"all_reduce"}
-    # Those of vectors together, as each collective takes a launch.
-    (vectors,) = (each for each in share.collectives if len(each.reads) > 1)
-    assert vectors.elements == 3 * SMALL["width"]
+    # Small ones together, as each collective takes a launch.
+    (every,) = share.collectives
+    assert len(every.reads) == len({*every.reads}) > 10
+
+
+def test_what_is_joined_has_a_limit() -> None:
+    """Sums of gradients are joined in order, as many elements at a time as the compiler's combiner takes."""
+    share = step("vgg16", 8, {"data": 4}, dims={})
+    every = [each.elements for each in share.collectives]
+    weights = sum(prod(layer.shapes(1)[OFMAP]) for layer in share.layers if layer.name.endswith(".update"))
+    assert sum(every) == weights
+    # One product alone has more.
+    assert sorted(each > 60 * 2**20 for each in every) == [False] * (len(every) - 1) + [True]
+    assert len(every) > 1
 
 
 def test_parted_weights_are_gathered_for_each_reader_and_updated_in_part() -> None:
@@ -120,8 +132,8 @@ def test_statistics_of_a_batch_normalization_are_those_of_a_chips_images() -> No
     share = step("resnet50", 8, {"data": 4}, dims={})
     assert all(each.read_by and all(reader.endswith((".velocity", ".update")) for reader in each.read_by)
                for each in share.collectives)  # fmt: skip
-    (vectors,) = (each for each in share.collectives if len(each.reads) > 1)
-    assert len(vectors.reads) == 2 * 53
+    (every,) = share.collectives
+    assert len(every.reads) > 3 * 53
 
 
 # ---- experts (Lepikhin et al. 2020)
@@ -186,6 +198,13 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"layer a: both its inputs and its outputs are parted along tensor"):
         load_workload(path, mesh={"tensor": 2})
+
+
+def test_a_sweep_is_of_one_chip(tmp_path: Path) -> None:
+    path = tmp_path / "shared.yaml"
+    path.write_text("name: a\nmesh: {data: 2}\nlayers:\n  - {name: a, op: gemm, m: batch, k: 8, n: 8}\n")
+    with pytest.raises(InputError, match=r"chips of a mesh share .*shared.yaml, and a point of a sweep is one chip"):
+        load_sweep({"workloads": str(path), "hardware": "tpu_v6e", "axes": {"batch": [2, 4]}})
 
 
 def test_a_mesh_of_one_chip_changes_nothing() -> None:

@@ -121,6 +121,16 @@ GROUPED = """
   - {name: attention_sum, op: add, inputs: [projection, offsets]}
 """
 """Heads that share keys, and turn them."""
+FLASHED = """
+  - {name: query, op: gemm, n: 8}
+  - {name: key, op: gemm, inputs: [norm], n: 4}
+  - {name: value, op: gemm, inputs: [norm], n: 4}
+  - {name: flashed, op: attention, flash: true, inputs: [query, key, value], heads: 2, kv_heads: 1, head: 4,
+     queries: tokens}
+  - {name: out, op: gemm, n: 8}
+  - {name: attention_sum, op: add, inputs: [out, offsets]}
+"""
+"""Heads that share keys, whose scores stay on chip."""
 TURNED = """
   - {name: of_heads, op: view, inputs: [norm], channels: 4, width: tokens, images: 2*batch}
   - {name: heads_turned, op: rotary, base: 50, start: 2}
@@ -356,7 +366,11 @@ def test_its_gradients_are_those_of_the_loss(network: Workload) -> None:
     assert_gradients(step, given, random)
 
 
-@pytest.mark.parametrize("text", [BLOCK, GATED.replace("{heads}", TURNED)], ids=["block", "gated"])
+@pytest.mark.parametrize(
+    "text",
+    [BLOCK, GATED.replace("{heads}", TURNED), GATED.replace("{heads}", FLASHED)],
+    ids=["block", "gated", "flashed"],
+)
 def test_gradients_of_a_transformer_are_those_of_the_loss(tmp_path: Path, text: str) -> None:
     """Of queries, keys and values side by side, heads with a mask, normalised rows, and rows of a table."""
     path = tmp_path / "block.yaml"
@@ -474,6 +488,11 @@ APART: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Any]] = {
     ("heads.scores.dw", "filter"): lambda made: turned(shares(made["heads.softmax.dx"])),
     ("heads.scores.dx", "ifmap"): lambda made: turned(shares(made["heads.softmax.dx"])),
     ("heads.scores.dx", "filter"): lambda made: split(made, 1),
+    **{
+        (f"{name}.{end}", tensor): lambda made, part=part: made["flashed.flash.dx"][part]
+        for name, part in (("query", slice(8)), ("key", slice(8, 12)), ("value", slice(12, 16)))
+        for end, tensor in (("dw", "filter"), ("dx", "ifmap"))
+    },
 }
 """What layers of heads read, by layer and tensor: the channels of all heads lie side by side, image behind image. The
 gradient of a table reads which rows were taken.

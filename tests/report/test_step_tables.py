@@ -12,10 +12,13 @@ import pytest
 from tests.flow.shared_networks import shared_products
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
+from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.report.page.run import run_page
 from tpusim.report.plots.run import plots
 from tpusim.report.plots.step import step_pictures
 from tpusim.report.tables import step as told
+from tpusim.report.tables.compare import runs_compared
+from tpusim.report.tables.compared import compared_results
 from tpusim.report.tables.step import alike_collectives, parts_table, step_paragraphs, step_sentences
 from tpusim.result.load import parse_result
 from tpusim.result.records import CollectiveResult, Result, StepResult
@@ -86,6 +89,18 @@ def test_of_many_the_costliest_are_shown(result: Result, monkeypatch: pytest.Mon
 
 def test_the_page_tells_of_the_step(result: Result) -> None:
     assert b"A step of 8 chips, data 2, tensor 4, on v6e_8" in run_page(result)
+
+
+def test_steps_are_compared(result: Result) -> None:
+    slower = simulate(
+        shared_products(), load_hardware("tpu_v6e"), check=False, slice=load_slice("v6e_8", "overlap=none")
+    )
+    answer = runs_compared(compared_results(result, slower), ["a", "b"], "change")
+    held, steps = json.loads(answer.to_json()), (step_of(result), step_of(slower))
+    assert held["step"]["cycles"] == [each.cycles for each in steps]
+    assert held["step"]["exposed_cycles"] == [each.exposed_cycles for each in steps]
+    assert held["step"]["ratio"] == steps[1].cycles / steps[0].cycles
+    assert held["changes"] == [{"name": "slice", "before": "v6e_8", "after": "v6e_8 with overlap=none"}]
 
 
 def test_hidden_and_exposed_make_a_collective() -> None:

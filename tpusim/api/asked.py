@@ -19,8 +19,8 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
-from tpusim.network.workload import ALL, NONE, OF_BATCH, Workload, mesh_in, on_chips
-from tpusim.network.workload_file import batch_for, open_workload, run_batch, shared, workload_of
+from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in, on_chips
+from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def asked_for(
     if place:
         asked = replace(asked, mesh=on_chips(asked.mesh, place.name, place.chips))
     document = open_workload(name, replace(asked, batch=images))
-    if place and not mesh_in(document):
+    if place and not mesh_in(document) and SHARE_OF not in document.data:
         asked = replace(asked, mesh={OF_BATCH[0]: place.chips})
         document = open_workload(name, replace(asked, batch=images))
     if batch and document.images and batch != document.images:
@@ -211,7 +211,8 @@ def asked_for(
         return of(document, asked, batch)
 
     def of_mesh(mesh: Mapping[str, int]) -> Workload:
-        wanted = replace(asked, mesh=mesh, batch=images)
+        parts = asked.microbatches if mesh.get(STAGE, 1) > 1 else None
+        wanted = replace(asked, mesh=mesh, microbatches=parts, batch=images)
         return of(open_workload(name, wanted), wanted, all_images)
 
     all_images = batch_for(document, images)

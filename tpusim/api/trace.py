@@ -12,6 +12,7 @@ from tpusim.api.asked import (
     MachineName,
     Note,
     Progress,
+    SliceName,
     WorkloadName,
     WorkloadOptions,
     asked_for,
@@ -25,6 +26,8 @@ from tpusim.base.imports import need
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.recordings import recordings
 from tpusim.flow.recordings import trace as simulated_trace
+from tpusim.flow.simulation import layers_of
+from tpusim.flow.steps.network import exchanges_of, plan_of
 from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LaneCycle, unheard
@@ -40,11 +43,13 @@ from tpusim.report.trace.lanes import (
     lines,
     vcd,
 )
+from tpusim.report.trace.steps import step_timeline
 from tpusim.report.trace.timeline import LayerSpan, TimelineForm, TracedWork, timeline
 from tpusim.result.chips import shared_by
 
 if TYPE_CHECKING:
     from tpusim.input.form import Overrides
+    from tpusim.machines.tpu.slices.slice import ChipSlice
 
 _MOST_CYCLE = 2**63 - 1
 PERFETTO_FORMATS = (".perfetto-trace", ".pftrace")
@@ -112,6 +117,7 @@ def trace(
     lowering: str | None = None,
     layers: str = "*",
     set: Overrides | None = None,
+    slice: SliceName | None = None,
     seed: int = 0,
     first: int = 0,
     last: int | None = None,
@@ -131,7 +137,8 @@ def trace(
         batch: images at a time.
         lowering: how layers become passes, as for `simulate`.
         layers: names of the layers, as a pattern, or the first and the last: conv1..maxpool.
-        set: fields of the machine to change, as for `load_hardware`.
+        set: fields of the machine to change, as for `load_hardware`; and those of the slice, as slice.FIELD.
+        slice: the chips that share the network; then `out` is a timeline of a step, its layers and collectives.
         seed: of the random operands.
         first: first cycle shown.
         last: last cycle shown; None: to the end.
@@ -157,7 +164,7 @@ def trace(
              27  WRfR      16        6
              28  RWRf      16        3
     """
-    asked = asked_for(workload, hardware, batch, set, model_options(**options), note)
+    asked = asked_for(workload, hardware, batch, set, model_options(**options), note, slice)
     jobs = resolved(asked.work, asked.machine, lowering, layers, progress=progress).picked(layers)
     for each in notes_of(jobs.work, asked.unnamed):
         note(each)
@@ -168,7 +175,13 @@ def trace(
             raise InputError(Problem(str(error), name)) from None
     wanted = CycleWindow(jobs, seed, first, last)
     file = None if out is None else named(out)
+    if asked.place and (file is None or file.suffix not in TIMELINE_FORMATS):
+        says = f"the trace of a step is a timeline; write it with --out FILE{PERFETTO_FORMATS[0]} or --out FILE.json"
+        raise InputError(Problem(f"{says}, or leave the slice out for the cycles of layers", "--slice"))
     wanted.check(file)
+    if asked.place and file:
+        write(file, _step(wanted, asked.place, file))
+        return TraceLines((), file)
     if file is None:
         return TraceLines(_text(wanted, progress))
     write(file, (_timeline if file.suffix in TIMELINE_FORMATS else _registers)(wanted, file, progress))
@@ -231,15 +244,30 @@ def _registers(wanted: CycleWindow, out: Path, progress: Progress) -> bytes:
     return traced(shown, title, out.suffix[1:])
 
 
+def _step(wanted: CycleWindow, place: ChipSlice, out: Path) -> bytes:
+    """Return the content of the file: the layers of a chip in a step, and collectives on the links that they hold."""
+    jobs = wanted.jobs
+    made = exchanges_of(jobs, place)
+    if made is None:
+        raise InputError(Problem("a chip alone exchanges nothing; leave it out", "--slice"))
+    found = plan_of(jobs, layers_of(jobs), made)
+    title = f"{jobs.work.name}, {shared_by(made.chips)}, on {place.label}"
+    end = wanted.end(found.log.cycles)
+    return step_timeline(_form(out), title, jobs.machine.clock_hz, found, wanted.first, end)
+
+
+def _form(out: Path) -> TimelineForm:
+    if out.suffix not in PERFETTO_FORMATS:
+        return ChromeTrace()
+    # Imported here, because it is an extra.
+    from tpusim.report.trace.perfetto import PerfettoTrace
+
+    return PerfettoTrace()
+
+
 def _timeline(wanted: CycleWindow, out: Path, progress: Progress) -> bytes:
     """Return the content of the file, every unit, layer after layer, from the event engine."""
-    if out.suffix in PERFETTO_FORMATS:
-        # Imported here, because it is an extra.
-        from tpusim.report.trace.perfetto import PerfettoTrace
-
-        form: TimelineForm = PerfettoTrace()
-    else:
-        form = ChromeTrace()
+    form = _form(out)
     placed, total = _placed(wanted, out, progress)
     end = wanted.end(total)
     work, machine = wanted.jobs.work, wanted.jobs.machine

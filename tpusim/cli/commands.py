@@ -496,6 +496,9 @@ def trace(
     phase: options.Phase = None,
     weights: options.Weights = None,
     caches: options.Caches = None,
+    mesh: options.Mesh = None,
+    microbatches: options.Microbatches = None,
+    slice: options.Slice = None,
     skip_unknown: options.SkipUnknown = False,
     shapes: options.Shapes = None,
     ops: options.Ops = None,
@@ -528,6 +531,9 @@ def trace(
     engine. Where layers overlap (sequencer.between_layers) they do so here. As .json (a Chrome trace): the same in a
     larger file, without the perfetto package.
 
+    Of a network that the chips of a slice share (--slice), the same files show a step: layers, and collectives beside
+    them on each link.
+
     Of machines of other families, a .perfetto-trace or .json alone: of a GPU kernels, waves of blocks, and what an SM
     does.
 
@@ -538,10 +544,10 @@ def trace(
     from tpusim.cli.actions.trace import print_or_write
 
     given = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, offload=offload
+        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
     )
     named = None if options.by_default(context, "hardware") else hardware
-    own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "seed": seed}
+    own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "slice": slice, "seed": seed}
     print_or_write(workload, named, out, **own, first=first, last=last, **given)
 
 
@@ -554,7 +560,7 @@ def validate(
             metavar="NAME",
             help=f"A kind of reference, for all its sets: {', '.join(names.NUMBER_WORDS)}; several sets: "
             f"{names.NETWORK_SETS} (whole networks), {names.MEMORY_SETS} (against another simulator of DRAM), "
-            f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} (several chips), "
+            f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} and {names.POD_SETS} (several chips), "
             f"{', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
             f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
             autocompletion=words(
@@ -565,6 +571,7 @@ def validate(
                     names.MEMORY_SETS,
                     names.GPU_SETS,
                     names.COLLECTIVE_SETS,
+                    names.POD_SETS,
                     *names.GENERATION_SETS,
                 )
             ),

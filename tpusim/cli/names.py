@@ -23,6 +23,8 @@ MEMORY_SETS = "dram"
 """Name for all sets of the DRAM; the name of each set begins with it."""
 COLLECTIVE_SETS = "collectives"
 """Name for all sets of collectives; the name of each begins with it."""
+POD_SETS = "pods"
+"""Name for all sets of networks that chips share; the name of each begins with it."""
 NETWORK_SETS = "networks"
 """Name for all sets of operations of whole networks."""
 OPTIMIZERS = ("sgd", "adam")

@@ -87,9 +87,11 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     if not workload.stages:
         return _HbmCount(workload, machine, tile).need()
     stages = 1 + max(number for _, number in workload.stages)
-    parts = (_HbmCount(of_stage(workload, at), machine, tile) for at in range(stages))
+    number = dict(workload.stages)
+    there = sorted({number[layer.name] for layer in workload.layers})
+    parts = {at: _HbmCount(of_stage(workload, at), machine, tile) for at in there}
     # A stage holds what the way back reads of as many microbatches as there are stages from it on.
-    needs = (each.need(min(workload.microbatches, stages - at)) for at, each in enumerate(parts))
+    needs = (each.need(min(workload.microbatches, stages - at)) for at, each in parts.items())
     return max(needs, key=lambda need: need.total)
 
 
@@ -127,8 +129,6 @@ class _HbmCount:
         self.place = {step.name: at for at, step in enumerate(self._steps())}
         self.of_layers = [*self._reads_of_layers()]
         self.made = self._made()
-        self.turn = next((at for name, at in self.place.items() if self.phases.get(name) == BACKWARD), None)
-        """The place of the first layer of the way back."""
         self.reads = sorted((*self.of_layers, *self._reads_of_collectives()), key=lambda each: each.at)
 
     def need(self, under_way: int = 1) -> HbmNeed:
@@ -137,16 +137,14 @@ class _HbmCount:
         values = {names: (size, lasts[names]) for names, size in _largest(self.reads, "value").items()}
         outputs = self._outputs()
 
-        def held(kind: bool) -> tuple[list[int], list[int]]:
-            """Bytes while each step runs, without and with what it makes: of gathered weights, or of all else."""
+        def held(kind: bool) -> list[int]:
+            """Bytes while each step runs, with what it makes: of gathered weights, or of all else."""
             some = {names: each for names, each in values.items() if self.gathers.issuperset(names) == kind}
             made = [size * ((name in self.gathers) == kind and name not in outputs) for name, size in self.made.items()]
-            kept = _between(some, self.made, self.place)
-            return kept, [*map(add, kept, made)]
+            return [*map(add, _between(some, self.made, self.place), made)]
 
-        (_, gathered), (kept, between) = held(True), held(False)
-        others = (under_way - 1) * kept[self.turn] if self.turn is not None else 0
-        between = [size + others for size in between]
+        others = (under_way - 1) * self._kept(values) if under_way > 1 else 0
+        gathered, between = held(True), [size + others for size in held(False)]
         for each in self.reads:
             between[each.at] += each.size * (each.of == "passing")
         there = [*map(add, gathered, between)]
@@ -155,6 +153,16 @@ class _HbmCount:
         ends += sum(map(self.made.__getitem__, outputs))
         caches = sum(_largest(self.reads, "cache").values())
         return HbmNeed(weights, ends, between[most], [*self.place][most], caches, gathered[most])
+
+    def _kept(self, values: Mapping[tuple[str, ...], tuple[int, int]]) -> int:
+        """Bytes of what the way there has made for the way back."""
+        there = [at for name, at in self.place.items() if self.phases.get(name) == FORWARD]
+        back = [at for name, at in self.place.items() if self.phases.get(name) == BACKWARD]
+        if not there or not back:
+            return 0
+        # A gradient from the stage behind is there once, however many microbatches are under way.
+        some = {names: each for names, each in values.items() if self.place[names[-1]] <= there[-1]}
+        return _between(some, self.made, self.place)[back[0]]
 
     def _outputs(self) -> set[str]:
         """The steps whose outcome nobody reads."""
@@ -190,6 +198,7 @@ class _HbmCount:
         turn = max((at for name, at in after.items() if name in forward), default=-1)
         for each in self.workload.collectives:
             makers = [*self._makers(each)]
+            # Its maker is in another stage, and what came early waits there.
             if STAGE in each.over and not after.keys() & {*makers}:
                 if readers[each.name]:
                     after[each.name] = min(readers[each.name]) - 1
@@ -198,6 +207,7 @@ class _HbmCount:
                 continue
             behind = max((after[name] for name in makers if name in after), default=-1)
             if each.weights or each.op == RELOAD:
+                # Weights of layers that are left out.
                 if not readers[each.name]:
                     continue
                 window = windows[each.op if each.op == RELOAD else FILTER]

@@ -93,11 +93,6 @@ class Jobs:
         """Jobs of the same layers on another machine of the family."""
         return replace(self, hardware=hardware)
 
-    @property
-    def layers_alone(self) -> Jobs:
-        """The jobs without a step of several chips: their layers, one after another."""
-        return replace(self, work=replace(self.work, mesh=()))
-
     def only(self, names: Iterable[str]) -> Jobs:
         """The jobs of the layers of these names."""
         wanted = {*names}

@@ -146,6 +146,16 @@ def run(
     return replace(found, reference_only=journey.reference_only) if journey else found
 
 
+def layers_of(jobs: Jobs) -> tuple[LayerResult, ...]:
+    """Return the layers of jobs, timed by the event engine, and no more: also of a share, whose chips nobody names.
+
+    Raises InputError when they cannot be simulated.
+    """
+    numbers = numbers_of(jobs.dtype, ANY_ORDER)
+    execution = Execution(jobs.machine, jobs.work.batch, ENGINES[0], False, 0, unheard, numbers, None)
+    return tuple(_results(jobs, room_for(jobs, ENGINES[0], False, numbers), execution))
+
+
 def _check_engine(engine: str, jobs: Jobs) -> None:
     if engine not in ENGINES:
         near = did_you_mean(engine, ENGINES) if isinstance(engine, str) else ""

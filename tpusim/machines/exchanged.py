@@ -21,6 +21,7 @@ class TimedCollective(NamedTuple):
         holds: axes of the torus whose links it holds, and `DCN`, `HOST_OUT`, `HOST_BACK`.
         kind: its kind, of which only some may be under way at once.
         algorithm: name of its algorithm.
+        alone: whether no layer runs beside it.
     """
 
     cycles: int
@@ -29,6 +30,7 @@ class TimedCollective(NamedTuple):
     holds: tuple[str, ...]
     kind: str
     algorithm: str
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -361,7 +361,7 @@ class Family(Protocol):
         Raises:
             InputError: the chips of the mesh are not those of the slice, or the family has no links between chips.
         """
-        raise of_tpus_alone(machine, "a network that several chips share (--mesh)")
+        raise of_tpus_alone(machine, "a network that several chips share")
 
     def overlaps(self, machine: Any) -> bool:
         """Whether layers overlap on a machine; if so, `chains` runs them."""

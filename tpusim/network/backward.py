@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.ops.array_op import Conv2d, Gemm
+from tpusim.network.ops.flash_attention import FlashAttentionGradient
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import Op, Shape
 from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
@@ -281,6 +282,15 @@ def _of_softmax(step: StepWriter, layer: Any, operands: Sequence[Value], gradien
     return [step.map("softmax_gradient", f"{layer.name}.dx", gradient.shape, gradient, step.result(layer))]
 
 
+def _of_flash_attention(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
+    """One op makes the gradients by queries, keys and values, side by side: scores are not kept, and made once more."""
+    own = {each.name: getattr(layer, each.name) for each in fields(layer) if each.name != "name"}
+    made = step.add(
+        FlashAttentionGradient(f"{layer.name}.dx", **own), gradient, *(step.operand(each).turned for each in operands)
+    )
+    return [Value(made.names, each.shape, direct=False) for each in operands]
+
+
 def _of_table(step: StepWriter, layer: Any, operands: Sequence[Value], gradient: Value) -> Gradients:
     """Rows of a table that are taken: the gradients of each row's takers are added by a product with ones where a taker
     has taken the row, and zeros elsewhere.
@@ -315,6 +325,7 @@ BACKWARD_OF: Mapping[str, Backward] = {
     **dict.fromkeys(("swiglu", "geglu"), _of_gate),
     "rotary": _of_rotation,
     "softmax": _of_softmax,
+    "flash_attention": _of_flash_attention,
     "embedding": _of_table,
     "scale_shift": _of_norm,
 }

@@ -14,7 +14,7 @@ from tpusim.input.form import Name, Reader, Real, Truth, names_of, size, validat
 from tpusim.input.scalars import show
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.elementwise import Add, Mul, SoftCap, Swiglu
-from tpusim.network.ops.flash_attention import unfit_heads
+from tpusim.network.ops.flash_attention import FlashAttention, unfit_heads
 from tpusim.network.ops.op import MOST_CHANNELS, Channels, Images, Op, Shape
 from tpusim.network.ops.rows import Softmax
 from tpusim.network.workload import Source, side_by_side
@@ -87,6 +87,7 @@ class Attention(Composite):
         soft_cap: bound of scores, as of `soft_cap`; 0: none.
         blocks: most blocks in which queries come.
         value_head: elements of a head of the values, and of the result; 0: as many as of queries and keys.
+        flash: whether it is one layer, NAME.flash, whose scores stay on chip, in place of three in blocks.
 
     Examples:
         >>> from tpusim.network.composites import Attention
@@ -110,9 +111,14 @@ class Attention(Composite):
     soft_cap: Annotated[float, Real()] = 0.0
     blocks: Annotated[int, whole(MOST_BLOCKS)] = 16
     value_head: Annotated[Images, written(512)] = 0
+    flash: Annotated[bool, Truth()] = False
 
     def __post_init__(self) -> None:
         problems = unfit_heads(self.heads, self.kv_heads, self.queries, self.keys)
+        for name in ("window", "soft_cap", "value_head") if self.flash else ():
+            if getattr(self, name) not in (0, self.head * (name == "value_head")):
+                says = "an attention whose scores stay on chip has none of its own"
+                problems.append(Problem(f"{says}; leave it out, or write flash: false", name))
         if self.window and not self.causal:
             problems.append(
                 Problem("only a causal attention has a window; write causal: true, or leave it out", "window")
@@ -142,6 +148,10 @@ class Attention(Composite):
 
     def parts(self, read: Sequence[Source], batch: int) -> Iterator[CompositeLayer]:
         queries, keys, values = (each._replace(direct=False) for each in read)
+        if self.flash:
+            sizes = self.heads, self.head, self.queries, self.kv_heads, self.keys, self.images, self.causal
+            yield CompositeLayer(FlashAttention(f"{self.name}.flash", *sizes), (queries, keys, values), ends=True)
+            return
         shared, sequences = self._shared, self.images or batch
         products, before = sequences * self.heads // shared, (self.keys or self.queries) - self.queries
         each = -(-self.queries // self.blocks)

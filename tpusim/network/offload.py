@@ -55,6 +55,7 @@ class _Offload:
         due = [(one, self.place[name]) for name, of in self.step.edges if name in readers
                for source in of for one in source.names]  # fmt: skip
         while due:
+            # Whoever reads what a collective of the way back brings reads its operand, too.
             name, at = due.pop()
             if at < found.get(name, len(self.place)):
                 found[name] = at

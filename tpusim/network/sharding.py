@@ -44,6 +44,8 @@ _STATISTICS = frozenset({
     "batch_norm_gradient", "scale_shift",
 })  # fmt: skip
 """Ops of a batch normalization, whose statistics are those of a chip's own images."""
+_MOST_JOINED, _JOINED_ELEMENTS = 256, 120 * 2**20 // 2
+"""Sums of gradients that the compiler joins at most, and their elements, at two bytes each (read off its combiners)."""
 _NUMBERED = re.compile(r"(.*)_\d+((?:\.\w+)*)")
 
 
@@ -367,29 +369,39 @@ class _Share:
         return self._known[key]
 
     def _combine(self) -> None:
-        """Join the sums of gradients that are vectors, such as those of scales, to one collective an axis.
+        """Join the sums of gradients to few collectives: along the same axes, in order, up to what a compiler joins.
 
-        A compiler joins what is small, as each collective takes a launch.
+        Gradients that are scattered first, or come out of another collective, stay apart.
         """
-        small: dict[tuple[str, ...], list[_Found]] = {}
-        for each in self._found.values():
-            of_vector = all(name in self._own and self._own[name].unit == "vector" for name in each.layer.reads)
-            if each.layer.op == "all_reduce" and of_vector and each.readers and {*each.readers} <= self._updates:
-                small.setdefault(each.layer.over, []).append(each)
-        for over, parts in small.items():
-            name = self._name("gradients.all_reduce")
-            elements = sum(each.layer.elements for each in parts)
-            reads = tuple(read for each in parts for read in each.layer.reads)
-            made = CollectiveLayer(name, "all_reduce", elements, over, reads, ())
-            gone = {each.layer.name for each in parts}
-            readers = [reader for each in parts for reader in each.readers]
-            for reader in readers:
-                self._edges[reader] = tuple(
-                    source._replace(names=tuple(name if each in gone else each for each in source.names))
-                    for source in self._edges[reader]
-                )
-            self._found = {key: each for key, each in self._found.items() if key not in gone}
-            self._found[name] = _Found(made, max(each.place for each in parts), readers)
+        kept: dict[tuple[str, ...], list[list[_Found]]] = {}
+        for each in sorted(self._found.values(), key=lambda one: one.place):
+            own = all(name in self._own for name in each.layer.reads)
+            if each.layer.op != "all_reduce" or not own or not each.readers or not {*each.readers} <= self._updates:
+                continue
+            parts = kept.setdefault(each.layer.over, [[]])
+            elements = sum(one.layer.elements for one in parts[-1]) + each.layer.elements
+            if parts[-1] and (len(parts[-1]) == _MOST_JOINED or elements > _JOINED_ELEMENTS):
+                parts.append([])
+            parts[-1].append(each)
+        for parts in kept.values():
+            for some in parts:
+                if len(some) > 1:
+                    self._join(some)
+
+    def _join(self, parts: list[_Found]) -> None:
+        name = self._name("gradients.all_reduce")
+        elements = sum(each.layer.elements for each in parts)
+        reads = tuple(read for each in parts for read in each.layer.reads)
+        made = CollectiveLayer(name, "all_reduce", elements, parts[0].layer.over, reads, ())
+        gone = {each.layer.name for each in parts}
+        readers = [reader for each in parts for reader in each.readers]
+        for reader in readers:
+            self._edges[reader] = tuple(
+                source._replace(names=tuple(name if each in gone else each for each in source.names))
+                for source in self._edges[reader]
+            )
+        self._found = {key: each for key, each in self._found.items() if key not in gone}
+        self._found[name] = _Found(made, max(each.place for each in parts), readers)
 
     def _name(self, wanted: str) -> str:
         """A name that nothing has."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from math import prod
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.training import map_op
+from tpusim.network.training import AGAIN, map_op
 from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
@@ -83,11 +83,13 @@ class _Stages:
         self._number_blocks()
         self._number_the_way_back()
         self._part_what_stages_join()
+        self._keep_what_comes()
 
     # ---- which stage has what
 
     def _number_blocks(self) -> None:
         """Give the network's own layers their stages."""
+        # Inference has no phases: all of its layers go forward.
         forward = [each.name for each in self.layers if self.phases.get(each.name, FORWARD) == FORWARD]
         there = {*forward}
         copies = [names for block in self.share.blocks for copy in block.copies if (names := there.intersection(copy))]
@@ -100,6 +102,7 @@ class _Stages:
             raise InputError(Problem(says, f"--mesh {STAGE}={self.stages}"))
         each_has = len(copies) // self.stages
         of = {name: at // each_has for at, names in enumerate(copies) for name in names}
+        # Layers between blocks go with the block ahead of them.
         last = max(at for at, name in enumerate(forward) if name in of)
         now = 0
         for at, name in enumerate(forward):
@@ -118,6 +121,7 @@ class _Stages:
             number = self.number[own]
             read = [self._stage_of(one) for source in self.edges[layer.name] for one in source.names
                     if self._is_made(one)]  # fmt: skip
+            # So one gradient is sent, and not both of its summands.
             if layer.op == "add" and self.phases[layer.name] == BACKWARD and read and min(read) > number:
                 number = min(read)
             self.number[layer.name] = number
@@ -155,6 +159,43 @@ class _Stages:
                         self.edges[reader] = [_renamed(source, {each.name: name}) for source in self.edges[reader]]
         self.collectives = found
 
+    def _keep_what_comes(self) -> None:
+        """Let the way back read what came from another stage, which need not be computed again there."""
+        for name, sources in self.edges.items():
+            came = {
+                one: there
+                for source in sources
+                for one in source.names
+                if AGAIN in one
+                and self._is_made(one)
+                and self._stage_of(one) < self.number[name]
+                and self._is_made(there := one.replace(AGAIN, ""))
+            }
+            if came:
+                self.edges[name] = [_renamed(source, came) for source in sources]
+        self._drop_unread()
+
+    def _drop_unread(self) -> None:
+        """Drop what would be computed again for nobody, with all that only that reads."""
+        reads = {name: [one for source in of for one in source.names] for name, of in self.edges.items()}
+        reads |= {each.name: [*each.reads] for each in self.collectives.values()}
+        readers = Counter(one for of in reads.values() for one in of)
+        due = [each.name for each in self.layers if each.name.endswith(AGAIN) and not readers[each.name]]
+        # What lost its last reader goes with it: weights that were gathered for it, and its own operands.
+        gone: set[str] = set()
+        while due:
+            name = due.pop()
+            gone.add(name)
+            for one in reads[name]:
+                readers[one] -= 1
+                if not readers[one] and (one in self.collectives or one.endswith(AGAIN)):
+                    due.append(one)
+        self.layers = [each for each in self.layers if each.name not in gone]
+        self.collectives = {name: each for name, each in self.collectives.items() if name not in gone}
+        for held in (self.edges, self.phases, self.number):
+            for name in gone & held.keys():
+                del held[name]
+
     # ---- gradients of several microbatches
 
     def add_up(self) -> None:
@@ -176,6 +217,7 @@ class _Stages:
     def _note_sums(self, name: str, reader: Op, due: dict[str, tuple[str, Op]]) -> None:
         """Note the sum that an update needs: of a gradient, or of a chip's part of it."""
         each = self.collectives.get(name)
+        # All sums of an all-reduce are there before it, so that it takes place once.
         if each is not None and each.op != _SCATTER:
             for one in each.reads:
                 self._note_sums(one, reader, due)
@@ -235,6 +277,7 @@ class _Stages:
             for way, others in ((1, [at for at in by_stage if at > own]), (-1, [at for at in by_stage if at < own])):
                 if not others:
                     continue
+                # A turn back would wait for one that comes behind it.
                 if way > 0 and self.phases.get(self._maker(name), FORWARD) != FORWARD:
                     raise InputError(Problem("its gradient goes ahead in the pipeline", f"layer {self._maker(name)}"))
                 made = name
@@ -248,6 +291,7 @@ class _Stages:
                     for reader in here:
                         self.edges[reader] = [_renamed(source, {name: sent}) for source in self.edges[reader]]
                     made = sent
+        # Collectives stand in the order in which they may begin.
         ways.sort(key=lambda way: way[0])
         latest = -1
         for each in self.collectives.values():

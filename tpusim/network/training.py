@@ -24,7 +24,7 @@ from tpusim.network.ops.pool2d import GRADIENTS_OF, Pool2d
 from tpusim.network.workload import ALL, BACKWARD, FORWARD, INPUT, NONE, UPDATE, LayerBlock, Source, Training, Workload
 
 USUAL = Training()
-_AGAIN = ".again"
+AGAIN = ".again"
 """End of the names of layers that are computed once more."""
 ENDS = frozenset(
     (
@@ -287,7 +287,7 @@ class _StepWriter:
             return self._results[name]
         if name not in self._again:
             self._compute_again(name)
-            self._again[name] = self._computed(self._own[name], _AGAIN, self._kept, BACKWARD)
+            self._again[name] = self._computed(self._own[name], AGAIN, self._kept, BACKWARD)
         return self._again[name]
 
     def _compute_again(self, name: str) -> None:
@@ -314,7 +314,7 @@ class _StepWriter:
         if not self.is_normalised(self._own[name]):
             return raw
         if norm not in self._again:
-            self._again[norm] = normalised(self, norm, raw, _AGAIN, BACKWARD)
+            self._again[norm] = normalised(self, norm, raw, AGAIN, BACKWARD)
         return self._again[norm]
 
     def _losses(self) -> None:

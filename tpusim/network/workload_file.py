@@ -147,6 +147,7 @@ def shared(
     if stages > 1 and foreign and not names_sizes(name_or_path):
         says = "a model of another tool names no blocks that stages could have; part it along other axes"
         raise InputError(Problem(says, f"--mesh {STAGE}={stages}"))
+    # A stage runs one microbatch at a time, so that is what its layers are for.
     parts = microbatches_of(batch_of_a_chip(batch, mesh), stages, asked.microbatches) if stages > 1 else 1
 
     def with_mesh(mesh: Mesh) -> Workload:
@@ -356,6 +357,8 @@ def _check_axes(document: Document, mesh: Mesh) -> None:
     """Check that a file says what the axes of a mesh part. Raises InputError."""
     if not mesh:
         return
+    if SHARE_OF in document.data:
+        raise InputError(document.problem(MESH, "the file is one chip's share already; leave the mesh out"))
     entries = document.data.get("layers")
     told = [document.data.get(SHARD), *(each.get(SHARD) for each in entries or () if isinstance(each, Mapping))]
     found = {axis for each in told if isinstance(each, Mapping) for _, axes in read_shard(each) for axis in axes}
@@ -369,7 +372,7 @@ def _check_axes(document: Document, mesh: Mesh) -> None:
 
 
 def _check_share(document: Document, collectives: Iterable[CollectiveLayer], mesh: Mesh) -> None:
-    """Check that a file which is one chip's share has the mesh of its collectives, and no other. Raises InputError."""
+    """Check that a file which is one chip's share has the mesh of its collectives. Raises InputError."""
     there = f"there is {', '.join(mesh)}" if mesh else f"a file says under {SHARE_OF}: how many chips an axis has"
     problems = [
         document.problem(SHARE_OF, f"no axis {show(axis)} of {each.name}{did_you_mean(axis, mesh) or ';'} {there}")
@@ -377,9 +380,6 @@ def _check_share(document: Document, collectives: Iterable[CollectiveLayer], mes
         for axis in each.over
         if axis not in mesh
     ]
-    if mesh and mesh_in(document):
-        says = f"the file is one chip's share already, of {', '.join(mesh)}; leave the mesh out"
-        problems.append(document.problem(MESH, says))
     if problems:
         raise InputError(problems)
 
@@ -456,8 +456,8 @@ class _File:
         mesh: axes along which chips share the network, such as {data: 2, tensor: 8} (`--mesh`).
         shard: sizes that axes of a mesh part, such as {heads: tensor}; `data`, `fsdp` and `expert` part the batch.
         chips: chips that share the network, of which the file has the part of one; what they exchange takes no time.
-        share_of: axes along which chips share the network, of which the file has the part of one, with what they
-            exchange as entries of op `collective`.
+        share_of: axes along which chips share the network, of which the file has the part of one, also of the batch,
+            with what they exchange as entries of op `collective`.
         batch: the only batch that the entries are for, as those of a topology that names its batch.
         multiple: number of which every batch is a multiple, as of a model for several images at once.
         inputs: names by which entries read the inputs of the network.

@@ -46,7 +46,8 @@ _PLACES = {
     **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
     "rotary": "maps.rotary",
     **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean")},
-    **{op: f"rows.{op}" for op in ("sum_exp", "sum_squares", "flash_attention")},
+    **{op: f"rows.{op}" for op in ("sum_exp", "sum_squares")},
+    **{op: f"attention.{op}" for op in ("flash_attention", "flash_attention_gradient")},
     **{f"{op}_gradient": f"rows.{op}_gradient" for op in ("layer_norm", "rms_norm", "softmax", "cross_entropy")},
     "cross_entropy": "rows.cross_entropy",
     **{

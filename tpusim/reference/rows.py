@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.reference import Box, Operands, Tensor, number_of
+from tpusim.reference.attention import ATTENTIONS
 
 if TYPE_CHECKING:
-    from tpusim.network.ops.flash_attention import FlashAttention
     from tpusim.network.ops.op import Op
     from tpusim.network.ops.rows import (
         CrossEntropyGradient,
@@ -45,7 +45,7 @@ def roundings(layer: Op, batch: int) -> int:
         return 2 * sums + LRN_ROUNDINGS
     norms = dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm", "rms_norm_gradient"), NORM_ROUNDINGS)
     powers = dict.fromkeys(("softmax", "top_k", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
-    if layer.op == "flash_attention":
+    if layer.op in ATTENTIONS:
         # Sums of scores and of shares, and for each block of keys both are scaled anew.
         return 4 * sums + SOFTMAX_ROUNDINGS
     return sums + {**norms, **powers, "softmax_gradient": SOFTMAX_ROUNDINGS}.get(layer.op, 1)
@@ -57,6 +57,8 @@ def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor, share: flo
     A softmax is a power over a sum of powers: all are positive, so that it is a share of itself; so are sums of powers,
     and of squares, and what is divided by such a sum or its root. A mean is off by the mean size of what it is made of.
     """
+    if layer.op in ATTENTIONS:
+        return ATTENTIONS[layer.op](layer, operands, box, share)
     if layer.op in _ERRORS:
         return _ERRORS[layer.op](layer, operands, box, share)
     # Sums of numbers of one sign cancel nothing, so their error is a share of the result.
@@ -243,57 +245,7 @@ def _of_cross_entropy_gradient(layer: Any, operands: Operands, box: Box, share: 
     return np.asarray((2 * _softmax(_rows(operands, box), box) + labels) * abs(layer.factor))
 
 
-class _Head(NamedTuple):
-    """A head of an image: its outputs [channel, query], the outputs of magnitudes, and the largest absolute score of
-    each query.
-    """
-
-    values: _Doubles
-    sizes: _Doubles
-    score: _Doubles
-
-
-def _heads(layer: FlashAttention, operands: Operands, box: Box, of: Callable[[_Head], _Doubles]) -> Tensor:
-    """Return what is wanted of the outputs in `box`, head by head and image by image."""
-    channels, queries, keys = layer.head, layer.queries, layer.of_keys
-    asking, asked, values = (operands[name][:, 0, 0].astype(np.float64) for name in ("ifmap", "keys", "values"))
-    made = np.empty((layer.heads * channels, asking.shape[1]))
-    seen = np.arange(keys) <= (keys - queries + np.arange(queries))[:, None] if layer.causal else True
-    for image in {each // queries for each in box[3]}:
-        mine, theirs = (slice(image * each, (image + 1) * each) for each in (queries, keys))
-        for head in {each // channels for each in box[0]}:
-            own = slice(head * channels, (head + 1) * channels)
-            # Several heads may share keys and values (grouped queries).
-            first = head // (layer.heads // layer.of_kv_heads) * channels
-            shared = slice(first, first + channels)
-            scores = np.where(seen, asking[own, mine].T @ asked[shared, theirs], -np.inf)
-            sizes = np.where(seen, abs(asking[own, mine]).T @ abs(asked[shared, theirs]), 0)
-            shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-            shares /= shares.sum(axis=1, keepdims=True)
-            theirs_of = values[shared, theirs]
-            found = _Head(theirs_of @ shares.T, abs(theirs_of) @ shares.T, sizes.max(axis=1))
-            made[own, mine] = of(found)
-    return np.asarray(made[box[0].start : box[0].stop, None, None, box[3].start : box[3].stop])
-
-
-def flash_attention(layer: FlashAttention, operands: Operands, box: Box) -> Tensor:
-    """Compute the shares of all values that each query takes, straight from all of its scores at once."""
-    return _heads(layer, operands, box, lambda head: head.values)
-
-
-def _of_attention(layer: FlashAttention, operands: Operands, box: Box, share: float) -> Tensor:
-    """Return the error over the `share`, g: a score is off by g times its size, and so is the largest one, which
-    changes a power by the factor e^d of both; what it changes of the sum is at most as much.
-    """
-
-    def error(head: _Head) -> _Doubles:
-        return np.asarray(head.sizes * (2 + 2 * np.expm1(np.minimum(2 * share * head.score, 700)) / share))
-
-    return _heads(layer, operands, box, error)
-
-
 _ERRORS: dict[str, Callable[[Any, Operands, Box, float], Tensor]] = {
-    "flash_attention": _of_attention,
     "layer_norm": _of_norm,
     "layer_norm_gradient": _of_norm_gradient,
     "rms_norm_gradient": _of_rms_gradient,

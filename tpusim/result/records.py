@@ -623,6 +623,8 @@ def seal_of(result: Result) -> str:
     digest = sha256(asked.encode())
     for layer in result.layers:
         digest.update(repr(_SEALED_OF_LAYERS(layer)).encode())
+    if step := result.step:
+        digest.update(repr((step.slice, sorted(step.mesh.items()), step.cycles, step.collectives)).encode())
     return f"{_SEAL}{digest.hexdigest()[:16]}"
 
 

@@ -81,7 +81,7 @@ def compare_with_forms(jobs: Jobs, watch: LayerWatch = unheard) -> ComparedForms
             "none of its layers has a closed form: these are convolutions of one group, without dilation, and products"
         )
         raise InputError(Problem(f"{says}; name another network", jobs.work.name))
-    result = run(jobs.layers_alone, check=False, watch=watch)
+    result = run(jobs, check=False, watch=watch)
     ops, layers, without = {job.layer.name: job.layer for job in jobs.each}, list[LayerByForm](), list[str]()
     for layer in result.layers:
         op = ops[layer.name]

@@ -15,7 +15,7 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import GPU_SETS, MEMORY_SETS, NETWORK_SETS
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives
+from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives, with_pods
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
 from tpusim.study.validation.collectives import (
@@ -29,6 +29,7 @@ from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.operations import STEP
+from tpusim.study.validation.pods import PODS, compare_pods, pod_sets
 from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets, step_sets
 from tpusim.study.validation.tokens import LLM, token_sets
 
@@ -67,9 +68,10 @@ def _compare_and_report(
     sets = survey() if surveys else [each for each in _sets(names) if names or each.lowering == USUAL]
     memory = [each for each in sets if each.name in memory_sets()]
     linked = [each for each in sets if each.name.startswith(COLLECTIVES)]
-    others = [each for each in sets if each not in memory and each not in linked]
-    plan = Validation(others, changes if others and not (memory or linked) else [], lowering)
-    if changes and sum(map(bool, (memory, linked, others))) > 1:
+    pods = [each for each in sets if each.name.startswith(PODS)]
+    others = [each for each in sets if each not in memory and each not in linked and each not in pods]
+    plan = Validation(others, changes if others and not (memory or linked or pods) else [], lowering)
+    if changes and sum(map(bool, (memory, linked, pods, others))) > 1:
         raise InputError("--set: changes machines, DRAMs or slices; ask for the sets of one of them at a time")
     output = JsonOutput(json)
     for stem in dict.fromkeys(each.picture for each in sets) if out else ():
@@ -82,16 +84,21 @@ def _compare_and_report(
     if linked:
         with Meter(len(linked)) as meter:
             comparisons += compare_collectives(linked, changes, meter.show)
+    if pods:
+        with Meter(len(pods)) as meter:
+            comparisons += compare_pods(pods, changes, meter.show)
     told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
     if linked:
         told = with_collectives(told, comparisons, compiled_collectives())
+    if pods:
+        told = with_pods(told, comparisons)
     output.deliver(told, *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
 
 
 BY_NAME = (
     "v3_tiles and models_measured (tiles and networks that chips ran), llm (experts and attentions that chips ran, "
     "code of tokens), fused (code of blocks), estimated (prices of the compiler for TPU v2), passes, training_step, "
-    "deepbench (a GPU), dram, collectives (of several chips)"
+    "deepbench (a GPU), dram, collectives (of several chips), pods (steps and tokens of networks that chips share)"
 )
 """What is shown by its name alone, as it takes longer than all the rest or is about something else."""
 _LONG = ("v3_tiles", "models_measured")
@@ -114,11 +121,18 @@ def _sets(names: Sequence[str]) -> list[NumberSet]:
     later = generation_sets() | chip_sets() | blocks | tokens
     steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
     links = collective_sets() if any(name.startswith(COLLECTIVES) for name in names) else {}
-    known = tpus | deepbench_sets() | later | steps | links
+    meshed = pod_sets() if any(name.startswith(PODS) for name in names) else {}
+    known = tpus | deepbench_sets() | later | steps | links | meshed
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
     kinds = {GRADIENT_SETS: GRADIENT_SETS, NETWORK_SETS: NETWORKS}
     groups |= {name: [each.name for each in known.values() if each.kind == kind] for name, kind in kinds.items()}
-    groups |= {STEP: [*steps], COLLECTIVES: [*links], MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
+    groups |= {
+        STEP: [*steps],
+        COLLECTIVES: [*links],
+        PODS: [*meshed],
+        MEMORY_SETS: [*memory_sets()],
+        GPU_SETS: [*deepbench_sets()],
+    }
     groups |= _of_generations(later)
     choices = {name: [name] for name in known} | groups
     for name in names:

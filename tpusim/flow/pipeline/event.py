@@ -22,6 +22,7 @@ def run(plan: PipelinePlan) -> PipelineLog:
             neighbour = at - 1 if way == "forward" else at + 1
             came = 0
             if 0 <= neighbour <= last:
+                # The neighbour is yet to come to it: another stage goes on first.
                 if len(sent[way][neighbour]) <= number:
                     break
                 came = sent[way][neighbour][number].end

@@ -31,7 +31,7 @@ Turn: TypeAlias = tuple[Way, int]
 """A way, and the number of a microbatch."""
 
 
-class Stage(NamedTuple):
+class PipelineStage(NamedTuple):
     """A stage: the cycles of its turns, and of what they send.
 
     Attributes:
@@ -58,7 +58,7 @@ class PipelinePlan:
         beside: whether what is sent goes beside turns.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     microbatches: int
     beside: bool = True
 

@@ -63,6 +63,7 @@ def run(plan: PipelinePlan) -> PipelineLog:
                 continue
             if chip.turns:
                 way, number = chip.turns[0]
+                # What a turn reads comes from a neighbour, but at the ends of the pipeline.
                 from_stage = at - 1 if way == "forward" else at + 1
                 if 0 <= from_stage <= last and len(links[way][from_stage].done) <= number:
                     continue

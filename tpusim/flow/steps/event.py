@@ -29,7 +29,7 @@ class _Run:
         self.under_way: list[tuple[int, int]] = []
         self.held: set[str] = set()
         self.kinds: Counter[str] = Counter()
-        # What waits for a collective, and for a number of layers.
+        # What waits for a collective, and for a number of layers; each is looked at when that is done, and not before.
         self.layers_of, self.collectives_of = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         self.behind: dict[int, list[int]] = defaultdict(list)
         for at, layer in enumerate(plan.layers):
@@ -39,7 +39,7 @@ class _Run:
             self.behind[each.behind].append(number)
             for before in each.after:
                 self.collectives_of[before].append(number)
-        self.layer, self.runs = 0, False
+        self.layer, self.runs, self.alone = 0, False, 0
         self.rest = self.slack = self.debt = self.share = 0
         self.of_layers = [[0, 0] for _ in plan.layers]
         self.of_collectives = [[0, 0] for _ in plan.collectives]
@@ -62,7 +62,7 @@ class _Run:
             self._begin_collectives()
         if self.runs or self.layer == len(plan.layers) or self.left[self.layer]:
             return
-        if plan.beside or not self.under_way:
+        if not self.alone and (plan.beside or not self.under_way):
             layer = plan.layers[self.layer]
             self.runs, self.rest, self.slack = True, layer.cycles, layer.cycles - layer.hbm
             self.of_layers[self.layer][0] = self.now
@@ -73,7 +73,8 @@ class _Run:
             each = plan.collectives[number]
             if not plan.beside and (self.runs or self.under_way):
                 kept.append(number)
-            elif not claimed.isdisjoint(each.holds):
+            elif not claimed.isdisjoint(each.holds) or (each.alone and (self.runs or self.alone)):
+                # Later ones leave these links to it, or it might wait for two of them for ever.
                 claimed.update(each.holds)
                 kept.append(number)
             elif self.kinds[each.kind] >= plan.most.get(each.kind, _NEVER):
@@ -83,6 +84,7 @@ class _Run:
                 self.held.update(each.holds)
                 self.kinds[each.kind] += 1
                 self.share += each.share
+                self.alone += each.alone
                 self.under_way.append((self.now + each.cycles, number))
                 self.of_collectives[number] = [self.now, self.now + each.cycles]
         self.waiting = kept
@@ -99,6 +101,7 @@ class _Run:
         """
         if not self.runs:
             return _NEVER
+        # Without an end of slack it needs as many cycles as it has left, whoever has HBM meanwhile.
         least = self.rest
         if (wanted := self.rest - self.slack) > 0:
             if self.share >= CYCLE:
@@ -119,6 +122,7 @@ class _Run:
     # ---- what ends
 
     def _end(self) -> None:
+        # All that end come before whatever that makes ready, so that those wait in their order.
         done = sorted(number for end, number in self.under_way if end == self.now)
         self.under_way = [each for each in self.under_way if each[0] > self.now]
         ready: list[int] = []
@@ -126,6 +130,7 @@ class _Run:
             each = self.plan.collectives[number]
             self.held.difference_update(each.holds)
             self.kinds[each.kind] -= 1
+            self.alone -= each.alone
             self.share -= each.share
             ready += self.collectives_of[number]
             for at in self.layers_of[number]:

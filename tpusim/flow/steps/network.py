@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.flow.jobs import Jobs
@@ -32,8 +33,8 @@ def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
     if jobs.work.mesh or jobs.work.collectives:
         return jobs.family.exchanges(jobs.work, place, jobs.machine)
     if place is not None:
-        says = f"{jobs.work.name} is loaded for one chip; load it for a mesh, such as --mesh data=8"
-        raise InputError(Problem(f"{says}, or leave the slice out", "--slice"))
+        says = f"{jobs.work.name} is loaded for one chip; load it for a mesh, such as data=8"
+        raise InputError(Problem(f"{says}, or leave the slice out", "slice"))
     return None
 
 
@@ -60,9 +61,7 @@ def _part(
     work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int], engine: str
 ) -> TimedPart:
     """Time layers one after another, and the collectives of these numbers beside them."""
-    plan = _plan(work, layers, made, numbers)
-    log = timed(plan, engine)
-    waited = exposed(plan, log)
+    plan, log, waited = _planned(work, layers, made, numbers, engine)
     parts = {
         **_parts_of_layers(layers),
         "shared_hbm": sum(span.cycles - layer.cycles for span, layer in zip(log.layers, plan.layers, strict=True)),
@@ -70,9 +69,35 @@ def _part(
     }
     collectives = []
     for number, span, cycles in zip(numbers, log.collectives, waited, strict=True):
-        parts[_WAITS_FOR.get(made.each[number].holds[0], "links")] += cycles
+        # What goes over the network between slices, too, is as slow as that.
+        holds = made.each[number].holds
+        parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
         collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives), log.layers)
+
+
+class TimedPlan(NamedTuple):
+    """A plan, when everything in it begins and is done, and for how many cycles the chip waits for each collective."""
+
+    plan: StepPlan
+    log: StepLog
+    exposed: list[int]
+
+
+def plan_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges) -> TimedPlan:
+    """Return what the step of jobs consists of, whose layers were timed. Raises InputError where it has stages."""
+    if jobs.work.stages:
+        says = "each of its stages has turns of its own, once a microbatch; leave the axis stage out of the mesh"
+        raise InputError(Problem(says, f"network {jobs.work.name}"))
+    return _planned(jobs.work, layers, made, _kept(jobs.work, layers), "event")
+
+
+def _planned(
+    work: Workload, layers: Sequence[LayerResult], made: Exchanges, numbers: Sequence[int], engine: str
+) -> TimedPlan:
+    plan = _plan(work, layers, made, numbers)
+    log = timed(plan, engine)
+    return TimedPlan(plan, log, exposed(plan, log))
 
 
 def _step(
@@ -137,6 +162,7 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
         for name in one.read_by:
             if name in place:
                 waits[place[name]].add(number)
+    # A bearer reads what its riders read, under its own name; whoever rides is in no edge.
     for layer, sources in work.edges:
         if layer in place:
             waits[place[layer]] |= {called[name] for source in sources for name in source.names if name in called}
@@ -148,7 +174,7 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
         own = made.each[at]
         after = tuple(called[name] for name in one.reads if name in called)
         collectives.append(
-            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after)
+            StepCollective(one.name, own.cycles, own.hbm_cycles, own.holds, own.kind, behind[number], after, own.alone)
         )
     planned = [StepLayer(one.name, one.cycles, min(_busy(one), one.cycles), tuple(sorted(waits[at])))
                for at, one in enumerate(layers)]  # fmt: skip
@@ -171,6 +197,7 @@ def _behind(
     for layer, numbers in waits.items():
         for number in numbers:
             readers[number].append(layer)
+    # In the order of the workload, which is that of their readers.
     gathers = [number for number, one in enumerate(each) if one.weights and readers[number]]
     reloads = [number for number, one in enumerate(each) if one.op == RELOAD and readers[number]]
     for window, least in ((gathers, 0), (reloads, turn)):
@@ -192,10 +219,11 @@ def timed(plan: StepPlan, engine: str = "event") -> StepLog:
         InputError: the step is too long to be stepped through.
         CheckFailed: engines disagree.
     """
+    # The loop says how long it is, so that nobody begins to step through a second of a chip.
     log = event.run(plan)
     if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
         says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
-        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"--engine {engine}"))
+        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
     found = {"event": log, **{name: other(plan) for name, other in _others(engine)}}
     for name, other in found.items():
         if engine == "both" and other != log:
@@ -223,6 +251,7 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
     needs or, where none is, for the first that is; behind the last layer for the first that is.
     """
     found = [0] * len(log.collectives)
+    # Those that began first come first, so that one that a later layer needs is not blamed for an earlier wait.
     order = sorted(range(len(found)), key=lambda number: (log.collectives[number], number))
     under_way: list[int] = []
     at = 0
@@ -233,6 +262,7 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         under_way = [number for number in under_way if log.collectives[number].end > gap.start]
         needed = set().union(*(plan.needs[number] for number in plan.layers[layer].after)) if layer is not None else {}
         now = gap.start
+        # Between two edges the same collectives are under way.
         while now < gap.end:
             there = [number for number in under_way if log.collectives[number].holds(now)]
             then = min(edge for number in under_way for edge in (*log.collectives[number], gap.end) if edge > now)

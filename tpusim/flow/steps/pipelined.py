@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.flow.pipeline import event
-from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, Stage
+from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
 from tpusim.flow.steps.schedule import CycleSpan
 from tpusim.machines.exchanged import DCN, Exchanges, TimedCollective
 from tpusim.network.workload import (
@@ -81,10 +81,11 @@ def step_of_stages(
 
     forward, backward, update = ([cycles_of(at, name) for at in range(count)] for name in _TURNS)
     stages = tuple(
-        Stage(forward[at], backward[at], update[at], ways[at, at + 1], ways[at, at - 1]) for at in range(count)
+        PipelineStage(forward[at], backward[at], update[at], ways[at, at + 1], ways[at, at - 1]) for at in range(count)
     )
     plan = PipelinePlan(stages, work.microbatches, made.beside)
     log = _logged(plan, engine)
+    # Where senders wait, that time is the links' and no bubble.
     bubbles = [log.bubble(at) - _waits(plan, at) for at in range(count)]
     busiest = min(range(count), key=lambda at: bubbles[at])
     starts = {FORWARD: 0, UPDATE: log.turns[busiest][-1].start}
@@ -131,6 +132,7 @@ def _turns(
         if (each.reads and not makers) or not (makers or readers):
             continue
         stage = makers[0][1][0] if makers else readers[0][0]
+        # What comes back from the host, and weights, come for those who read them.
         late = each.op == RELOAD or not makers
         turn = min(which for _, which in readers) if late and readers else max(turns)
         of[each.name] = stage, turn
@@ -172,7 +174,7 @@ def _logged(plan: PipelinePlan, engine: str) -> PipelineLog:
     log = event.run(plan)
     if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
         says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
-        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"--engine {engine}"))
+        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
     found = {"event": log}
     # Imported here, as hardly anybody asks for them.
     if engine in ("simpy", "both"):

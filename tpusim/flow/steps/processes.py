@@ -51,7 +51,8 @@ class _Chip:
             each = self.plan.collectives[entry[1]]
             if not self.plan.beside and (self.layer_runs or self.under_way):
                 return
-            if taken & {*each.holds}:
+            busy = each.alone and (self.layer_runs or self.core_is_taken)
+            if busy or taken & {*each.holds}:
                 taken |= {*each.holds}
                 continue
             alike = sum(other.kind == each.kind for other in self.under_way)
@@ -63,6 +64,11 @@ class _Chip:
             self.under_way.append(each)
             self.tell()
             entry[2].succeed()
+
+    @property
+    def core_is_taken(self) -> bool:
+        """Whether a collective is under way beside which no layer runs."""
+        return any(each.alone for each in self.under_way)
 
     def end(self, each: StepCollective) -> None:
         """Note that a collective is done."""
@@ -115,8 +121,9 @@ def run(plan: StepPlan) -> StepLog:
     def every_layer() -> Iterator[Any]:
         for at, own in enumerate(plan.layers):
             yield env.all_of([collectives_done[number] for number in own.after])
+            # Without overlap a collective that could begin goes first.
             yield chip.behind_all(_LAYERS)
-            while not plan.beside and chip.under_way:
+            while chip.core_is_taken or (not plan.beside and chip.under_way):
                 yield chip.changed
                 yield chip.behind_all(_LAYERS)
             layers[at][0] = int(env.now)

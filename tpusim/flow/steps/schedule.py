@@ -14,7 +14,9 @@ in, each with the cycles that it takes by itself. These are the rules:
    its cycles, in 2^-32ths, rounded down. In each cycle in which the debt is a cycle or more, HBM belongs to
    collectives, and the debt gets a cycle less. A layer of T cycles that uses HBM for B of them goes on in the first
    T - B of such cycles, and stands still in the others.
-5. Where nothing runs beside one another, a collective begins only while no layer runs and no other is under way, and a
+5. A collective that stands alone is code of the core, as a layer is: it begins only while no layer runs and no other
+   such is under way, and no layer begins until it is done. Meanwhile it keeps its links from who comes later.
+6. Where nothing runs beside one another, a collective begins only while no layer runs and no other is under way, and a
    layer only when no collective is under way or could begin.
 
 Whatever ends, ends ahead of all that begins in the same cycle; collectives begin ahead of layers.
@@ -55,6 +57,7 @@ class StepCollective(NamedTuple):
         kind: kind, of which only some may be under way at once.
         behind: layers that have to be done before, from the first on.
         after: collectives that have to be, by number; all come earlier.
+        alone: whether no layer runs beside it.
     """
 
     name: str
@@ -64,6 +67,7 @@ class StepCollective(NamedTuple):
     kind: str = ""
     behind: int = 0
     after: tuple[int, ...] = ()
+    alone: bool = False
 
     @property
     def share(self) -> int:

@@ -25,7 +25,8 @@ def run(plan: StepPlan) -> StepLog:
             if done[number] or number in under_way or (not plan.beside and (runs or under_way)):
                 continue
             alike = sum(plan.collectives[other].kind == own.kind for other in under_way)
-            free = not taken & {*own.holds}
+            taken_core = runs or any(plan.collectives[other].alone for other in under_way)
+            free = not taken & {*own.holds} and not (own.alone and taken_core)
             if free and not (own.kind in plan.most and alike >= plan.most[own.kind]):
                 under_way.append(number)
                 collectives[number][0] = cycle
@@ -34,12 +35,14 @@ def run(plan: StepPlan) -> StepLog:
                 taken |= {*own.holds}
         # The next layer begins where nothing is missing.
         may = layer < len(layers) and all(done[number] for number in plan.layers[layer].after)
-        if may and not runs and (plan.beside or not under_way):
+        alone = any(plan.collectives[number].alone for number in under_way)
+        if may and not runs and not alone and (plan.beside or not under_way):
             runs, rest = True, plan.layers[layer].cycles
             slack = rest - plan.layers[layer].hbm
             layers[layer][0] = cycle
-        # A cycle passes.
+        # A cycle passes: what is under way asks for its part of HBM, whether or not a layer runs.
         debt += sum(plan.collectives[number].share for number in under_way)
+        # The slack of a layer is counted down with each cycle that it can do without HBM.
         goes_on = True
         if debt >= CYCLE:
             debt -= CYCLE

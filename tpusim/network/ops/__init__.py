@@ -24,7 +24,7 @@ _MODULES = {
     **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
     "deform_conv2d": "deform_conv2d",
     "gemm": "array_op",
-    "flash_attention": "flash_attention",
+    **dict.fromkeys(("flash_attention", "flash_attention_gradient"), "flash_attention"),
     **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
     **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
     **dict.fromkeys(POINTWISE, "elementwise"),

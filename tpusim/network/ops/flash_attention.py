@@ -1,4 +1,4 @@
-"""Attention whose scores are never stored: one op, in place of two products and a softmax."""
+"""Attention whose scores are never stored: one op, in place of two products and a softmax; and its gradients."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ KEYS, VALUES, NUMBERS, LAST, ONE = "keys", "values", "key_numbers", "last_key", 
 """The tensors other than the queries, which are the ifmap: keys, values, the number of each key, that of the last
 key that a query sees, and a one, of which products make sums.
 """
+QUERIES = "queries"
+"""The queries beside a gradient, which is the ifmap there."""
 
 
 def unfit_heads(heads: int, kv_heads: int, queries: int, keys: int) -> list[Problem]:
@@ -149,3 +151,55 @@ class FlashAttention(Op):
     @property
     def _own_count(self) -> tuple[str, int]:
         return "images", self.images
+
+
+@validated
+class FlashAttentionGradient(FlashAttention):
+    """The gradients of a flash attention by its queries, keys and values, of that by its outputs (Dao et al. 2022).
+
+    Scores are made once more, block by block of the queries, and are never stored. Of each block come the shares of the
+    keys, the gradients of these shares, and with these those of the scores; then five products are done in all: scores,
+    gradients of shares, and what a block adds to the gradients by values, keys and queries. Softmax and its gradient
+    take all keys that a query sees at once, so that nothing of the attention itself is needed.
+
+    The gradient by the outputs is the ifmap. The result has, side by side along the channels, the gradients by the
+    queries' heads, the keys', and the values'. So there are as many keys as queries, which is so where all tokens of a
+    sequence are trained on.
+
+    Examples:
+        >>> from tpusim.network.ops.flash_attention import FlashAttentionGradient
+        >>> layer = FlashAttentionGradient("attention.dx", heads=8, head=256, queries=512, kv_heads=2)
+        >>> layer.shapes(batch=1)["ofmap"], layer.macs(batch=1)
+        ((3072, 1, 1, 512), 1344798720)
+    """
+
+    op: ClassVar[str] = "flash_attention_gradient"
+
+    keys: Annotated[Images, written("tokens")] = 0
+
+    def __post_init__(self) -> None:
+        # By name, because a validated class is made anew, and super() would mean the one that it was made of.
+        FlashAttention.__post_init__(self)
+        if self.of_keys != self.queries:
+            says = f"gradients are known where each token is a query and a key, and {self.of_keys:,} keys are not "
+            raise InputError(Problem(f"{says}{self.queries:,} queries; leave keys out", "keys"))
+
+    def shapes(self, batch: int) -> Mapping[str, Shape]:
+        """Return shapes: tokens of all sequences are images, one sequence after another."""
+        every = FlashAttention.shapes(self, batch)
+        asking, keys = every["ifmap"], every[KEYS]
+        own = {name: every[name] for name in (NUMBERS, LAST)}
+        made = asking[0] + 2 * keys[0], *asking[1:]
+        return {"ifmap": asking, QUERIES: asking, KEYS: keys, VALUES: keys, **own, OFMAP: made}
+
+    @property
+    def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
+        return {name: each for name, each in FlashAttention.fixed.fget(self).items() if name != ONE}
+
+    def terms(self, batch: int) -> int:
+        """Return how many products an element of the keys' gradients sums up, or one of the scores."""
+        return max(self.head, self.queries * (self.heads // self.of_kv_heads))
+
+    def macs(self, batch: int) -> int:
+        """Count five products for each score that a query sees."""
+        return FlashAttention.macs(self, batch) // 2 * 5

@@ -13,7 +13,7 @@ from tpusim.report.tables.compared import Change, Comparable, ComparedResults, C
 from tpusim.report.tables.sentences import first_wrong, heading, overlap_notice, riding, verdict
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.report.text import percent, scale, three_digits
-from tpusim.result.records import by_op
+from tpusim.result.records import StepResult, by_op
 from tpusim.result.vocabulary.figures import BYTES, JOULES, LAYER, TIMES, Scales
 from tpusim.result.vocabulary.runs import left_out
 
@@ -69,6 +69,7 @@ def _run_data(compared: ComparedResults) -> dict[str, Any]:
             "ratio": after.cycles / before.cycles,
             "geometric_mean": compared.geometric_mean,
         },
+        **_step_data(compared),
         "layers": [
             {
                 "name": row.name,
@@ -89,6 +90,14 @@ def _run_data(compared: ComparedResults) -> dict[str, Any]:
             for each in (compared.before, compared.after)
         ],
     }
+
+
+def _step_data(compared: ComparedResults) -> dict[str, Any]:
+    if (steps := _steps_of(compared)) is None:
+        return {}
+    one, other = steps
+    names = "chips", "cycles", "seconds", "exposed_cycles", "items_per_second", "items_per_second_chip"
+    return {"step": {**_sides(one, other, *names), "ratio": other.cycles / one.cycles}}
 
 
 _CHANGES: tuple[Column[Change], ...] = (
@@ -136,15 +145,35 @@ def totals(compared: ComparedResults) -> Sentences:
     if len(energies) == len(sides) and energies[0] != energies[1]:
         told.append(f"energy, a model, {_two_of(energies[0], energies[1], JOULES)}")
     lines += ["; ".join(told)] if told else []
-    if one.batch != other.batch and min(one.batch, other.batch) >= 1 and in_both:
+    # Of several chips the step says it, as a batch is a chip's.
+    if one.batch != other.batch and min(one.batch, other.batch) >= 1 and in_both and not (one.step or other.step):
         images = [result.total.time_us / result.batch for result in results]
         lines.append(f"Per image: {_two_of(images[0], images[1], TIMES)}")
+    lines += [_steps(*steps)] if (steps := _steps_of(compared)) else []
     lines += [] if in_both else [_in_both(compared, "layer")]
     uses = _ops_of(compared)
     if len(uses) > 1:
         told = [f"{op} {first:,} -> {second:,}" for op, (first, second) in uses.items()]
         lines.append(f"Cycles by op: {', '.join(told)}")
     return Sentences([*lines, *_mean(compared, "layers")], "  ")
+
+
+def _steps_of(compared: ComparedResults) -> tuple[StepResult, StepResult] | None:
+    """Return the steps of both runs; None where one of them is of one chip."""
+    one, other = compared.before.step, compared.after.step
+    return (one, other) if one and other else None
+
+
+def _steps(one: StepResult, other: StepResult) -> str:
+    """Say what the steps of several chips take, and what they make."""
+    per_chip = other.items_per_second_chip / one.items_per_second_chip
+    made = f"{three_digits(one.items_per_second_chip)} -> {three_digits(other.items_per_second_chip)} {other.items}"
+    return (
+        f"Step of {one.chips:,} -> {other.chips:,} chips: {one.cycles:,} -> {other.cycles:,} cycles "
+        f"({_times(other.cycles, one.cycles)}); {_two_of(one.seconds * 1e6, other.seconds * 1e6, TIMES)}; waits for "
+        f"collectives {percent(one.exposed_cycles / one.cycles)} -> {percent(other.exposed_cycles / other.cycles)} %; "
+        f"{made} a second a chip ({per_chip:.2f} x)"
+    )
 
 
 def _ops_of(compared: ComparedResults) -> dict[str, list[int]]:

@@ -203,8 +203,10 @@ def _inputs(result: Result) -> dict[str, Any]:
     family = fields.get(KEY, USUAL)
     optional = by_path(family_named(family).left_out()) if family in FAMILIES else ()
     unsaid = {path: value for path, value in optional if path not in fields}
-    sizes = {f"sizes.{name}": size for name, size in result.sizes.items()}
+    sizes: dict[str, object] = {f"sizes.{name}": size for name, size in result.sizes.items()}
     sizes |= {f"layers of {kind} in HBM": count for kind, count in result.narrow.items()}
+    if step := result.step:
+        sizes |= {"slice": step.slice, **{f"mesh.{axis}": chips for axis, chips in step.mesh.items()}}
     return {**asked, **sizes, "hardware": result.hardware.get("name"), **fields, **unsaid}
 
 

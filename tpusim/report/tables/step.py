@@ -157,14 +157,15 @@ def collective_table(rows: Sequence[AlikeCollectives], step: StepResult) -> Tabl
 _AXES = "axes: axes of the mesh along which chips take part"
 _N = "n: collectives of copies of a layer, as one row; cycles are of one of them"
 _SIZE = "size: bytes of a chip before it; of an all_gather after it"
-_HBM = "HBM: of its cycles those in which it uses HBM"
-_WAITS = "waits: of its cycles those in which the chip waits for it, mean over n; layers or others run beside the rest"
-_OF_STEP = "of step: these cycles of all n, each as often as it takes place, of the cycles of the step"
+_HBM = "HBM: cycles in which it uses HBM, of its cycles"
+_WAITS = "waits: cycles in which the chip waits for it, of its cycles, mean over n; in the others layers run"
+_OF_STEP = "of step: cycles in which the chip waits for all n, each as often as it takes place, of those of the step"
 
 
 def _exchanged(step: StepResult) -> Paragraphs:
     every = alike_collectives(step)
     rows = every
+    # A network without blocks has a collective for each of its weights.
     if len(every) > MOST_ROWS:
         ranked = sorted(range(len(every)), key=lambda at: (-every[at].exposed_cycles, -every[at].cycles))
         rows = [every[at] for at in sorted(ranked[:MOST_ROWS])]

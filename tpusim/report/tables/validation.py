@@ -12,6 +12,7 @@ from tpusim.study.validation.cases import NETWORKS, WORDS, Omission
 from tpusim.study.validation.collectives import NO_LAUNCH_SETS, CompiledCollective
 from tpusim.study.validation.comparison import AGREEING, ComparedCase, Comparison, by_word, together
 from tpusim.study.validation.generations import GENERATIONS, PARTS
+from tpusim.study.validation.pods import PODS, ComparedPod
 
 
 def validated(comparisons: Sequence[Comparison]) -> CommandAnswer:
@@ -80,6 +81,55 @@ def with_collectives(
         "rows": [asdict(each) for each in compiled],
     }
     return CommandAnswer(paragraphs, {**told.data, "compiled": data})
+
+
+def with_pods(told: CommandAnswer, comparisons: Sequence[Comparison]) -> CommandAnswer:
+    """Return what was told of sets of pods, with every row, and by set our errors beside those of one number for each
+    generation that is fitted on the other rows.
+    """
+    sets = [each for each in comparisons if each.numbers.kind == PODS]
+    every = [row for each in sets for row in each.rows if isinstance(row, ComparedPod)]
+    left_out = [left for each in sets for left in each.numbers.left_out]
+    paragraphs: list[Sequence[Content]] = [
+        ["Pods that were measured, case by case", Table(telling(_PODS, every), every)],
+        ["By set", Table(_POD_SETS, sets)],
+        [Sentences([_beside(each) for each in sets])],
+        *told.paragraphs,
+        [Sentences([f"Left out: {each.name}: {each.why}." for each in left_out])],
+    ]
+    return CommandAnswer(paragraphs, told.data)
+
+
+def _beside(each: Comparison) -> str:
+    closer = sum(abs(row.error) < abs(row.roofline_error) for row in each.rows)
+    found = f"{each.numbers.name}: closer than one number in {closer} of {len(each.rows)}"
+    return f"{found}; {each.ours.where} is {100 * each.ours.worst:+.1f} % off, the most."
+
+
+_PODS: list[Column[ComparedPod]] = [
+    Column("case", lambda row: row.name, justify="fold", widest=60),
+    Column("measured\nms", lambda row: f"{row.theirs:,.2f}"),
+    Column("ours\nms", lambda row: f"{row.ours:,.2f}"),
+    Column("error\n%", lambda row: _signed(row.error)),
+    Column("one number\n%", lambda row: _signed(row.roofline_error), 1),
+    Column("compute\n%", lambda row: _share(row, "compute"), 2),
+    Column("HBM\n%", lambda row: _share(row, "hbm", "shared_hbm"), 3),
+    Column("links\n%", lambda row: _share(row, "links"), 4),
+    Column("network,\nhost %", lambda row: _share(row, "dcn", "host"), 5),
+]
+_POD_SETS: list[Column[Comparison]] = [
+    Column("set", lambda each: each.numbers.name, justify="left"),
+    Column("of what", lambda each: each.numbers.about, justify="fold", widest=50),
+    Column("cases", lambda each: f"{len(each.rows)}"),
+    Column("mean\n%", lambda each: f"{100 * each.ours.mean:.1f}"),
+    Column("bias\n%", lambda each: _signed(each.bias)),
+    Column("one number\n%", lambda each: f"{100 * each.roofline.mean:.1f}"),
+    Column("rank", lambda each: NONE if each.rank_correlation is None else f"{each.rank_correlation:.3f}"),
+]
+
+
+def _share(row: ComparedPod, *parts: str) -> str:
+    return f"{100 * sum(share for name, share in row.parts if name in parts):.1f}"
 
 
 CollectivePair = tuple[ComparedCase, ComparedCase]

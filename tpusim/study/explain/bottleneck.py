@@ -15,11 +15,11 @@ from tpusim.flow.engines import UNCHECKED, layer_result
 from tpusim.flow.jobs import Jobs, alone
 from tpusim.flow.lowerings import AUTO, candidates, prepared
 from tpusim.flow.need import room_for
-from tpusim.flow.simulation import run
+from tpusim.flow.simulation import layers_of
 from tpusim.machines.family import family_of
 from tpusim.machines.lowered import Phases
 from tpusim.network.ops.op import Op
-from tpusim.result.records import LayerResult
+from tpusim.result.records import LayerResult, total_of
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.relaxation import LARGER, Relaxation, Setup, relaxations
 
@@ -286,10 +286,10 @@ def overlapping(jobs: Jobs, layer: Op) -> LayerInChain | None:
     asked = jobs.family.overlaps(jobs.machine)
     machine = jobs.machine if asked else jobs.machine.with_overrides(["sequencer.between_layers=overlap"])
     try:
-        result = run(jobs.only(around).layers_alone.on(machine), check=False)
+        layers = layers_of(jobs.only(around).on(machine))
     except InputError:
         return None
-    total, mine = result.total, next(each for each in result.layers if each.name == layer.name)
+    total, mine = total_of(layers, 0.0), next(each for each in layers if each.name == layer.name)
     how = dict(by_path(machine.to_dict()))["sequencer.between_layers"]
     saved = total.hbm_saved_bytes
     return LayerInChain(around, total.cycles, total.hidden_cycles, mine.apart, how, mine.cycles, saved, asked)

@@ -96,6 +96,16 @@ def easier_slices(place: ChipSlice) -> Iterator[EasierSlice]:
         yield changed("twice the bandwidth between slices", {"dcn.bandwidth": BANDWIDTH.format(twice)}, dcn=network)
 
 
+def easier_hosts(place: ChipSlice) -> Iterator[EasierSlice]:
+    """Yield slices from whose chips more comes to their hosts; none where no way there is known."""
+    links = place.interconnect
+    if links.host:
+        twice = 2 * links.host.bandwidth_bytes_per_s
+        host, text = links.host.model_copy(update={"bandwidth_bytes_per_s": twice}), BANDWIDTH.format(twice)
+        faster = place.model_copy(update={"interconnect": links.model_copy(update={"host": host})})
+        yield EasierSlice("twice the bandwidth to the host", {"interconnect.host.bandwidth": text}, faster)
+
+
 def _elsewhere(question: Question) -> Iterator[CollectiveTime]:
     """Yield the collective over every other choice of axes that has more than a chip."""
     every = replace(question, axes=()).names

@@ -19,11 +19,11 @@ from tpusim.flow.lowerings import AUTO, usual
 from tpusim.flow.steps.network import exchanges_of, images_of_all, items_of, step_of
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.network.ops.array_op import StoredTensor
-from tpusim.network.workload import MOST_IMAGES, Workload
+from tpusim.network.workload import HOST, MOST_IMAGES, Workload
 from tpusim.result.records import LayerResult, StepResult
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.bottleneck import ExplainedLayer, Gain, UntriedChange, explain_layer
-from tpusim.study.explain.collectives import easier_slices
+from tpusim.study.explain.collectives import easier_hosts, easier_slices
 from tpusim.study.explain.relaxation import Setup, Timings, relaxations
 
 MOST_EXPLAINED = 5
@@ -297,15 +297,20 @@ def _with_batch(again: WithBatch, batch: int, work: Workload, jobs: Jobs, loweri
 
 def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) -> Iterator[_Change]:
     """Changes of the links between chips, and of the mesh; none of a network of one chip."""
-    if place is None or not jobs.work.mesh:
+    if place is None or not (jobs.work.mesh or jobs.work.collectives):
         return
-    for each in easier_slices(place) if jobs.work.collectives else ():
+    between = any(each.over != (HOST,) for each in jobs.work.collectives)
+    easier = [*easier_slices(place)] if between else []
+    if any(each.over == (HOST,) for each in jobs.work.collectives):
+        easier += easier_hosts(place)
+    for each in easier:
         if each.settings:
             how = " ".join(f"slice.{path}={text}" for path, text in each.settings.items())
             yield _Change(f"between chips, {each.what}", how, _as_it_is, place=each.place)
     if jobs.work.collectives and place.overlap != "none":
         alone = place.model_copy(update={"overlap": "none"})
         yield _Change("no collective beside layers", "slice.overlap=none", _as_it_is, place=alone)
+    # Last, as each needs layers of other sizes.
     for mesh in other_meshes(dict(jobs.work.mesh)) if meshed else ():
         assert meshed is not None
         try:

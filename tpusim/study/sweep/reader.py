@@ -24,8 +24,8 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
 from tpusim.network.formats import OPS, ModelOptions, check_ops, is_function
 from tpusim.network.ops.array_op import StoredTensor
-from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload
-from tpusim.network.workload_file import DECODE, PREFILL, open_workload, workload_of
+from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload, mesh_in
+from tpusim.network.workload_file import DECODE, PREFILL, SHARE_OF, open_workload, workload_of
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE
 from tpusim.study.sweep.axes import (
     CACHES,
@@ -207,6 +207,9 @@ def _workloads(given: object, info: ValidationInfo) -> tuple[Document, ...]:
             document = open_workload(name, given)
         if asked.ops:
             document = replace(document, data={**document.data, "ops": asked.ops})
+        if mesh_in(document) or SHARE_OF in document.data or (isinstance(name, Workload) and name.mesh):
+            says = f"chips of a mesh share {document.label}, and a point of a sweep is one chip"
+            raise InputError(f"{says}; leave its mesh out, or take tpusim scale")
         work = workload_of(document, document.least_batch)
         check_own(work, _family(info))
         # The name in the file counts, as rows and pictures go by it, not by the path.

@@ -7,23 +7,22 @@ sums that outputs are divided by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.attention import QUERIES, RESULTS, RUNNING, SCORES, AttentionPlan, planned
-from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded, portions
+from tpusim.machines.tpu.cut.attention import RESULTS, RUNNING, SCORES, AttentionPlan, planned
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.cut.tiling import delay_of
-from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn, nested
-from tpusim.machines.tpu.program.addresses import Counters
+from tpusim.machines.tpu.lowering.flash_gradient import gradient_ways
+from tpusim.machines.tpu.lowering.heads import HeadUnits
+from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
-from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
@@ -34,14 +33,22 @@ from tpusim.machines.tpu.schedule.units import (
     SlotNeed,
     Touch,
     Unit,
-    Units,
     VectorWork,
     in_one,
     when_free,
 )
 from tpusim.memory.layout import Box
-from tpusim.network.ops.flash_attention import KEYS, LAST, NUMBERS, ONE, VALUES, FlashAttention
-from tpusim.network.ops.op import OFMAP, Shape
+from tpusim.network.ops.flash_attention import (
+    KEYS,
+    LAST,
+    NUMBERS,
+    ONE,
+    QUERIES,
+    VALUES,
+    FlashAttention,
+    FlashAttentionGradient,
+)
+from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking
 
 
@@ -58,22 +65,16 @@ class AttentionWork(NamedTuple):
     work: str = SCORES
 
 
-class AttentionUnits(Units):
+class AttentionUnits(HeadUnits):
     """Head by head and block by block the parts that queries see: scores, their powers, and products with values.
 
     Raises CapacityError as `planned`.
     """
 
     def __init__(self, plan: AttentionPlan) -> None:
-        self.plan, self.layer, self.word_fill = plan, plan.layer, plan.word
-        self.traffic = Traffic(plan.hardware)
-        self.named = {name: self._tensor(name, shape) for name, shape in plan.layer.shapes(plan.batch).items()}
-        self.tensors = (*self.named.values(),)
+        super().__init__(plan)
+        self.plan = plan
         self.policy = Policy((QUERIES, KEYS, VALUES, NUMBERS, LAST), when_free, 1)
-
-    def _tensor(self, name: str, shape: Shape) -> Tensor:
-        wide = 1 if name in self.layer.fixed else self.plan.hardware.hbm.channel_multiple
-        return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
 
     @cached_property
     def areas(self) -> tuple[Area, ...]:
@@ -83,7 +84,7 @@ class AttentionUnits(Units):
             KEYS: (len(plan.chunks[0]), self._keys),
             VALUES: (min(plan.tile, plan.part), self._values),
             NUMBERS: (lanes, self._numbers),
-            LAST: (lanes, self._last),
+            LAST: (lanes, self.last),
         }
         found = []
         for name, (words, count) in plan.sizes.items():
@@ -131,56 +132,23 @@ class AttentionUnits(Units):
 
     # ---- into the lanes
 
-    def _of_tokens(self, name: str, tokens: range, head: int, parts: Sequence[Part]) -> Moves:
-        """A transfer of parts that have the elements of a head of some tokens, as they are counted in HBM."""
-        return self.traffic.moves(
-            self.named[name], tuple(parts), (Box(self._of_head(head), range(1), range(1), tokens),)
-        )
-
-    def _of_head(self, head: int) -> range:
-        return range(head * self.layer.head, (head + 1) * self.layer.head)
-
-    def _asking(self, image: int, queries: range) -> range:
-        first = image * self.layer.queries
-        return range(first + queries.start, first + queries.stop)
-
     def _asked(self, image: int, part: int) -> range:
         first, keys = image * self.layer.of_keys, self.plan.parts[part]
         return range(first + keys.start, first + keys.stop)
 
-    def _block(self, image: int, block: int) -> range:
-        folds = self.plan.blocks[block]
-        return self._asking(image, range(folds[0].start, folds[-1].stop))
-
-    def _lanes(self, queries: range) -> Along:
-        """The query of each lane. Lanes beyond the last query name an image that no tensor has, and so hold zeros."""
-        return Along(IMAGE, (*queries, *(-1,) * (self.plan.lanes - len(queries))))
-
     def _queries(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
-        (image, head, block), plan = key, self.plan
-        items = (Along(CHANNEL, self._of_head(head)),)
-        parts = [
-            Part(base + at * plan.head_words, (0,), (self._lanes(self._asking(image, fold)),), items, plan.word)
-            for at, fold in enumerate(plan.blocks[block])
-        ]
-        yield self._of_tokens("ifmap", self._block(image, block), head, parts)
+        yield self.in_lanes("ifmap", *key, base)
 
     def _keys(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
-        (image, head, part), plan = key, self.plan
-        tokens, channels = self._asked(image, part), self._of_head(head)
-        parts = [
-            Part(base + at * plan.part_words, (0,), (Along(CHANNEL, channels[chunk.start : chunk.stop]),),
-                 (Along(IMAGE, tokens),), plan.word)
-            for at, chunk in enumerate(plan.chunks)
-        ]  # fmt: skip
-        yield self._of_tokens(KEYS, tokens, head, parts)
+        image, head, part = key
+        yield self.streamed(KEYS, self._asked(image, part), head, base, self.plan.part_words)
 
     def _values(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
         """Values tile by tile, and a word of ones behind the words of each."""
         (image, head, part), plan = key, self.plan
         tokens, items, ones = (
             self._asked(image, part),
-            Along(CHANNEL, self._of_head(head)),
+            Along(CHANNEL, self.of_head(head)),
             Along(CHANNEL, (0,) * plan.word),
         )
         tiles = [
@@ -193,7 +161,7 @@ class AttentionUnits(Units):
             )
             for at, tile in enumerate(portions(len(tokens), plan.tile))
         ]
-        yield self._of_tokens(VALUES, tokens, head, tiles)
+        yield self.of_tokens(VALUES, tokens, head, tiles)
         behind = [
             each._replace(base=each.base + plan.head_words, lane=(Along(IMAGE, (0,) * each.lanes),), items=(ones,))
             for each in tiles
@@ -201,19 +169,13 @@ class AttentionUnits(Units):
         yield self.traffic.moves(self.named[ONE], tuple(behind), (Box(*[range(1)] * 4),))
 
     def _numbers(self, part: int, base: int) -> Iterator[Moves]:
-        """The numbers of keys in every lane; behind the last key there are zeros."""
-        keys, lanes = self.plan.parts[part], Along(IMAGE, (0,) * self.plan.lanes)
-        moved = Part(base, (0,), (lanes,), (Along(CHANNEL, keys),), self.plan.word)
-        yield self.traffic.moves(self.named[NUMBERS], (moved,), (Box(keys, range(1), range(1), range(1)),))
-
-    def _last(self, block: int, base: int) -> Iterator[Moves]:
-        """The last key that each query sees, a word a fold."""
-        folds, items = self.plan.blocks[block], (Along(CHANNEL, range(1)),)
-        parts = tuple([Part(base + at, (0,), (self._lanes(fold),), items, 1) for at, fold in enumerate(folds)])
-        box = Box(range(1), range(1), range(1), self._block(0, block))
-        yield self.traffic.moves(self.named[LAST], parts, (box,))
+        yield self.numbers(self.plan.parts[part], base)
 
     # ---- the array and the vector unit, and out
+
+    def alike(self, unit: Unit) -> Hashable:
+        """Units of all heads do alike."""
+        return unit.about[2:]
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
         place = {need.area: at for at, need in enumerate(unit.needs)}
@@ -241,23 +203,21 @@ class AttentionUnits(Units):
 
         def of_folds(name: str, to: int, *operands: int, coefficients: tuple[float, ...] = ()) -> Compute:
             walks = [in_turn(at, folds) for at in operands]
-            return self._step(name, walks, in_turn(to, folds), coefficients=coefficients)
+            return self.step(name, walks, in_turn(to, folds), coefficients=coefficients)
 
         def by_fold(name: str, area: str, apart: int, size: int, number: int) -> Iterator[Compute]:
             for fold in range(folds):
                 walk = in_turn(base[area] + fold * apart, size)
-                yield self._step(name, [walk], walk, number + fold)
+                yield self.step(name, [walk], walk, number + fold)
 
         steps: list[Compute] = []
         for at, fold in enumerate(blocks):
             if NUMBERS in base and (clear := plan.clear(fold, of.part)) < words:
                 both = base[SCORES] + at * plan.part_words, base[NUMBERS]
                 walks = [in_turn(each + clear, words - clear) for each in both]
-                steps.append(self._step("wide_seen", walks, walks[0], base[LAST] + at))
-        first, apart, count = base[SCORES], plan.part_words, words
-        for together, left in plan.levels(words):
-            steps += self._joined(first, apart, count, together, joined, folds)
-            first, apart, count, joined = joined, left, left, joined + left * folds
+                steps.append(self.step("wide_seen", walks, walks[0], base[LAST] + at))
+        joining, first = self.in_a_word("wide_maximum", (base[SCORES],), plan.part_words, words, joined, folds)
+        steps += joining
         steps.append(of_folds("wide_maximum_across", mine if of.part else now, first, coefficients=(plan.word,)))
         yield VectorWork(steps, tuple(Touch(at) for area, at in place.items() if area in (SCORES, NUMBERS, LAST)))
         if of.part:
@@ -267,18 +227,6 @@ class AttentionUnits(Units):
             yield VectorWork(steps, (Touch(place[RESULTS]),), place[RESULTS])
         steps = [*by_fold("wide_exp", SCORES, plan.part_words, words, now)]
         yield VectorWork(steps, (Touch(place[SCORES], ()),), place[SCORES])
-
-    def _joined(self, first: int, apart: int, count: int, together: int, to: int, folds: int) -> Iterator[Compute]:
-        """Steps that join words to their largest, fold by fold: `together` at a time, the rest at last. Folds lie
-        `apart`.
-        """
-        whole, rest = divmod(count, together)
-        made = whole + (rest > 0)
-        for start, words, each in ((0, whole, together), (whole, 1, rest)):
-            if words and each:
-                at = range(first + start * together, first + start * together + each)
-                walks = [nested(word, (folds, apart), (words, together)) for word in at]
-                yield self._step("wide_maximum", walks, nested(to + start, (folds, made), (words, 1)))
 
     def _sum(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
         """Values and ones stream past the powers of a fold; in the end, what the ones have made divides all outputs."""
@@ -296,34 +244,27 @@ class AttentionUnits(Units):
             for fold in range(folds):
                 first = base[RESULTS] + fold * size
                 outputs, total = in_turn(first, plan.head_words), in_turn(first + plan.head_words, 1)
-                steps.append(self._step("reciprocal_sum", [total], total))
-                steps.append(self._step("mul", [outputs], outputs, first + plan.head_words))
+                steps.append(self.step("reciprocal_sum", [total], total))
+                steps.append(self.step("mul", [outputs], outputs, first + plan.head_words))
             yield VectorWork(steps, (Touch(place[RESULTS]),), place[RESULTS])
-
-    def _step(
-        self, name: str, walks: Sequence[Counters], writes: Counters, number: int = -1,
-        coefficients: tuple[float, ...] = (),
-    ) -> Compute:  # fmt: skip
-        """A step on words of all lanes, perhaps with the number at the beginning of word `number` of each."""
-        operands, scalars = tuple(feed(self.plan.lanes, walk) for walk in walks), Scalars(number, 1, 1)
-        to = feed(self.plan.lanes, writes)
-        return Compute(name, operands, to, writes.words, NO_SCALARS if number < 0 else scalars, coefficients)
 
     def spill(self, unit: Unit, base: int) -> Moves:
         of, plan = unit.about, self.plan
-        items = (Along(CHANNEL, self._of_head(of.head)),)
+        items = (Along(CHANNEL, self.of_head(of.head)),)
         parts = [
-            Part(base + at * plan.output_words, (0,), (Along(IMAGE, self._asking(of.image, fold)),), items, plan.word)
+            Part(base + at * plan.output_words, (0,), (Along(IMAGE, self.asking(of.image, fold)),), items, plan.word)
             for at, fold in enumerate(plan.blocks[of.block])
         ]
-        return self._of_tokens(OFMAP, self._block(of.image, of.block), of.head, parts)
+        return self.of_tokens(OFMAP, self.of_block(of.image, of.block), of.head, parts)
 
 
 # ---- the lowering
 
 
 def ways(layer: FlashAttention, batch: int, hardware: Hardware) -> list[Draft]:
-    """The only draft of an attention. Raises as `planned`."""
+    """The only draft of an attention, or of its gradients. Raises as `planned` and `gradient_planned`."""
+    if isinstance(layer, FlashAttentionGradient):
+        return gradient_ways(layer, batch, hardware)
     plan = planned(layer, batch, hardware)
     return one_draft(AttentionUnits(plan), lambda _: _explained(plan), lambda: plan.cycles)
 

@@ -566,6 +566,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "wide_exp": _of_functions(lambda x, most: np.exp(x - most), 0, 1, "exp", operands=2)._replace(wide=True),
     "wide_maximum_across": _of_word(np.max)._replace(selects=True),
+    "wide_sum_across": _of_word(np.sum),
     # For rows of which the largest numbers are kept: of elements, and a number of the row.
     "next_largest": _of_elements(
         lambda *terms: reduce(np.maximum, [np.where(x < terms[-1], x, -np.inf) for x in terms[:-1]]), 2, 0, lambda _: {}
@@ -650,7 +651,8 @@ _BARE = "add", "sub", "rsub", "mul", "div", "rdiv", "maximum", "minimum", "exp",
 OPERATIONS |= {name: OPERATIONS[name]._replace(bare=True) for name in _BARE}
 # The polynomial of the error function is worked out on widened numbers.
 OPERATIONS |= {name: OPERATIONS[name]._replace(pointwise=False) for name in ("erf", "gelu", "gelu_gradient")}
-OPERATIONS |= {f"wide_{name}": OPERATIONS[name]._replace(wide=True) for name in ("maximum", "mul")}
+_WIDE = "maximum", "mul", "add", "sum_of_products", "shares_less", "reciprocal_sum"
+OPERATIONS |= {f"wide_{name}": OPERATIONS[name]._replace(wide=True) for name in _WIDE}
 
 
 def work_of(operation: str, counts: Arity, coefficients: Coefficients, unit: VectorUnit) -> AluWork:

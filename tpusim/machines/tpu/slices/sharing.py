@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.machines.exchanged import HOST_BACK, HOST_OUT, Exchanges, TimedCollective
+from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges, TimedCollective
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.algorithms.registry import chosen
 from tpusim.machines.tpu.slices.collective import Collective
@@ -32,16 +32,17 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
         links = f"{chips:,} chips share {work.name}, and nobody says how they are linked"
         if chips == 1:
             links = f"values of {work.name} go to the host, and nobody says over which links of a chip"
-        raise InputError(Problem(f"{links}; name a slice, such as {near}", "--slice"))
+        raise InputError(Problem(f"{links}; name a slice, such as {near}", "slice"))
     if isinstance(place, str):
         place = load_slice(place)
     if machine.chip_cores > 1:
         says = f"{machine.label} is one of the {machine.chip_cores} cores of a chip, and slices are of chips"
-        raise InputError(Problem(f"{says}; take {place.interconnect.machine}", "--hardware"))
+        raise InputError(Problem(f"{says}; take {place.interconnect.machine}", "hardware"))
     if chips != place.chips:
         near = ", ".join(slices_of(chips, machine.name))
         says = f"{chips:,} chips, and {place.name} has {place.chips:,}; write sizes whose product is {place.chips:,}"
-        raise InputError(Problem(f"{says}{f', or name a slice such as {near}' if near else ''}", "--mesh"))
+        raise InputError(Problem(f"{says}{f', or name a slice such as {near}' if near else ''}", "mesh"))
+    # The machine that runs the layers, whatever was set of it, and not the chip of the generation's file.
     mesh, rates = placed(place, dict(work.mesh)), rates_of(place, machine.element_bytes, machine)
     known: dict[tuple[str, int, tuple[str, ...]], TimedCollective] = {}
     found = []
@@ -56,7 +57,8 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
                 raise InputError(Problem(says, each.name))
             emitters = place.interconnect.collectives
             known[kind] = _timed(Collective(each.op, each.elements, machine.element_bytes, group, emitters), rates)
-        found.append(known[kind])
+        within = not {DCN, HOST_OUT, HOST_BACK} & {*known[kind].holds}
+        found.append(known[kind]._replace(alone=within and each.op in place.interconnect.overlap.alone))
     overlap = place.interconnect.overlap
     return Exchanges(
         place.label, place.words, place.chips, tuple(found), {GATHERS: overlap.gathers, PERMUTES: overlap.permutes},

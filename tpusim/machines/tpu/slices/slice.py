@@ -130,6 +130,16 @@ class Emitters(FileSection):
     adds_per_cycle: Annotated[int, whole(2**20)] = 256
 
 
+_COLLECTIVES = "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"
+
+
+def _ops(given: object) -> tuple[str, ...]:
+    """Read a list of ops of collectives. Raises InputError."""
+    if isinstance(given, list | tuple) and all(each in _COLLECTIVES for each in given):
+        return (*map(str, given),)
+    raise InputError(f"{show(given)} are no collectives; write a list of {', '.join(_COLLECTIVES)}")
+
+
 class Overlap(FileSection):
     """How the compiler has collectives run beside layers.
 
@@ -138,11 +148,15 @@ class Overlap(FileSection):
         permutes: collectives that move by permutes, which all others do, that may be.
         ahead: gathers of weights that may begin before the readers of an earlier one are done; what they bring takes
             memory.
+        alone: ops of which the compiler makes no start and done, so that no layer runs beside them within a slice.
     """
 
     gathers: Annotated[int, whole(1024), written(1)]
     permutes: Annotated[int, whole(1024), written(5)]
     ahead: Annotated[int, whole(1024), written(1)]
+    alone: Annotated[
+        tuple[str, ...], Reader(_ops, f"a list of {', '.join(_COLLECTIVES)}"), written("[all_reduce]")
+    ] = ()
 
 
 class Dcn(FileSection):
@@ -423,6 +437,7 @@ def slices_of(chips: int, machine: str) -> list[str]:
     roundest first. Where one is too small, the fewest that are joined, as options ask for them.
     """
     every = [load_interconnect(name) for name in shipped(INTERCONNECTS)]
+    # Of a machine of one's own no generation says which links it has.
     known = [each for each in every if each.machine == machine] or every
     for joined in (each for each in range(1, _MOST_JOINED + 1) if chips % each == 0):
         more = f" --set slice.slices={joined}" if joined > 1 else ""
