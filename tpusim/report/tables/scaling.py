@@ -13,7 +13,7 @@ from tpusim.result.vocabulary.figures import TIMES
 from tpusim.result.vocabulary.states import STEP_PARTS
 from tpusim.study.scaling import ScaledSlice, Scaling, shares_of
 
-_IDEAL = "of ideal: what a chip makes, of what one of the slice of fewest chips makes"
+_IDEAL = "of ideal: what a chip makes, of what a chip of the smallest slice makes"
 _NO_ROOM, _REFUSED = "no room", "refused"
 _NOTICED = 0.005
 """Least part of the time by which a part has to grow to be told."""
@@ -97,12 +97,12 @@ def scaling_table(made: Scaling) -> Table[ScaledSlice]:
     columns: list[Column[ScaledSlice]] = [
         Column("slice", lambda row: row.slice, justify="left", part=4),
         Column("chips", lambda row: f"{row.chips:,}"),
-        Column("batch", lambda row: f"{row.batch:,}", 3, legend="batch: of all chips"),
+        Column("batch", lambda row: f"{row.batch:,}", 3, legend="batch: images or sequences of all chips"),
         Column("mesh", of(lambda step: mesh_text(step.mesh)), 4, "left", "mesh: how the chips share the network"),
         Column(
             f"step\n{unit}",
             lambda row: three_digits(1e6 * row.step.seconds / size) if row.step else _short(row),
-            legend="step: its time",
+            legend="step: time of a step",
         ),
         Column(f"{items}\na second", of(lambda step: three_digits(step.items_per_second))),
         Column("a chip", of(lambda step: three_digits(step.items_per_second_chip)), 2),
