@@ -15,7 +15,7 @@ import typer.testing
 from hypothesis import settings
 
 from tests.draws import BACKEND
-from tpusim.__main__ import YOUNG
+from tpusim.base.memory import YOUNG
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.sets import number_sets

@@ -279,6 +279,7 @@ def test_a_subject_is_no_riddle(text: str) -> None:
     assert not riddles(nodes_of(f'"""{text}"""'))
 
 
+@pytest.mark.long
 def test_comments_say_why() -> None:
     """Comments for readers are on at least one line in fifty; pragmas do not count."""
     lines = remarks = 0

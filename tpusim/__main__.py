@@ -7,8 +7,6 @@ import signal
 from tpusim.base.interruption import ENDING, heard, interrupted
 
 _INTERRUPTED = 130
-YOUNG = 200_000
-"""Objects made since the last look for cycles, before the next."""
 
 
 def main() -> None:
@@ -20,11 +18,12 @@ def main() -> None:
     heard()
     # Layers are checked side by side, on threads of ours; each of OpenBLAS takes memory, without which it ends.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Modules and Programs are many small objects that stay: to look through them as often as Python does takes long.
-    gc.set_threshold(YOUNG)
     # Pydantic would read the metadata of every package that is installed, to look for plugins that nobody has.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
+        from tpusim.base.memory import look_seldom
+
+        look_seldom()
         from tpusim.cli import app as cli
     except BaseException as error:
         if not interrupted(error):

@@ -100,8 +100,8 @@ def moved_column(program: Program, at: int) -> Program:
     ("channels", "size"),
     [
         pytest.param(32, 112, marks=pytest.mark.long),
-        (144, 56),
-        pytest.param(384, 14, marks=pytest.mark.long),
+        pytest.param(144, 56, marks=pytest.mark.long),
+        (384, 14),
         pytest.param(960, 7, marks=pytest.mark.long),
     ],
 )

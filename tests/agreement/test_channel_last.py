@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
+from tests.covering import few
 from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import cases, conv, machine, small_layers
@@ -139,7 +140,7 @@ def most_cycles(program: Program, hardware: Hardware) -> int:
     [((3, 3), (1, 1)), pytest.param((5, 5), (1, 1), marks=pytest.mark.long),
      pytest.param((7, 7), (1, 1), marks=pytest.mark.long), ((3, 3), (2, 2)), ((2, 5), (3, 2))],
 )  # fmt: skip
-@pytest.mark.parametrize("channels", [3, 40])
+@pytest.mark.parametrize("channels", [3, pytest.param(40, marks=pytest.mark.long)])
 @pytest.mark.parametrize("changes", [{"block_k": True}, {"banks": 512}], ids=["whole windows a pass", "many banks"])
 def test_the_window_map_has_no_conflict(
     changes: dict[str, Any], channels: int, kernel: tuple[int, int], dilation: tuple[int, int], stride: int
@@ -166,7 +167,7 @@ LINEAR = {56: 8, 28: 2, 14: 3, 7: 2, 224: 15}
 
 
 @rule("T58")
-@pytest.mark.parametrize("side", LINEAR)
+@pytest.mark.parametrize("side", few(3, reversed(LINEAR)))
 @pytest.mark.parametrize("stride", [1, 2])
 def test_linear_chw_meets_in_banks(side: int, stride: int) -> None:
     """128 rows, unskewed: 2 to 8 cycles a word on the maps of ResNet, and 15 on VGG's first."""
@@ -192,6 +193,7 @@ def bank_share(*changes: str) -> float:
     return told.stall_cycles["bank_conflict"] / told.cycles
 
 
+@pytest.mark.long
 def test_long_words_hide_conflicts() -> None:
     """A word of eight elements keeps the array busy for as many cycles as eight rows that meet in a bank need."""
     one, chw = "vector_memory.word_elements=1", "vector_memory.bank_map=chw"
@@ -312,7 +314,11 @@ def test_what_banks_do_not_do_is_refused(options: str, says: str) -> None:
     [
         ("run tiny --engine both", "0 wrong"),
         ("run tiny --set vector_memory.bank_map=hwc --out out", "bank conflict"),
-        ("explain resnet50 --layer layer2.1.conv2 --set vector_memory.bank_map=hwc", "Bound by conflicts in the banks"),
+        pytest.param(
+            "explain resnet50 --layer layer2.1.conv2 --set vector_memory.bank_map=hwc",
+            "Bound by conflicts in the banks",
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             "explain resnet50 --layer layer2.1.conv2",
             "banks of 128 KiB, 1 port each to read, map window",

@@ -125,9 +125,10 @@ def test_rounding_finds_the_right_whole_number(taps: int, channels: int) -> None
 ONE_PE = machine(1, 1, word_elements=1, alus=1000, bytes_per_cycle=5000, latency_cycles=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layer", "hardware"),
-    [pytest.param(LAYER, HARDWARE, marks=pytest.mark.long), (conv(1, 4, 1, 2), ONE_PE)],
+    [(LAYER, HARDWARE), (conv(1, 4, 1, 2), ONE_PE)],
     ids=["full tile", "least"],
 )
 def test_both_engines_to_the_cycle_in_tiles_of_16(layer: Conv2d, hardware: Hardware) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.agreement.test_agreement import IN_LANES, fitted, suppose
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import (
     GENERAL,
@@ -245,8 +246,11 @@ def test_every_step_waits_for_what_it_needs(name: str, data: st.DataObject, batc
 # ---- and what it would see
 
 
-@pytest.mark.parametrize("kind", KINDS[:4], ids=lambda kind: kind[0].__name__)
-@pytest.mark.parametrize("name", sorted({*GENERAL, *OF_CELLS}))
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    covering(1, sorted({*GENERAL, *OF_CELLS}), KINDS[:4]),
+    ids=lambda each: each if isinstance(each, str) else each[0].__name__,
+)
 def test_no_kind_of_step_could_do_without_its_waits(name: str, kind: tuple[type[Step], ...]) -> None:
     """Of a layer in blocks that hardly fit."""
     hardware = machine(8, 8, word_elements=4, capacity_words=90)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import fitted, suppose
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, conv, convs, fills, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
@@ -37,9 +38,7 @@ CASES = cases(1 / 20)
 
 
 @rule("T32")
-@pytest.mark.parametrize("ports", ["shared", "separate"])
-@pytest.mark.parametrize("word", [1, 3, 8])
-@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize(("counted", "word", "ports"), covering(2, (0, 1), (1, 3, 8), ("shared", "separate")))
 def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, word: int, ports: str) -> None:
     """Every other pass finds its words without."""
     layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, vector_memory={"ports": ports})

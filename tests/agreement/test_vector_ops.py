@@ -17,6 +17,7 @@ from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
 from tpusim import load_hardware, simulate
@@ -186,10 +187,18 @@ def brought(program: Program) -> int:
 
 
 @rule("T74")
-@pytest.mark.parametrize("condition", [*KEPT])
 @pytest.mark.parametrize(
-    "hardware",
-    [machine(4, 4), machine(4, 4, vector_unit={"scalar_words": 1}), least_padding(), machine(8, 8, word_elements=4)],
+    ("condition", "hardware"),
+    covering(
+        1,
+        KEPT,
+        (
+            machine(4, 4),
+            machine(4, 4, vector_unit={"scalar_words": 1}),
+            least_padding(),
+            machine(8, 8, word_elements=4),
+        ),
+    ),
 )
 def test_a_condition_of_fewer_elements_is_read_once_for_all_that_share_it(condition: Any, hardware: Hardware) -> None:
     layer = Where("w", 5, 3, 7, condition=condition)

@@ -15,6 +15,7 @@ from tests.agreement.test_corruption import change, edit_part, shift_items
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.agreement.test_vector_ops import moved, with_first_moved
 from tests.checks import check_layer
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, fills, machine, machines_of_all_kinds, row_ops, spills
 from tpusim import simulate
@@ -163,15 +164,18 @@ def test_rows_dealt_out_in_any_way(layer: RowOp, batch: int, hardware: Hardware,
 
 @rule("T91")
 @pytest.mark.parametrize(
-    "layer",
-    [
-        Softmax("s", 11, 5, 3, 2), LayerNorm("n", 11, 5), LayerNormGradient("g", 11, 5), RmsNorm("r", 11, 5),
-        RmsNormGradient("h", 11, 5), CrossEntropy("c", 11, 5), CrossEntropyGradient("d", 11, 5), TopK("k", 11, 5, 2),
-        SoftmaxGradient("b", 11, 5), SumExp("e", 11, 5), ReduceMean("m", 11, 5),
-    ],
-    ids=lambda layer: layer.op,
+    ("layer", "dealt"),
+    covering(
+        1,
+        [
+            Softmax("s", 11, 5, 3, 2), LayerNorm("n", 11, 5), LayerNormGradient("g", 11, 5), RmsNorm("r", 11, 5),
+            RmsNormGradient("h", 11, 5), CrossEntropy("c", 11, 5), CrossEntropyGradient("d", 11, 5),
+            TopK("k", 11, 5, 2), SoftmaxGradient("b", 11, 5), SumExp("e", 11, 5), ReduceMean("m", 11, 5),
+        ],
+        [lowering.Deal(2, 2, 4), lowering.Deal(1, 2, 3)],
+    ),
+    ids=lambda each: getattr(each, "op", None),
 )  # fmt: skip
-@pytest.mark.parametrize("dealt", [lowering.Deal(2, 2, 4), lowering.Deal(1, 2, 3)], ids=["3 longer", "2 longer"])
 def test_uneven_shares(layer: RowOp, dealt: lowering.Deal) -> None:
     """In several blocks of rows, of which the last has fewer."""
     assert_dealt(layer, 1, machine(8, 4, word_elements=2), dealt)

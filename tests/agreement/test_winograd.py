@@ -113,7 +113,7 @@ def run(layer: Conv2d, lowering: str, alus: int = 256, **options: Any) -> Any:
     [
         pytest.param(64, 56, 2048, "channel_last", marks=pytest.mark.long),
         pytest.param(512, 14, 256, "winograd_2", marks=pytest.mark.long),
-        (256, 14, 2048, "winograd_4"),
+        pytest.param(256, 14, 2048, "winograd_4", marks=pytest.mark.long),
     ],
 )
 def test_auto_takes_the_fastest(channels: int, size: int, alus: int, best: str) -> None:

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from tests import forked
 from tests.conftest import in_this_process
+from tests.covering import few
 from tpusim.base.words import visible
 from tpusim.cli import app as cli
 from tpusim.cli.actions import run as run_action
@@ -114,7 +115,10 @@ EVERY = [
 ]  # fmt: skip
 
 
-EACH = [pytest.param(each, marks=[pytest.mark.long] * (at % 2), id=" ".join(each)) for at, each in enumerate(EVERY)]
+EACH = [
+    pytest.param(each, marks=[pytest.mark.long] * (at % 2 or each == ("list",)), id=" ".join(each))
+    for at, each in enumerate(EVERY)
+]
 OTHER = [
     pytest.param(each, marks=[pytest.mark.long] * (at % 2 == 0), id=" ".join(each)) for at, each in enumerate(EVERY)
 ]
@@ -370,7 +374,7 @@ def test_formulas_in_csv_are_guarded_and_read_back() -> None:
     assert points.texts["workload"] == points.texts["vector_memory.ports"] == tuple(FORMULAS)
 
 
-@pytest.mark.parametrize("kinds", [("png", "svg"), pytest.param(("pdf",), marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("kinds", few(1, [(("svg",),), (("png",),), (("pdf",),)]), ids=str)
 def test_letters_that_a_font_lacks_are_no_warning(kinds: tuple[str, ...]) -> None:
     result_with({"fig10": "😀 conv 层", "tiny": "😀 net", "tiny_4x4": "😀"})
     with warnings.catch_warnings():

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.covering import few
 from tpusim.base.interruption import ENDING, HeldInterrupt
 from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
@@ -53,7 +54,7 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("then", "code", "message"),
     [
-        ("raise CheckFailed('x')", 1, "Error: x"),
+        pytest.param("raise CheckFailed('x')", 1, "Error: x", marks=pytest.mark.long),
         pytest.param(
             "raise MemoryError",
             2,
@@ -88,7 +89,9 @@ def full_pipe() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    "json", [(), pytest.param(("--json", "-"), marks=pytest.mark.long), ("--json", "fifo")], ids=str
+    "json",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in ((), ("--json", "-"))), ("--json", "fifo")],
+    ids=str,
 )
 def test_ctrl_c_ends_what_waits_for_a_reader(json: tuple[str, ...], full_pipe: int) -> None:
     os.mkfifo("fifo")
@@ -120,7 +123,7 @@ def test_a_second_ctrl_c_ends_what_cannot_even_say_so(full_pipe: int) -> None:
         assert process.wait(timeout=30) == 130
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("number", few(1, ["SIGTERM", "SIGHUP"]))
 def test_what_ends_a_job_leaves_nothing_half_written(number: str) -> None:
     """As `kill`, batch systems and a closed terminal do it, in the moment before a file has its name."""
     code = f"""
@@ -172,9 +175,9 @@ os.replace = lambda *paths: (os.kill(os.getpid(), signal.SIGHUP), replace(*paths
 from tpusim.__main__ import main
 main()
 """
-    words = [sys.executable, "-c", code, "list", "--json", "list.json"]
+    words = [sys.executable, "-c", code, "trace", *TINY[1:], "--layers", "fig10", "-o", "run.json"]
     shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert (shown.returncode, shown.stderr, os.listdir()) == (0, "", ["list.json"])
+    assert (shown.returncode, shown.stderr, os.listdir()) == (0, "", ["run.json"])
 
 
 @contextmanager

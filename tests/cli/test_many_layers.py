@@ -13,14 +13,20 @@ from tpusim.cli import app as cli
 from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.workload_file import load_workload
-from tpusim.report.tables.run import MOST_LAYERS, alike, costliest, not_shown
+from tpusim.report.tables import run
+from tpusim.report.tables.run import alike, costliest, not_shown
 
-SHORT = "".join(
-    f"  - {{name: short_{at}, op: gemm, m: {1 + at % 2}, k: 3, n: 3}}\n" for at in range(1, MOST_LAYERS + 1)
-)
+MOST = 100
+"""Layers that a table shows here; a thousand take seconds."""
+SHORT = "".join(f"  - {{name: short_{at}, op: gemm, m: {1 + at % 2}, k: 3, n: 3}}\n" for at in range(1, MOST + 1))
 LONG = "  - {name: long, op: gemm, m: 20, k: 30, n: 30, count: 3}\n"
 QUICK = ("--hardware", "tiny_4x4", "--set", "mapping.search=estimate", "--no-check")
 MANY = f"name: many\nlayers:\n{SHORT}{LONG}"
+
+
+@pytest.fixture(autouse=True)
+def shows_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_LAYERS", MOST)
 
 
 @pytest.mark.parametrize("targets", [pytest.param((), marks=pytest.mark.long), ("--json", "a.json")])
@@ -33,10 +39,10 @@ def test_the_costliest_are_shown_and_the_rest_is_counted(
     assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     names = [line.split()[0] for line in lines if line.startswith(("short_", "long_"))]
-    assert names == [*(f"short_{at}" for at in range(1, MOST_LAYERS - 2)), "long_1", "long_2", "long_3"]
+    assert names == [*(f"short_{at}" for at in range(1, MOST - 2)), "long_1", "long_2", "long_3"]
     assert "Not shown: 3 more; above are the wrong layers and the costliest (--json and --out have all)." in lines
     for target in targets[1:]:
-        assert len(json.loads(Path(target).read_text())["layers"]) == MOST_LAYERS + 3
+        assert len(json.loads(Path(target).read_text())["layers"]) == MOST + 3
 
 
 def test_many_alike_share_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +90,8 @@ def test_blocks_share_rows_only_where_all_of_their_layers_are_alike() -> None:
 
 def test_a_wrong_layer_is_always_shown() -> None:
     (layer, *_) = simulate(load_workload("tiny"), load_hardware("tiny_4x4"), check=False).layers
-    layers = [replace(layer, name=f"{at}") for at in range(MOST_LAYERS + 2)]
+    layers = [replace(layer, name=f"{at}") for at in range(MOST + 2)]
     layers[-1] = replace(layers[-1], outputs_mismatched=1, cycles=1)
-    assert [each.name for each in costliest(layers)] == [*map(str, range(MOST_LAYERS - 1)), f"{MOST_LAYERS + 1}"]
-    assert costliest(layers[:MOST_LAYERS]) == layers[:MOST_LAYERS]
-    assert not_shown(layers[:MOST_LAYERS]) == ""
+    assert [each.name for each in costliest(layers)] == [*map(str, range(MOST - 1)), f"{MOST + 1}"]
+    assert costliest(layers[:MOST]) == layers[:MOST]
+    assert not_shown(layers[:MOST]) == ""

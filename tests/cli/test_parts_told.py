@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.covering import covering, few
 from tests.network.test_composites import SMALL
 from tpusim import Conv2d, Gemm, Hardware, Workload, load_hardware, load_workload, simulate
 from tpusim.api import asked
@@ -51,7 +52,7 @@ def shown(*words: str) -> str:
 # ---- one chip's share of a network
 
 
-@pytest.mark.parametrize(("file", "says"), [("share.yaml", True), ("whole.yaml", False)])
+@pytest.mark.parametrize(("file", "says"), few(1, [("share.yaml", True), ("whole.yaml", False)]))
 def test_a_share_is_told_beside_every_figure(file: str, says: bool) -> None:
     asked = ("run", file, "--phase", "decode", "--batch", "1", "--no-check", "--layers", "query_*", *QUICK)
     screen = shown(*asked, "--out", "made")
@@ -73,7 +74,7 @@ def test_a_share_is_told_beside_every_figure(file: str, says: bool) -> None:
     assert any(NOTICE in note for note in load_sweep("sweep.yaml").notes) == says
 
 
-@pytest.mark.parametrize(("file", "says"), [("share.yaml", True), ("whole.yaml", False)])
+@pytest.mark.parametrize(("file", "says"), few(1, [("share.yaml", True), ("whole.yaml", False)]))
 def test_a_share_is_told_beside_tokens_a_second(file: str, says: bool) -> None:
     asked = ("run", file, "--phase", "decode", "--tokens", "2", *QUICK, "--out", "made")
     screen = shown(*asked)
@@ -175,11 +176,18 @@ ENDS = (
 )
 
 
-@pytest.mark.parametrize(("text", "says"), [(ACTS, True), (ENDS, False), (SMALL, True)])
-@pytest.mark.parametrize("command", [("run", "--no-check"), ("explain",), ("trace", "-o", "made.json")])
+@pytest.mark.parametrize(
+    ("case", "command"),
+    covering(
+        1,
+        [(ACTS, True), (ENDS, False), (SMALL, True)],
+        [("run", "--no-check"), ("explain",), ("trace", "-o", "made.json")],
+    ),
+)
 def test_a_network_of_no_convolutions_hears_of_the_paper_s_machine(
-    command: tuple[str, ...], text: str, says: bool
+    case: tuple[str, bool], command: tuple[str, ...]
 ) -> None:
+    text, says = case
     Path("net.yaml").write_text(text)
     name, *more = command
     if name == "explain":

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tests import ROOT, forked
 from tests.conftest import in_this_process
 from tpusim.cli import app as cli
+from tpusim.cli.actions import hardware
 from tpusim.cli.names import ENGINES
 from tpusim.flow.lowerings import AUTO, glosses
 from tpusim.input.source import shipped
@@ -37,6 +38,13 @@ def in_terminal(*words: str, columns: int = 80) -> str:
 
 
 COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}
+SHIPPED = cache(load_workload)
+"""Each network that `list` tells of is read once for all of these tests."""
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "load_workload", SHIPPED)
 
 
 def by_itself(*words: str, **more: str) -> str:
@@ -83,6 +91,22 @@ def test_a_list_in_a_pipe_folds_and_loses_no_word() -> None:
     words = " ".join(" ".join(lines).split())
     assert 'extracted by a deep learning algorithm", Computers in Biology and Medicine 109, 2019' in words
     assert "hbm.layout, layers.conv.stride, layers.conv.in_height, layers.conv.in_width, mapping.fetch" in words
+
+
+def test_list_names_everything_shipped() -> None:
+    lines = in_terminal("list", columns=120)
+    for part in (
+        "resnet50",
+        "54",
+        "4.09 G",
+        "tpu_v2",
+        "128 x 128",
+        "700 MHz",
+        "256 KiB",
+        "700 GB/s",
+        "tpusim run",
+    ):
+        assert part in lines
 
 
 def test_list_shows_banks_where_there_are_any() -> None:

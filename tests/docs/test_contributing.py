@@ -118,6 +118,7 @@ def test_a_recipe_can_be_followed(heading: str, tree: Path) -> None:
         assert not command.startswith(QUICK) or " 0 wrong" in shown
 
 
+@pytest.mark.long
 def test_a_machine_of_the_recipe_stands_in_the_table(tree: Path) -> None:
     """The test of shipped names finds its row."""
     follow(RECIPES[MACHINE], tree)

@@ -10,6 +10,7 @@ import pytest
 
 from tests import ROOT
 from tests.checks import TWO_ARRAYS
+from tests.covering import few
 from tpusim import Conv2d, load_hardware
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.tpu import event
@@ -90,6 +91,7 @@ def test_strips_fill_words_where_ports_are_full() -> None:
         assert (blocking.strips, blocking.word_fill) == (8, 8)
 
 
+@pytest.mark.long
 def test_strips_of_tiles_are_held_against_one_another_in_whole_tiles() -> None:
     """Strips of three rows fill half a tile. They had kept strips of eight rows from being compared at all."""
     layer, hardware = Conv2d("conv", 80, 17, 17, 182, (3, 3)), load_hardware("tpu_v2")
@@ -127,7 +129,7 @@ def test_any_pixels_share_words_where_no_window_moves(
     assert all_of_them <= MOST * (fewer + one)
 
 
-@pytest.mark.parametrize("op", ["prelu", "relu", "clip"])
+@pytest.mark.parametrize("op", few(1, ["prelu", "relu", "clip"]))
 @pytest.mark.parametrize(("machine", "channels", "height"), [("tpu_v4", 261, 4), ("tpu_v2_core", 96, 20)])
 def test_columns_in_lanes_take_no_more_than_channels(op: str, machine: str, channels: int, height: int) -> None:
     """Layers of 97 columns have these in lanes, of 129 their channels; the first took twice as long, one element a
@@ -208,6 +210,7 @@ def test_an_estimate_that_holds_is_all_that_auto_asks() -> None:
     assert "search" not in ready.explanation.aspects
 
 
+@pytest.mark.long
 def test_a_plan_of_a_poorer_machine_is_one_of_the_richer() -> None:
     """Two arrays took 1.99 times what one takes: their words fill the port's frames, and weights wait for a slot."""
     layer = Conv2d("conv", 407, 25, 42, 6, (3, 3), (4, 4), (1, 1), (2, 2))
@@ -259,6 +262,7 @@ def test_blocks_of_the_vector_unit_are_chosen_by_simulation() -> None:
     assert more <= own
 
 
+@pytest.mark.long
 def test_other_strips_are_compared_by_whole_bursts() -> None:
     """Runs of one image of nine were estimated as if HBM moved no more than them: 140,655 cycles for 54,636 told."""
     hardware = load_hardware(TWO_ARRAYS, {"mapping.search": "simulate"})
@@ -292,6 +296,7 @@ def test_one_array_works_alone_where_two_leave_weights_no_slot() -> None:
     assert prepared(layer, 6, overlapping, "block_diagonal").running.array.count == 2
 
 
+@pytest.mark.long
 def test_few_per_cent_beyond_the_estimate_mislead() -> None:
     """VGG16's conv2_2 took 1,064,371 cycles, 2 % beyond its estimate."""
     assert cycles("explicit", 8, Conv2d("conv2_2", 128, 112, 112, 128, (3, 3), padding=(1, 1))) <= 1_041_000

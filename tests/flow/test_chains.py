@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.covering import covering, few
 from tests.rules import rule
 from tests.strategies import conv, dram, machine
 from tpusim import load_hardware, simulate
@@ -60,11 +61,17 @@ def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "changes"),
-    [("own", {}), ("shared", {"loads": "windows"}), ("either", {"loads": "windows"})]
-    + [
-        pytest.param(*each, marks=pytest.mark.long)
-        for each in (("own", {"loads": "windows"}), ("shared", {}), ("either", {}))
-    ],
+    few(
+        2,
+        [
+            ("own", {}),
+            ("shared", {}),
+            ("own", {"loads": "windows"}),
+            ("shared", {"loads": "windows"}),
+            ("either", {}),
+            ("either", {"loads": "windows"}),
+        ],
+    ),
 )
 def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str]) -> None:
     """Whatever number of elements their words hold."""
@@ -174,8 +181,7 @@ STAY = DRAIN.with_overrides(["sequencer.between_layers=stay"])
 
 
 @rule("T151", "T152")
-@pytest.mark.parametrize("fusion", ["none", "results"])
-@pytest.mark.parametrize("dtype", ["integers", "bf16"])
+@pytest.mark.parametrize(("fusion", "dtype"), covering(1, ["none", "results"], ["integers", "bf16"]))
 def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dtype: str) -> None:
     machine = STAY.with_overrides([f"sequencer.fusion={fusion}", "vector_memory.capacity=64 KiB"])
     apart = simulate(BLOCK, machine.with_overrides(["sequencer.between_layers=drain"]), dtype=dtype)
@@ -307,7 +313,7 @@ def test_a_layer_by_itself_is_traced_whatever_is_asked_of_several() -> None:
         trace(resolve(many, DRAIN))
 
 
-@pytest.mark.parametrize(("size", "copies"), [(5, 30), (30, 4), (64, 3), (70, 2)])
+@pytest.mark.parametrize(("size", "copies"), few(2, [(5, 30), (30, 4), (70, 2), (64, 3)]))
 def test_a_full_chain_ends_with_a_block_that_is_said(size: int, copies: int) -> None:
     """Without what is said, and where no chain holds a block, it is as long as may be."""
     names = [[f"relu_{copy}_{at}" for at in range(size)] for copy in range(copies)]

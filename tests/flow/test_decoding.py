@@ -22,7 +22,7 @@ from tpusim.network.workload_file import open_workload, workload_of
 
 SEED = 3
 pytestmark = pytest.mark.xdist_group("decoding")  # One run of the machine serves several tests.
-STEPS = 5
+STEPS = 3
 TINY = Size(blocks=2, width=32, heads=4, vocabulary=50, context=16)
 PROMPTS = np.array([[7, 11, 3], [42, 0, 7]])
 NEAR = 1e-5

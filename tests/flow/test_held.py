@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_corruption import CORRUPTIONS
 from tests.checks import check_layer
-from tests.strategies import conv, layers, machine, machines
+from tests.covering import few
+from tests.strategies import cases, conv, layers, machine, machines
 from tpusim import reference
 from tpusim.base.errors import CapacityError
 from tpusim.flow.boxes import Coverage, indices, outline, straight
@@ -36,7 +37,7 @@ def in_the_end(layer: Op, batch: int, program: Program, hardware: Hardware) -> V
     return verdict_of(layer, operands, datapath.run(program, hardware, operands))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=layers(), batch=st.integers(1, 9), hardware=machines())
 def test_a_sound_program(layer: Op, batch: int, hardware: Hardware) -> None:
     assume(layer.macs(batch) / hardware.pes < 2_000)
@@ -58,7 +59,9 @@ def lose_all_spills_but_one(program: Program) -> Program:
     return replace(program, rows=tuple(lost(step) if isinstance(step, Spill) else step for step in program.rows))
 
 
-@pytest.mark.parametrize("corrupt", [*CORRUPTIONS.values(), lose_all_spills_but_one], ids=[*CORRUPTIONS, "spills"])
+@pytest.mark.parametrize(
+    "corrupt", few(5, [*CORRUPTIONS.values(), lose_all_spills_but_one]), ids=[*CORRUPTIONS, "spills"]
+)
 def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
     """Elements written twice, or never, among them."""
     program = corrupt(CHANNEL_FIRST.lower(LAYER, BATCH, MACHINE)[0])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.covering import few
 from tests.strategies import GENERAL, conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base import memory
@@ -46,7 +47,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int 
     return str(problem)
 
 
-@pytest.mark.parametrize("lowering", GENERAL)
+@pytest.mark.parametrize("lowering", few(3, GENERAL))
 @pytest.mark.parametrize(
     "name", ["resnet50", *(pytest.param(each, marks=pytest.mark.long) for each in ("alexnet", "densenet121"))]
 )
@@ -92,7 +93,7 @@ def test_the_estimate_is_about_what_a_program_takes(layer: Op, batch: int, chang
     assert 0.4 < peak / estimate < 1.2
 
 
-@pytest.mark.parametrize(("dtype", "least"), [(INTEGERS, 0.5), ("f32", 0.3)])
+@pytest.mark.parametrize(("dtype", "least"), few(1, [(INTEGERS, 0.5), ("f32", 0.3)]))
 def test_the_estimate_is_about_what_a_check_takes(dtype: str, least: float) -> None:
     """Of real numbers few layers need all that an estimate allows for, such as the map in float64."""
     layer, hardware = conv(64, 56, 64, 3, padding=1), load_hardware("tpu_v2")

@@ -253,3 +253,33 @@ def test_slices_of_so_many_chips(chips: int, machine: str, names: list[str]) -> 
     for name in found:
         place, _, more = name.partition(" --set slice.")
         assert load_slice(place, [more] if more else []).chips == chips
+
+
+# ---- layers that overlap
+
+
+def of_three(collective: CollectiveLayer, reads: str) -> Workload:
+    layers = [Gemm(name, m=16, n=16, k=16) for name in ("first", "second", "third")]
+    edges = {"first": ["input"], "second": [reads], "third": ["second"]}
+    return Workload("three", 16, layers, edges=edges, mesh=(("data", 4),), collectives=(collective,))
+
+
+def test_layers_do_not_overlap_across_a_collective() -> None:
+    machine = load_hardware("tiny_4x4", ["sequencer.between_layers=overlap", "mapping.search=estimate"])
+    summed = CollectiveLayer("sum", "all_reduce", 256, ("data",), ("first",), ("second",))
+    result = simulate(of_three(summed, "sum"), machine, check=False, slice="v6e_2x2")
+    assert [each.apart for each in result.layers] == ["", "it waits for other chips", ""]
+    # Weights are gathered beside the layer ahead, which hides them.
+    gathered = CollectiveLayer("weights", "all_gather", 256, ("data",), (), ("second",), True)
+    result = simulate(of_three(gathered, "first"), machine, check=False, slice="v6e_2x2")
+    assert [each.apart for each in result.layers] == ["", "", ""]
+
+
+def test_what_a_collective_reads_goes_to_hbm() -> None:
+    """Although a layer reads it on chip."""
+    machine = load_hardware("tiny_4x4", ["sequencer.between_layers=stay", "mapping.search=estimate"])
+    alone = CollectiveLayer("other", "all_reduce", 256, ("data",), ("third",), ())
+    read = CollectiveLayer("other", "all_reduce", 256, ("data",), ("first",), ())
+    written = [simulate(of_three(each, "first"), machine, check=False, slice="v6e_2x2").layers[0].hbm_write_bytes
+               for each in (alone, read)]  # fmt: skip
+    assert written[0] < written[1]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.covering import few
 from tests.network.test_training import BATCH, outside, seen, values
 from tpusim import Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.flow.jobs import resolve
@@ -155,7 +156,7 @@ layers:
 
 @pytest.mark.parametrize(
     "text",
-    [pytest.param(each, marks=[pytest.mark.long] * (each is JOINED[0])) for each in JOINED],
+    few(1, reversed(JOINED)),
     ids=lambda text: text.split()[1],
 )
 def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
 
 def test_a_step_on_a_machine_that_fuses_is_right_and_moves_less(step: Workload) -> None:
     machine = load_hardware("tiny_4x4", FUSES)
-    result = simulate(step, machine, engine="both")
+    result = simulate(step, machine)
     assert result.correct
     apart = simulate(step, load_hardware("tiny_4x4", ESTIMATE), check=False)
     assert result.total.hbm_read_bytes < 0.9 * apart.total.hbm_read_bytes

@@ -17,6 +17,7 @@ from onnx.reference.op_run import OpRun
 from typer.testing import CliRunner, Result
 
 from tests.checks import ESTIMATE
+from tests.covering import covering
 from tests.network.test_onnx_models import LIGHT, node, saved
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CheckFailed, InputError
@@ -238,10 +239,10 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
 @pytest.mark.parametrize(
     ("network", "batch"),
     [
-        (CNN, 1),
+        pytest.param(CNN, 1, marks=pytest.mark.long),
         (CNN, 3),
         (ATTENTION, 2),
-        (TURNED, 1),
+        pytest.param(TURNED, 1, marks=pytest.mark.long),
         (TURNED, 3),
         (MOVES, 2),
         (SHUFFLED, 1),
@@ -252,7 +253,7 @@ def witnessed(path: Path, given: Arrays, batch: int) -> Arrays:
         (ROWS, 3),
         pytest.param(MORE_VECTORS, 1, marks=pytest.mark.long),
         (MORE_VECTORS, 3),
-        (PAIRS, 2),
+        pytest.param(PAIRS, 2, marks=pytest.mark.long),
         (PAIRS, 4),
     ],
     ids=[
@@ -306,8 +307,7 @@ FUSED = model(
 ON_RESULTS = "sequencer.fusion=results", "vector_unit.alus=32"
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("engine", ["event", "register"])
+@pytest.mark.parametrize(("batch", "engine"), covering(1, [1, 3], ["event", "register"]))
 def test_a_layer_with_others_on_its_results_gives_what_the_last_of_them_does(
     tmp_path: Path, batch: int, engine: str
 ) -> None:
@@ -639,7 +639,7 @@ def test_images_that_do_not_divide_among_those_of_the_model(tmp_path: Path) -> N
         ("Gemm", "b a", {}), ("Gemm", "b e", {"transB": 1}), ("Gemm", "a f", {"transA": 1}), ("Gemm", "k a", {}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("runs", [3, pytest.param(1, marks=pytest.mark.long)])
 def test_factors_that_differ_from_run_to_run(tmp_path: Path, op: str, reads: str, more: Any, runs: int) -> None:
     """Of a model of fixed sizes, whose product has no axis of images: several runs have as many second factors."""
     shapes = {

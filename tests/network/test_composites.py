@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.checks import ESTIMATE
+from tests.covering import few
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.hbm import hbm_need
@@ -52,9 +53,7 @@ def small(tmp_path: Path, phase: str | None = None, text: str = SMALL) -> Worklo
     return workload_of(open_workload(path, ModelOptions(phase=phase)), 2)
 
 
-@pytest.mark.parametrize(
-    ("phase", "context"), [("prefill", 5), pytest.param("prefill", 12, marks=pytest.mark.long), ("decode", 12)]
-)
+@pytest.mark.parametrize(("phase", "context"), few(1, [("decode", 12), ("prefill", 5), ("prefill", 12)]))
 def test_every_output_of_a_network_of_tokens_is_right_in_both_engines(tmp_path: Path, phase: str, context: int) -> None:
     work = small(tmp_path, phase, SMALL.replace("context: 12", f"context: {context}").replace("window: 5", "window: 3"))
     one = work.with_layers(lambda layer: "_1" in layer.name)

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from tests.checks import ESTIMATE
+from tests.covering import covering
 from tests.network.test_language_models import parameters_of
+from tests.strategies import cases
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
@@ -110,8 +112,7 @@ def test_the_shipped_models_are_those_of_their_configs(name: str, phase: str) ->
     assert made == replace(shipped, source=made.source)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("phase", ["decode", "prefill"])
+@pytest.mark.parametrize(("name", "phase"), covering(1, NAMES, ["decode", "prefill"]))
 def test_both_phases_run(tmp_path: Path, name: str, phase: str) -> None:
     work = model(saved(tmp_path, small(name)), phase, 2, context=9)
     made = simulate(work, load_hardware("tiny_4x4", ESTIMATE), check=False)
@@ -262,7 +263,7 @@ def windows(work: Workload, words: Sequence[str]) -> list[str]:
     return ["sliding_attention" if each < 40 * 4 else "full_attention" for each in found]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=cases(1 / 2))
 @given(words=st.lists(st.sampled_from(["full_attention", "sliding_attention"]), min_size=1, max_size=24))
 def test_blocks_come_in_the_order_of_the_config(tmp_path_factory: pytest.TempPathFactory, words: list[str]) -> None:
     """However their kinds are mixed, and in few blocks of the file."""

@@ -528,6 +528,11 @@ def test_gradients_are_the_layers_of_a_training_step() -> None:
     assert {each: ops.count(each) for each in own} == dict(zip(own, (2, 1, 1, 1, 4), strict=True))
 
 
+def test_a_maximum_of_several_axes() -> None:
+    """A softmax begins with one along a single axis."""
+    agrees(lambda x: jnp.exp(x @ x - (x @ x).max()), reals(4, 4))
+
+
 @pytest.mark.parametrize(("sign", "kind"), [(1, "max"), (-1, "min")])
 def test_gradients_that_are_no_layers_have_the_values_of_jax(sign: int, kind: str) -> None:
     """Windows over three axes, single numbers, and windows whose least element is chosen."""

@@ -186,6 +186,135 @@ def test_exchanges_of_every_kind(exchange: Callable[..., Any], plain: Callable[.
     assert "".join(LETTERS[each.op] for each in work.collectives) == ops
 
 
+_RING = [(at, (at + 1) % 4) for at in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("body", "ins", "outs", "plain", "ops"),
+    [
+        (lambda x, w: lax.ppermute(x @ w, "y", _RING), (P(("y", "x")), P()), P(("y", "x")),
+         lambda x, w: jnp.roll(x @ w, 4, 0), "ppr"),
+        (lambda x, w: lax.all_to_all(x @ w, "y", 1, 0, tiled=True), (P("y"), P()), P(None, "y"), jnp.matmul, "ttr"),
+        (lambda x, w: lax.psum_scatter(x @ w, "y", scatter_dimension=0, tiled=True), (P(None, "y"), P("y")), P("y"),
+         jnp.matmul, "sg"),
+        (lambda x, w: x @ lax.all_gather(w, "x", axis=1, tiled=True), (P("x"), P(None, "x")), P("x"), jnp.matmul, "gs"),
+        (lambda x, w: lax.psum(x @ w, ("x", "y")), (P(None, ("x", "y")), P(("x", "y"))), P(), jnp.matmul, "r"),
+        (lambda x, w: (x @ w) * (lax.axis_index("x") + 1.5), (P("x"), P()), P("x"),
+         lambda x, w: (x @ w) * jnp.repeat(jnp.array([1.5, 2.5]), 8)[:, None], "r"),
+    ],
+)  # fmt: skip
+def test_gradients_of_exchanges(
+    body: Callable[..., Any], ins: Any, outs: Any, plain: Callable[..., Any], ops: str
+) -> None:
+    mesh = AbstractMesh((2, 4), ("x", "y"))
+    x, w = reals(16, 8), reals(8, 8)
+    shared = sharded(mesh, ins, outs)(body)
+    slopes = [jax.grad(lambda x, w, each=each: jnp.sum(jnp.sin(each(x, w))), (0, 1)) for each in (shared, plain)]
+    work = agrees(*slopes, (x, w))
+    assert "".join(LETTERS[each.op] for each in work.collectives) == ops
+
+
+def _losses(taken: bool) -> tuple[Callable[..., Any], Callable[..., Any], Sequence[Any]]:
+    mesh = AbstractMesh((2, 4), ("x", "y"))
+    shared = sharded(mesh, (P("x"), P(None, "y"), P("y")), P("x"))(
+        lambda x, one, two: lax.psum(jax.nn.relu(x @ one) @ two, "y")
+    )
+
+    def loss(network: Callable[..., Any]) -> Callable[..., Any]:
+        def computed(table: Any, one: Any, two: Any, words: Any, labels: Any) -> Any:
+            shares = jax.nn.log_softmax(network(table[words], one, two))
+            if taken:
+                return -jnp.mean(jnp.take_along_axis(shares, labels[:, None], axis=1))
+            return -jnp.mean(jnp.sum(shares * jax.nn.one_hot(labels, 10), -1))
+
+        return jax.value_and_grad(computed, (0, 1, 2))
+
+    given = reals(12, 6), reals(6, 8), reals(8, 10), np.arange(8) * 5 % 12, np.arange(8) % 10
+    return loss(shared), loss(lambda x, one, two: jax.nn.relu(x @ one) @ two), given
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_losses_and_tables_around(taken: bool) -> None:
+    """Rows of a table, scores of labels, and their gradients."""
+    agrees(*_losses(taken))
+
+
+EXPLICIT = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def typed(*each: tuple[Any, Any]) -> list[Any]:
+    return [
+        jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=jax.sharding.NamedSharding(EXPLICIT, spec))
+        for value, spec in each
+    ]
+
+
+def test_explicit_types_of_attention() -> None:
+    def attention(**placed: Any) -> Callable[..., Any]:
+        def computed(x: Any, q: Any, k: Any, v: Any, out: Any) -> Any:
+            q, k, v = (jnp.einsum("bsd,dhe->bhse", x, each) for each in (q, k, v))
+            scores = jnp.where(jnp.tril(jnp.ones((5, 5), bool)), jnp.einsum("bhqe,bhke->bhqk", q, k) / 2, -1e9)
+            return jnp.einsum(
+                "bqhe,hed->bqd", jnp.einsum("bhqk,bhke->bqhe", jax.nn.softmax(scores, -1), v), out, **placed
+            )
+
+        return computed
+
+    given = reals(4, 5, 6), *(reals(6, 4, 3) for _ in range(3)), reals(4, 3, 6)
+    specs = P("x"), *[P(None, "y")] * 3, P("y")
+    work = agrees(
+        attention(out_sharding=P("x", None, None)), attention(), given, typed(*zip(given, specs, strict=True))
+    )
+    assert [(each.op, each.over, each.elements) for each in work.collectives] == [("all_reduce", ("y",), 2 * 5 * 6)]
+
+
+def test_explicit_types_of_rows_and_of_a_scan() -> None:
+    table, words, weights = reals(12, 6), np.arange(8) * 5 % 12, reals(6, 8)
+    types = typed((table, P()), (words, P("x")), (weights, P(None, "y")))
+    placed = lambda table, words, w: table.at[words].get(out_sharding=P("x", None)) @ w  # noqa: E731
+    agrees(placed, lambda table, words, w: table[words] @ w, (table, words, weights), types)
+    x, layers = reals(4, 8), reals(3, 8, 8, size=0.4)
+
+    def chain(x: Any, layers: Any) -> Any:
+        step = lambda x, w: (jnp.tanh(jnp.einsum("bd,df->bf", x, w, out_sharding=P("x", None))), None)  # noqa: E731
+        return lax.scan(step, x, layers)[0]
+
+    def plain(x: Any, layers: Any) -> Any:
+        for w in layers:
+            x = jnp.tanh(x @ w)
+        return x
+
+    agrees(chain, plain, (x, layers), typed((x, P("x", None)), (layers, P(None, None, "y"))))
+
+
+def test_gradients_of_gathered_weights_are_scattered() -> None:
+    """A reshard of weights is a gather; that of their gradient, which is a sum of all chips, a reduce-scatter."""
+
+    def loss(w: Any, x: Any) -> Any:
+        return jnp.mean(jnp.tanh(x @ jax.sharding.reshard(w, P(None, None))) ** 2)
+
+    w, x = reals(16, 8), reals(8, 16)
+    work = agrees(
+        jax.value_and_grad(loss),
+        jax.value_and_grad(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2)),
+        (w, x),
+        typed((w, P("x", None)), (x, P("x", None))),
+    )
+    assert [(each.op, each.elements, each.weights) for each in work.collectives] == [
+        ("all_gather", 128, True), ("all_reduce", 1, False), ("reduce_scatter", 128, False)
+    ]  # fmt: skip
+
+
+def test_types_within_a_function() -> None:
+    def inside(x: Any, w: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(EXPLICIT):
+            x, w = jax.sharding.reshard(x, P("x", None)), jax.sharding.reshard(w, P(None, "y"))
+            return jax.sharding.reshard(jnp.tanh(x @ w), P(None, None))
+
+    work = agrees(inside, lambda x, w: jnp.tanh(x @ w), (reals(8, 6), reals(6, 8)))
+    assert {each.op for each in work.collectives} == {"all_gather"}
+
+
 def test_a_scan_and_a_branch_inside_and_around() -> None:
     @sharded(MESH, (P("x"), P(None, None, "x")), P("x"))
     def inside(x: Any, weights: Any) -> Any:

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import paddings
+from tests.strategies import cases, paddings
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
@@ -56,7 +56,7 @@ def as_yaml(entry):
     return {key: list(value) if isinstance(value, tuple) else value for key, value in entry.items()}
 
 
-@settings(deadline=None)
+@settings(max_examples=cases(1 / 2), deadline=None)
 @given(convs=st.lists(convolutions(), max_size=4), m=SMALL, n=SMALL, k=SMALL, batch=SMALL)
 def test_a_file_loads_back_equal(tmp_path_factory, convs, m, n, k, batch):
     renamed = [Conv2d(**{**asdict(conv), "name": f"conv{i}"}) for i, conv in enumerate(convs)]

@@ -30,7 +30,7 @@ def assert_apart(boxes: list[Any]) -> None:
     assert [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])] == []
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(SPOTS, st.randoms(use_true_random=False))
 def test_names_beside_any_marks_are_apart_and_within_the_plot(spots: list[tuple[float, float]], random: Any) -> None:
     names = [random.choice(NAMES) for _ in spots]
@@ -92,7 +92,7 @@ def test_titles_end_within_the_picture(head: str) -> None:
         assert_apart([*(each.get_window_extent() for each in (*found, *(plot.patch for plot in figure.axes)))])
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.02, 0.3, 2.0])
+@pytest.mark.parametrize("spread", [0.0, 0.02, *(pytest.param(each, marks=pytest.mark.long) for each in (0.3, 2.0))])
 def test_names_on_a_roofline_are_apart(resnet50: Result, spread: float) -> None:
     """Twenty costly layers, from all in one place to far apart."""
     layers = [

@@ -268,9 +268,9 @@ def test_a_sweep_of_tokens_draws_tokens_a_second() -> None:
 
 
 @pytest.mark.parametrize(("axes", "name"), [
-    ("array.size: [2, 4]", "throughput"),
+    pytest.param("array.size: [2, 4]", "throughput", marks=pytest.mark.long),
     ("array.size: [2, 4], batch: [1, 8]", "tflops_net"),
-    ("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz]", "axes_net"),
+    pytest.param("array.size: [2, 4], batch: [1, 8], clock: [1 GHz, 700 MHz]", "axes_net", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_points_of_which_some_make_no_tokens_are_drawn_by_tflops(axes: str, name: str) -> None:
     sweep = spec(axes)

@@ -29,7 +29,7 @@ def plain(layer: LayerResult) -> dict[str, Any]:
     return {name: held[name] for name in held if held[name] or name not in ("own", "riders", "phase")}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(data=st.data())
 def test_json_is_that_of_layers_one_by_one(result: Result, data: st.DataObject) -> None:
     """Whatever names they have, and read, and whatever figures differ."""

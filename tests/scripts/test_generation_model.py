@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import runpy
 
+import pytest
+
 from tests import ROOT
 
 DOCUMENT = (ROOT / "docs" / "validation.md").read_text()
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "generation_model"))
 
 
+@pytest.mark.long
 def test_the_document_says_what_the_script_prints_and_the_tables_are_their_sums() -> None:
     """Sums of all rows but a few, to a ten-thousandth."""
     apart = 0

@@ -15,6 +15,7 @@ from tpusim.network.workload_file import load_workload
 from tpusim.study.sweep.points import load_sweep
 
 
+@pytest.mark.long
 def test_what_floating_point_rounds() -> None:
     script, told = (
         runpy.run_path(str(ROOT / "scripts" / "tile_error")),

@@ -183,6 +183,7 @@ def test_ctrl_c_keeps_what_is_finished(scheduler: Scheduler) -> None:
     assert f"{30 - kept} computed, {kept} there already" in sweep("--out", "stopped", "--workers", "1").stdout
 
 
+@pytest.mark.long
 @needs_dask
 def test_a_scheduler_that_dies_is_told_and_what_is_finished_is_kept(tmp_path: Path) -> None:
     with scheduled(tmp_path) as (address, process), dask("worker", address, "--no-nanny", "--nthreads", "1"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 import tpusim
+from tests.covering import few
 from tpusim import Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
@@ -28,6 +30,7 @@ def command(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, ["explain", *arguments])
 
 
+@cache
 def of(
     machine: str, *changes: str, workload: str = "tiny", batch: int = 2, lowering: str | None = None
 ) -> ExplainedNetwork:
@@ -50,7 +53,7 @@ def run_with(change: str, machine: str) -> int:
     return simulate(work, load_hardware(machine, changes), lowering=lowering, check=False).total.cycles  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("machine", ["tiny_4x4", "tpu_v6e"])
+@pytest.mark.parametrize("machine", few(1, ["tiny_4x4", "tpu_v6e"]))
 def test_every_gain_of_the_whole_is_a_run_with_that_change(machine: str) -> None:
     found = of(machine)
     now = run_with("", machine)
@@ -127,7 +130,7 @@ def test_steps_are_told_and_end() -> None:
 GEMMS = st.builds(Gemm, st.just("one"), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.lists(GEMMS, min_size=2, max_size=6), st.sampled_from([1, 2]))
 def test_whatever_the_network_the_figures_add_up(gemms: list[Gemm], arrays: int) -> None:
     work = Workload("net", 1, [replace(each, name=f"g{i}") for i, each in enumerate(gemms)])

@@ -51,7 +51,7 @@ def test_a_token_takes_what_its_layers_take_alone(path: Path) -> None:
 
 def test_most_of_many_tokens_lie_on_lines_between_those_that_are_simulated(path: Path) -> None:
     # Blocks that simulation chooses take most of the time, and have no say in what lies on a line.
-    machine, first, many = load_hardware("tiny_4x4", ["mapping.search=estimate"]), 4, 14
+    machine, first, many = load_hardware("tiny_4x4", ["mapping.search=estimate"]), 4, 10
     made = generate(lambda context: at(path, context), machine, first, many)
     assert [token.context for token in made.tokens] == [*range(first, first + many)]
     simulated = [token for token in made.tokens if token.simulated]

@@ -210,6 +210,7 @@ def test_no_figure_is_left_without_a_claim_or_a_claim_without_figures(exhibits: 
         assert {*exhibit.shown.findings} == {each.key for each in exhibit.words.claims if each.rule}
 
 
+@pytest.mark.long
 def test_pictures_name_what_they_show(exhibits: list[Exhibit]) -> None:
     chosen_ones = [each for each in exhibits if each.words.figure in DRAWN]
     for picture, exhibit in zip(pictures(chosen_ones), chosen_ones, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tpusim.base.errors import InputError, TpusimError
+from tpusim.base.memory import YOUNG
 from tpusim.study import processes
 from tpusim.study.processes import Processes
 
@@ -33,6 +35,10 @@ def process_of(_: int) -> int:
     return os.getpid()
 
 
+def looks_for_cycles(_: int) -> int:
+    return gc.get_threshold()[0]
+
+
 def killed(_: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -46,6 +52,11 @@ def test_every_input_has_its_result(workers: int) -> None:
             assert dict(several.outcomes(inputs)) == {text: doubled(text) for text in inputs}
         assert len(active_children()) == (workers if workers > 1 else 0)
     assert active_children() == []
+
+
+def test_they_look_for_cycles_as_seldom_as_the_command_does() -> None:
+    with Processes(looks_for_cycles, 2) as both:
+        assert {found for _, found in both.outcomes(range(2))} == {YOUNG}
 
 
 def test_only_one_process_is_this_one() -> None:

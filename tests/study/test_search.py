@@ -39,6 +39,8 @@ axes:
   mapping.multi_tile: [1, auto, rows]
 where: pes <= 200
 """
+BUDGET = 12
+SHORTER = SPEC.replace("budget: 20", f"budget: {BUDGET}")
 
 
 @pytest.fixture(autouse=True)
@@ -80,15 +82,17 @@ def keys(outcome: SweepOutcome) -> list[str]:
 
 
 def test_different_points_within_the_budget_and_the_constraint() -> None:
+    Path("hunt.yaml").write_text(SHORTER)
     outcome, rows = searched("a.sqlite")
-    assert (outcome.computed, outcome.reused, outcome.failed) == (20, 0, 0)
-    assert len({*keys(outcome)}) == len(rows) == 20
+    assert (outcome.computed, outcome.reused, outcome.failed) == (BUDGET, 0, 0)
+    assert len({*keys(outcome)}) == len(rows) == BUDGET
     assert all(row["pes"] <= 200 for row in rows)
     assert any(row["pareto"] for row in rows)
     assert not all(row["pareto"] for row in rows)
 
 
 def test_the_same_points_however_they_are_computed() -> None:
+    Path("hunt.yaml").write_text(SHORTER)
     alone, rows = searched("a.sqlite")
     both, others = searched("b.sqlite", Processes(simulated, 2))
     assert keys(alone) == keys(both)
@@ -104,15 +108,16 @@ def test_another_seed_is_another_walk() -> None:
 
 
 def test_what_is_there_is_not_simulated_again() -> None:
+    Path("hunt.yaml").write_text(SHORTER)
     first, rows = searched("a.sqlite")
     again, same = searched("a.sqlite")
-    assert (again.computed, again.reused) == (0, 20)
+    assert (again.computed, again.reused) == (0, BUDGET)
     assert same == rows
-    assert searched("a.sqlite", fresh=True)[0].computed == 20
-    Path("hunt.yaml").write_text(SPEC.replace("budget: 20", "budget: 24"))
+    assert searched("a.sqlite", fresh=True)[0].computed == BUDGET
+    Path("hunt.yaml").write_text(SHORTER.replace(f"budget: {BUDGET}", f"budget: {BUDGET + 4}"))
     longer, _ = searched("a.sqlite")
-    assert keys(longer)[:20] == keys(first)
-    assert (longer.computed, longer.reused) == (4, 20)
+    assert keys(longer)[:BUDGET] == keys(first)
+    assert (longer.computed, longer.reused) == (4, BUDGET)
 
 
 def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
@@ -122,20 +127,21 @@ def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
         if done == 7:
             raise KeyboardInterrupt
 
+    Path("hunt.yaml").write_text(SHORTER)
     opened = Store(Path("a.sqlite"))
     with pytest.raises(KeyboardInterrupt):
         run_search(load_sweep("hunt.yaml"), opened, InTurn(), False, interrupt)
     opened.close()
     outcome, rows = searched("a.sqlite")
-    assert (outcome.reused, outcome.computed) == (7, 13)
+    assert (outcome.reused, outcome.computed) == (7, BUDGET - 7)
     assert rows == searched("b.sqlite")[1]
 
 
 def test_points_that_fail_are_kept_with_their_error_and_count() -> None:
-    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [16 B, 4 KiB]\nwhere:"))
+    Path("hunt.yaml").write_text(SHORTER.replace("where:", "  vector_memory.capacity: [16 B, 4 KiB]\nwhere:"))
     outcome, rows = searched("a.sqlite")
     failed = [row for row in rows if row["error"]]
-    assert 0 < len(failed) == outcome.failed < 20 == len(rows)
+    assert 0 < len(failed) == outcome.failed < BUDGET == len(rows)
     assert "the smallest tiling needs" in failed[0]["error"]
     assert not any(row["pareto"] for row in failed)
 
@@ -161,6 +167,7 @@ where: pes >= 40
 """
 
 
+@pytest.mark.long
 def test_it_finds_better_points_than_most() -> None:
     """With 15 of 105 machines it finds one of the best three, which as many random ones miss three times in five."""
     Path("grid.yaml").write_text(SQUARE)
@@ -237,10 +244,10 @@ def test_a_search_that_finds_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_search_all_of_whose_points_fail_says_so() -> None:
-    Path("hunt.yaml").write_text(SPEC.replace("where:", "  vector_memory.capacity: [16 B]\nwhere:"))
+    Path("hunt.yaml").write_text(SHORTER.replace("where:", "  vector_memory.capacity: [16 B]\nwhere:"))
     shown = command()
     assert shown.exit_code == 1
-    assert "Error: every one of 20 points failed; their errors are in results/hunt/points.csv" in shown.stderr
+    assert f"Error: every one of {BUDGET} points failed; their errors are in results/hunt/points.csv" in shown.stderr
 
 
 def test_without_optuna_it_says_what_to_install_and_makes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

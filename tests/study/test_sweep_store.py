@@ -112,7 +112,8 @@ def test_killed_again_and_again_nothing_is_lost_or_twice(moments: tuple[int, ...
         assert Path("killed", name).read_text() == (whole / name).read_text()
 
 
-@pytest.mark.parametrize("points", [pytest.param(1, marks=pytest.mark.long), 8])
+@pytest.mark.long
+@pytest.mark.parametrize("points", [1, 8])
 def test_ctrl_c_keeps_what_is_finished_and_says_so(points: int) -> None:
     running = started("long.yaml", "--workers", "2", "--out", "stopped")
     wait_for(points, "stopped", running)
@@ -360,6 +361,7 @@ def test_a_worker_that_dies_ends_the_sweep_with_a_sentence() -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
 def test_workers_end_with_a_sweep_that_is_killed() -> None:
     """In the middle of a layer, too, that takes far longer than they may."""

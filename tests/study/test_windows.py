@@ -7,6 +7,7 @@ from math import ceil, prod
 
 import pytest
 
+from tests.covering import few
 from tests.strategies import GENERAL
 from tpusim import load_hardware
 from tpusim.machines.tpu.cut.plan import Plan
@@ -118,7 +119,7 @@ def test_which_rows_have_no_block_of_ours(table: str) -> None:
     assert all(not their_block(row).changes for row in rows(table) if their_block(row).reason)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", few(1, reversed(TABLES)))
 def test_our_blocks_are_their_windows(table: str) -> None:
     """As many, as large, in as many parts of the reduction and of the output channels, in every row that has one."""
     for row in rows(table):
@@ -132,7 +133,9 @@ def test_our_blocks_are_their_windows(table: str) -> None:
         assert ceil(len(found.col_folds) / tiling.kept_folds) == turns.out_channels, row
 
 
-@pytest.mark.parametrize("name", [*GENERAL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.long] * (each == "explicit")) for each in GENERAL]
+)
 def test_every_lowering_takes_them(name: str) -> None:
     """3 x 21 outputs at a time: seven blocks."""
     row = next(row for row in rows(TABLES[0]) if numbers(row, "H", "ci", "co") == [23, 160, 128])

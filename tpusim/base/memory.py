@@ -60,6 +60,17 @@ def _address_space() -> Iterator[int]:
             yield max(0, limit - used)
 
 
+YOUNG = 200_000
+"""Objects made since the last look for cycles, before the next, in a process of ours."""
+
+
+def look_seldom() -> None:
+    """Have Python look for cycles seldom, in a process that does nothing else: modules and Programs are many small
+    objects that stay, and to look through them as often as it does otherwise takes long.
+    """
+    gc.set_threshold(YOUNG)
+
+
 @contextmanager
 def at_rest() -> Iterator[None]:
     """Pause Python's garbage collector: searching a million small objects again and again takes as long as making

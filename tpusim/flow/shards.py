@@ -88,6 +88,8 @@ class Shards:
             if array.shape[axis] % self.along(axes):
                 says = f"axis {axis} has {counted(array.shape[axis], 'element')}, which {self.along(axes)} chips part"
                 raise InputError(f"{says} unevenly")
+        if not any(placed):
+            return [array] * self.chips
         return [array[self._part(array.shape, placed, chip)] for chip in range(self.chips)]
 
     def joined(self, parts: Sequence[Values], placed: Placement) -> Values:

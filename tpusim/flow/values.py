@@ -127,6 +127,8 @@ def journey(
 ) -> Journey:
     """Send the arguments of a function of JAX from layer to layer: `simulate` takes what this returns.
 
+    Of a function that chips share, arguments and outputs are whole arrays, of which each chip has its part.
+
     Args:
         work: what `from_jax` returns.
         hardware: the machine of the run.

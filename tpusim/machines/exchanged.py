@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tpusim.network.workload import Workload
+
 DCN, HOST_OUT, HOST_BACK = "dcn", "host_out", "host_back"
 """What a collective holds beside axes of a torus: the network between slices, the ways to the host's memory and back.
 """
@@ -38,6 +40,7 @@ class Exchanges:
     """All collectives of a network on a slice.
 
     Attributes:
+        work: the network, with its collectives as they run: small ones joined.
         place: name of the slice, with what was set.
         about: the slice in words.
         chips: its chips.
@@ -47,6 +50,7 @@ class Exchanges:
         beside: whether collectives run beside layers.
     """
 
+    work: Workload
     place: str
     about: str
     chips: int

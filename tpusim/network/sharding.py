@@ -44,8 +44,6 @@ _STATISTICS = frozenset({
     "batch_norm_gradient", "scale_shift",
 })  # fmt: skip
 """Ops of a batch normalization, whose statistics are those of a chip's own images."""
-_MOST_JOINED, _JOINED_ELEMENTS = 256, 120 * 2**20 // 2
-"""Sums of gradients that the compiler joins at most, and their elements, at two bytes each (read off its combiners)."""
 _NUMBERED = re.compile(r"(.*)_\d+((?:\.\w+)*)")
 
 
@@ -151,7 +149,6 @@ class _Share:
             if held.sums and name not in read:
                 self.places[self._added(name, held.sums, {})] = self._placement(held.over, name)
             self.places[name] = self._placement(held.over, name)
-        self._combine()
         found = sorted(self._found.values(), key=lambda each: each.place)
         collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
         return self.work.made_of(self._layers.values(), edges=tuple(self._edges.items()), collectives=collectives)
@@ -368,41 +365,6 @@ class _Share:
                     self._found[each].readers.append(name)
         return self._known[key]
 
-    def _combine(self) -> None:
-        """Join the sums of gradients to few collectives: along the same axes, in order, up to what a compiler joins.
-
-        Gradients that are scattered first, or come out of another collective, stay apart.
-        """
-        kept: dict[tuple[str, ...], list[list[_Found]]] = {}
-        for each in sorted(self._found.values(), key=lambda one: one.place):
-            own = all(name in self._own for name in each.layer.reads)
-            if each.layer.op != "all_reduce" or not own or not each.readers or not {*each.readers} <= self._updates:
-                continue
-            parts = kept.setdefault(each.layer.over, [[]])
-            elements = sum(one.layer.elements for one in parts[-1]) + each.layer.elements
-            if parts[-1] and (len(parts[-1]) == _MOST_JOINED or elements > _JOINED_ELEMENTS):
-                parts.append([])
-            parts[-1].append(each)
-        for parts in kept.values():
-            for some in parts:
-                if len(some) > 1:
-                    self._join(some)
-
-    def _join(self, parts: list[_Found]) -> None:
-        name = self._name("gradients.all_reduce")
-        elements = sum(each.layer.elements for each in parts)
-        reads = tuple(read for each in parts for read in each.layer.reads)
-        made = CollectiveLayer(name, "all_reduce", elements, parts[0].layer.over, reads, ())
-        gone = {each.layer.name for each in parts}
-        readers = [reader for each in parts for reader in each.readers]
-        for reader in readers:
-            self._edges[reader] = tuple(
-                source._replace(names=tuple(name if each in gone else each for each in source.names))
-                for source in self._edges[reader]
-            )
-        self._found = {key: each for key, each in self._found.items() if key not in gone}
-        self._found[name] = _Found(made, max(each.place for each in parts), readers)
-
     def _name(self, wanted: str) -> str:
         """A name that nothing has."""
         name, more = wanted, 2
@@ -443,3 +405,61 @@ def _more_copies(work: Workload, fewer: Workload) -> Axes:
     return frozenset(
         each.name for each in work.layers if other[_without_number(each.name)] > own[_without_number(each.name)]
     )
+
+
+# ---- collectives joined
+
+
+def combined(work: Workload, elements: int, operands: int) -> Workload:
+    """Return a share in which all-reduces of gradients are joined, of neighbours along the same axes, as compilers do:
+    each takes a launch, and the hops of its rings.
+
+    Args:
+        work: a share, whose collectives are in the order in which they may begin.
+        elements: elements of a chip that are joined at most; one of more stays alone.
+        operands: collectives that are joined at most.
+    """
+    updates = {name for name, phase in work.phases if phase == UPDATE}
+    groups: list[list[CollectiveLayer]] = []
+    last: dict[tuple[object, ...], list[CollectiveLayer]] = {}
+    stage = dict(work.stages)
+    for each in work.collectives:
+        joins = each.op == "all_reduce" and bool(each.read_by) and updates.issuperset(each.read_by)
+        # Chips of different stages exchange nothing so.
+        alike = each.over, stage.get(each.read_by[0]) if joins else None
+        group = last.get(alike) if joins else None
+        if group and len(group) < operands and sum(one.elements for one in group) + each.elements <= elements:
+            group.append(each)
+            continue
+        groups.append([each])
+        if joins:
+            last[alike] = groups[-1]
+    if len(groups) == len(work.collectives):
+        return work
+    called: dict[str, str] = {}
+    joined: list[tuple[int, CollectiveLayer]] = []
+    place = {each.name: at for at, each in enumerate(work.collectives)}
+    for group in groups:
+        first, end = group[0], place[group[-1].name]
+        if len(group) > 1:
+            reads, readers = (
+                tuple(dict.fromkeys(name for each in group for name in getattr(each, key)))
+                for key in ("reads", "read_by")
+            )
+            name = f"{first.name.removesuffix('.all_reduce')}_and_{len(group) - 1}_more.all_reduce"
+            called |= {each.name: name for each in group}
+            first = first._replace(
+                name=name, elements=sum(each.elements for each in group), reads=reads, read_by=readers
+            )
+        # What is joined may begin when the last part of it may.
+        joined.append((end, first))
+    edges = tuple(
+        (layer, tuple(source._replace(names=tuple(dict.fromkeys(called.get(name, name) for name in source.names)))
+                      for source in sources))
+        for layer, sources in work.edges
+    )  # fmt: skip
+    in_order = tuple(
+        each._replace(read_by=tuple(called.get(name, name) for name in each.read_by))
+        for _, each in sorted(joined, key=lambda pair: pair[0])
+    )
+    return replace(work, edges=edges, collectives=in_order)

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from tpusim.base.errors import TpusimError
 from tpusim.base.interruption import ENDING
+from tpusim.base.memory import look_seldom
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
@@ -134,6 +135,7 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
     for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
+    look_seldom()
     with threadpool_limits(1), suppress(EOFError, OSError):
         while True:
             given = connection.recv()

@@ -52,6 +52,7 @@ def test_no_class_of_strides_or_channels_is_biased() -> None:
     assert {key: bias(rows) for key, rows in classes.items() if abs(bias(rows)) > 0.10} == {}
 
 
+@pytest.mark.long
 def test_products_without_another_fit() -> None:
     assert compared("deepbench_products").ours.mean <= 0.15
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import cases
 from tpusim.machines.tpu.register.array import _multiply_row
 from tpusim.machines.tpu.register.wires import copy
 
@@ -25,7 +26,7 @@ def _multiplied(sums: np.ndarray, factors: np.ndarray, weights: np.ndarray, sinc
 
 
 @pytest.mark.parametrize("number", [np.float32, np.float64])
-@settings(deadline=None)  # The first call compiles.
+@settings(max_examples=cases(1 / 2), deadline=None)  # The first call compiles.
 @given(row=ROW, seed=st.integers(0, 99))
 def test_a_row_of_any_length_is_multiplied_with_two_rows_of_weights(
     row: tuple[int, int], seed: int, number: type[np.floating]
@@ -40,7 +41,7 @@ def test_a_row_of_any_length_is_multiplied_with_two_rows_of_weights(
 
 
 @pytest.mark.parametrize("number", [np.int8, np.int64, np.float32, np.float64])
-@settings(deadline=None)
+@settings(max_examples=cases(1 / 2), deadline=None)
 @given(length=st.integers(1, 40), seed=st.integers(0, 99))
 def test_a_row_of_any_length_is_copied(length: int, seed: int, number: type[np.number]) -> None:
     """And neighbours in memory stay as they are."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests import ROOT
-from tests.strategies import LETTERS
+from tests.strategies import LETTERS, cases
 from tpusim import load_hardware
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
@@ -98,7 +98,7 @@ def test_capacity_counts_whole_words():
     assert load_hardware("tiny_4x4", ["vector_memory.capacity=31 B"]).capacity_words == 3
 
 
-@settings(deadline=None)
+@settings(max_examples=cases(1 / 2), deadline=None)
 @given(machines())
 def test_yaml_form_loads_back_equal(machine):
     assert Hardware.model_validate(machine.to_dict()) == machine

@@ -95,7 +95,7 @@ def test_what_a_pass_adds_to_is_in_use_once_by_hand() -> None:
     assert used(program, hardware) == {0: 2, 1: 4, 8: 6, 12: 4, 30: 2, 32: 0}
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(hardware=machines(), layer=layers(), batch=st.integers(1, 9), adds=st.booleans())
 def test_words_in_use_never_exceed_those_set_aside(
     hardware: Hardware, layer: Conv2d | Gemm, batch: int, adds: bool

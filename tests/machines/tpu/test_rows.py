@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import fitted
 from tests.agreement.test_on_the_way import worked
+from tests.covering import few
 from tests.strategies import cases, conv, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -91,7 +92,7 @@ def test_a_program_that_is_moved_is_the_one_that_is_scheduled_there(
         assert ([*moved.rows], moved.buffers) == ([*there.rows], there.buffers)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", few(1, [1, 2]))
 def test_steps_of_a_network_are_the_same_whether_or_not_they_are_said_once(batch: int) -> None:
     """Here patches begin in the padding, on its last row, and behind it; in one strip and in several."""
     hardware = load_hardware("tpu_v2")
@@ -100,7 +101,7 @@ def test_steps_of_a_network_are_the_same_whether_or_not_they_are_said_once(batch
             assert_said_once(LOWERINGS["channel_first"].drafts(layer, batch, hardware)[0].units)
 
 
-@pytest.mark.parametrize("machine", ["tpu_v2", "tpu_v2_core"])
+@pytest.mark.parametrize("machine", few(1, ["tpu_v2", "tpu_v2_core"]))
 def test_fused_layers_are_the_same_whether_or_not_they_are_said_once(machine: str) -> None:
     """What is worked on as it comes and goes depends on its channels; what is tallied, on which results come first."""
     hardware = load_hardware(machine).having("mapping", block=BlockSizes(rows=4, cols=5))

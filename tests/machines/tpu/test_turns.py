@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import covering
 from tests.strategies import cases, machines_of_all_kinds
 from tpusim import Conv2d
 from tpusim.base.errors import CapacityError
@@ -66,8 +67,14 @@ def test_copied_turns_are_those_that_would_be_scheduled(
             copied(draft.units)
 
 
-@pytest.mark.parametrize("machine", ["tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v4_core", "tpu_v6e"])
-@pytest.mark.parametrize("layer", [Gemm("g", 64, 100, 40), Conv2d("c", 16, 6, 6, 120, (3, 3))])
+@pytest.mark.parametrize(
+    ("machine", "layer"),
+    covering(
+        1,
+        ["tiny_4x4", "tpu_v2", "tpu_v2_core", "tpu_v4_core", "tpu_v6e"],
+        [Gemm("g", 64, 100, 40), Conv2d("c", 16, 6, 6, 120, (3, 3))],
+    ),
+)
 def test_turns_are_copied(layer: ArrayOp, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where blocks keep few column folds and drain, or overlap; on arrays of their own; in steps of a pipeline."""
     monkeypatch.setattr(convolution, "LONG", 0)

@@ -46,7 +46,7 @@ def step_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges, engine: 
             in a circle.
         CheckFailed: with engine "both", two engines disagree.
     """
-    work = jobs.work
+    work = made.work
     if work.stages:
         of_stages = step_of_stages(
             work, layers, made, lambda those, numbers: _part(work, those, made, numbers, engine), engine
@@ -89,7 +89,7 @@ def plan_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges) -> Timed
     if jobs.work.stages:
         says = "each of its stages has turns of its own, once a microbatch; leave the axis stage out of the mesh"
         raise InputError(Problem(says, f"network {jobs.work.name}"))
-    return _planned(jobs.work, layers, made, _kept(jobs.work, layers), "event")
+    return _planned(made.work, layers, made, _kept(made.work, layers), "event")
 
 
 def _planned(
@@ -247,8 +247,8 @@ def _others(engine: str) -> Iterator[tuple[str, Callable[[StepPlan], StepLog]]]:
 def exposed(plan: StepPlan, log: StepLog) -> list[int]:
     """Return for how many cycles the chip waits for each collective.
 
-    A chip waits in each cycle in which no layer runs. It waits for the first collective under way that its next layer
-    needs or, where none is, for the first that is; behind the last layer for the first that is.
+    A chip waits in each cycle in which no layer runs. It waits for the collective under way beside which none may; else
+    for the first that its next layer needs or, where none is, for the first that is; behind the last layer for that.
     """
     found = [0] * len(log.collectives)
     # Those that began first come first, so that one that a later layer needs is not blamed for an earlier wait.
@@ -266,7 +266,8 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         while now < gap.end:
             there = [number for number in under_way if log.collectives[number].holds(now)]
             then = min(edge for number in under_way for edge in (*log.collectives[number], gap.end) if edge > now)
-            first = next((number for number in there if number in needed), there[0])
+            alone = (number for number in there if plan.collectives[number].alone)
+            first = next(alone, next((number for number in there if number in needed), there[0]))
             found[first] += then - now
             now = then
     return found

@@ -144,8 +144,8 @@ def part(function: F) -> F:
 CHANNEL, BANK, ROW, BURST, WRITE, FINAL, TIME, MODELS_OWN, ACCEPTED, DONE = *range(8), 9, 10
 REQUEST_SIZE = 11
 
-_CHANNEL, _GROUP, _BANK, _ROW = (FIELDS.index(each) for each in ("channel", "group", "bank", "row"))
-"""Indices of the fields that `_fill` cuts an address into."""
+OF_CHANNEL, _GROUP, OF_BANK, _ROW = (FIELDS.index(each) for each in ("channel", "group", "bank", "row"))
+"""Indices of the fields that `cut` finds."""
 
 _NO_TIMES = np.zeros(0, np.int64)
 _ADDRESSES = "addresses are a list of bytes from 0"
@@ -233,6 +233,24 @@ def transfer(
     return requests, ascending, int(written), int(by_channel[0].max())
 
 
+@inlined
+def cut(cuts: Numbers, address: int, before: int, found: Numbers) -> int:
+    """The number of the burst at an address, whose fields `found` gets: int64[FIELDS], with those of burst `before`
+    unless that is -1.
+
+    Cuts the number as `AddressMapping.cuts` says; the bank counts through the groups.
+    """
+    burst = int((address >> cuts[0, 0]) & cuts[0, 1])
+    # Bursts that differ only in low bits are in the same row, so most addresses need not be cut again.
+    if before < 0 or (before ^ burst) >= cuts[0, 2]:
+        found[:] = 0
+        for run in range(1, len(cuts)):
+            found[cuts[run, 0]] |= ((burst >> cuts[run, 1]) & cuts[run, 2]) << cuts[run, 3]
+        found[OF_BANK] |= found[_GROUP] << cuts[0, 3]
+        found[OF_BANK] ^= found[_ROW] & cuts[0, 4]
+    return burst
+
+
 @kernel
 def _fill(
     requests: Numbers, addresses: Numbers, writes: Numbers, times: Numbers, cuts: Numbers,
@@ -241,33 +259,25 @@ def _fill(
     """Fill in every request. Returns the lowest address, whether times are in order, whether bursts ascend, and the
     number of writes.
 
-    Cuts the number of a burst into fields as `AddressMapping.cuts` says; the bank counts through the groups. A single
-    value of `writes` is for all requests; without `times` every time is 0. The first row of `by_channel`, initially
-    zero, counts the requests of each channel; its second row, and `found`, are working space.
+    A single value of `writes` is for all requests; without `times` every time is 0. The first row of `by_channel`,
+    initially zero, counts the requests of each channel; its second row, and `found`, are working space.
     """
     counts, last = by_channel[0], by_channel[1]
     lowest, ordered, ascending, before, one, earliest, written = 0, True, True, -1, len(writes) == 1, 0, 0
     for at in range(len(addresses)):
         lowest = min(lowest, addresses[at])
-        burst = int((addresses[at] >> cuts[0, 0]) & cuts[0, 1])
-        # Bursts that differ only in low bits are in the same row, so most addresses need not be cut again.
-        if before < 0 or (before ^ burst) >= cuts[0, 2]:
-            found[:] = 0
-            for run in range(1, len(cuts)):
-                found[cuts[run, 0]] |= ((burst >> cuts[run, 1]) & cuts[run, 2]) << cuts[run, 3]
-            found[_BANK] |= found[_GROUP] << cuts[0, 3]
-            found[_BANK] ^= found[_ROW] & cuts[0, 4]
+        burst = cut(cuts, addresses[at], before, found)
         if len(times):
             ordered = ordered and times[at] >= earliest
             earliest = times[at]
-        requests[at, CHANNEL], requests[at, BANK], requests[at, ROW] = found[_CHANNEL], found[_BANK], found[_ROW]
+        requests[at, CHANNEL], requests[at, BANK], requests[at, ROW] = found[OF_CHANNEL], found[OF_BANK], found[_ROW]
         write = writes[0 if one else at]
         written += write
         requests[at, BURST], requests[at, WRITE], requests[at, TIME] = burst, write, earliest
         requests[at, FINAL], requests[at, MODELS_OWN], requests[at, MODELS_OWN + 1] = 0, -1, -1
         requests[at, ACCEPTED], requests[at, DONE] = -1, -1
-        last[found[_CHANNEL]] = at
-        counts[found[_CHANNEL]] += 1
+        last[found[OF_CHANNEL]] = at
+        counts[found[OF_CHANNEL]] += 1
         ascending = ascending and burst > before
         before = burst
     for c in range(len(last)):

@@ -154,7 +154,8 @@ def from_jax(
     """Make a workload of what a function of JAX computes for some arguments: `simulate` takes it.
 
     The function is traced, as `jax.jit` does it, and not run. The batch is the number of images that its convolutions
-    and poolings have; products have their sizes.
+    and poolings have; products have their sizes. Of a function with `jax.shard_map`, or of explicit sharding types, the
+    workload is the share of one chip of its mesh, with what chips exchange; arguments have the sizes of the whole.
 
     Args:
         function: any function of arrays, also `jax.grad` of one.
@@ -163,7 +164,8 @@ def from_jax(
         ops: "array" leaves out all ops but those of the array.
 
     Raises:
-        InputError: JAX is not installed, cannot trace the function, or it has primitives that are not known here.
+        InputError: JAX is not installed, cannot trace the function, or it has primitives that are not known here, or of
+            which nobody knows how chips share them.
 
     Examples:
         >>> import jax, tpusim

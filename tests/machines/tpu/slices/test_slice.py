@@ -182,3 +182,15 @@ def test_a_generation_without_a_known_way_to_its_host_refuses(name: str) -> None
     assert "host" not in links.to_dict()
     with pytest.raises(InputError, match=r"--offload: no way of TPU .* to its host is known; offload nothing"):
         links.host_cycles(1, 10**9)
+
+
+def test_which_collectives_stand_alone() -> None:
+    """Those that the compiler's code has no start and done of: `asynchronous` of the table of compiled collectives."""
+    for name in ("v3_4x4", "v4_4x4x4", "v5e_2x4", "v5p_4x4x4", "v6e_2x4"):
+        assert {*load_slice(name).interconnect.overlap.alone} == {"all_reduce", "reduce_scatter", "all_to_all"}
+    assert load_slice("v7x_2x2x1").interconnect.overlap.alone == ("all_to_all",)
+    told = {"none": (), "all_reduce": ("all_reduce",)}
+    for word, found in told.items():
+        assert load_slice("v6e_2x4", [f"interconnect.overlap.alone={word}"]).interconnect.overlap.alone == found
+    with pytest.raises(InputError, match="are no collectives; write none, or a list of"):
+        load_slice("v6e_2x4", ["interconnect.overlap.alone=broadcast"])

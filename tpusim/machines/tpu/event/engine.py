@@ -10,7 +10,7 @@ from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import CLIENTS, NEVER, port_name
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import native
-from tpusim.machines.tpu.event.columns import Columns, columns_of
+from tpusim.machines.tpu.event.columns import SPILL, Columns, columns_of
 from tpusim.machines.tpu.event.log import UNKNOWN, Log, OverdueRun
 from tpusim.machines.tpu.event.memories import BankedHbm
 from tpusim.machines.tpu.event.plain import PlainRun
@@ -60,8 +60,10 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     columns, ports, device = columns_of(program, hardware), program.ports(hardware), hardware.hbm.dram
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     fresh_state = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
-    run = _fast_enough(columns)(columns, fresh_state)
     hbm = BankedHbm(program, hardware, device, keep) if device else None
+    if hbm and limit < NEVER:
+        _bound(program, columns, fresh_state, hbm)
+    run = _fast_enough(columns)(columns, fresh_state)
     while (status := run.go_on()) in (SERVE, STORE):
         assert hbm
         serve(program, run, hbm, status)
@@ -87,6 +89,18 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
         hbm=hbm.use if hbm else None,
         spans=tuple(hbm.spans) if hbm else (),
     )
+
+
+def _bound(program: Program, columns: Columns, state: LoopState, hbm: BankedHbm) -> None:
+    """Have a DRAM with banks say what its transfers take at least, up to its last spill."""
+    rows = columns.rows[columns.transfers]
+    served = np.flatnonzero(columns.moves["served"][rows["recipe"]])
+    spills = np.flatnonzero(rows["kind"][served] == SPILL)
+    if len(spills):
+        mine = served[: spills[-1] + 1]
+        steps = map(program.rows.located, columns.transfers[mine].tolist())
+        least = hbm.least_left(step for step in steps if isinstance(step, Transfer))
+        state.move_bounds[mine] = np.maximum(state.move_bounds[mine], least)
 
 
 def serve(program: Program, run: LoopRun, hbm: BankedHbm, status: int) -> None:

@@ -5,6 +5,7 @@ A memory is a pipe, or a DRAM with banks, which works out each transfer at once,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares
 
 Cycles = NDArray[np.int64]
+
+_MOST_KEPT = 1 << 22
+"""Most addresses of bursts that a run keeps."""
 
 
 class ChannelSpan(NamedTuple):
@@ -86,13 +90,15 @@ class BankedHbm(PipedMemory):
         # Words of spills are wanted at the peak bandwidth of all channels, whatever still waits to be stored.
         super().__init__(hardware, hardware.pipes[HBM.bus])
         self._keep, self._cycles, self._until = keep, 0, 0
-        self._mapping, self._ahead = device.addresses(), device.requests.lookahead
+        self._device, self._mapping, self._ahead = device, device.addresses(), device.requests.lookahead
         self._moves, self._dram = TransferRuns(program, hardware), OnePassDram(device)
         self._clocks = Clocks.of(hardware.clock_hz, device.clock_hz)
+        # By the step's identity, as a Program's steps last longer than its run.
+        self._known, self._kept = dict[int, Cycles](), 0
 
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
         """A fill: a word has come with the last burst that holds a part of it; words are converted in turn."""
-        conversion, bursts = step.conversion_cycles(self._hardware), self._moves.bursts(step)
+        conversion, bursts = step.conversion_cycles(self._hardware), self._bursts(step)
         done, free = self._served(bursts, write=False, start=start)
         words = np.arange(1, step.words + 1, dtype=np.int64)
         # With nothing but padding there is no burst, and the words are there at once.
@@ -105,7 +111,7 @@ class BankedHbm(PipedMemory):
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
         """A spill: a burst is offered once its last word has been taken and converted."""
-        bursts, last = self._moves.bursts(step), int(taken[-1]) + 1
+        bursts, last = self._bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
         times = self._clocks.to_memory(ready)[last_shares(len(bursts), step.words)]
         done, free = self._served(bursts, write=True, start=start, times=times)
@@ -113,6 +119,23 @@ class BankedHbm(PipedMemory):
         ended = max(asked, int(ready[-1]), free)
         stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
         return ended - start - max(0, last - asked), min(asked, ended), ended, stored
+
+    def least_left(self, steps: Iterable[Transfer]) -> Cycles:
+        """Least cycles from the end of each transfer, when the bus is free again, to that of the last one's data: of
+        transfers that follow one another, int64[transfers].
+        """
+        from tpusim.memory.dram.least import least_left
+
+        return self._clocks.to_machine(least_left(self._device, map(self._bursts, steps)))
+
+    def _bursts(self, step: Transfer) -> Cycles:
+        """Addresses of a transfer's bursts. Those of a step of a short Program are kept, as it is asked for again."""
+        found = self._known.get(id(step))
+        if found is None:
+            found = self._moves.bursts(step)
+            if self._kept + found.size <= _MOST_KEPT:
+                self._known[id(step)], self._kept = found, self._kept + found.size
+        return found
 
     @property
     def use(self) -> HbmUse:

@@ -14,6 +14,7 @@ from tpusim.machines.tpu.slices.mesh import placed
 from tpusim.machines.tpu.slices.slice import ChipSlice, load_slice, slices_of
 from tpusim.machines.tpu.slices.timing import timed
 from tpusim.machines.tpu.slices.torus import Group
+from tpusim.network.sharding import combined
 from tpusim.network.workload import HOST, OFFLOAD, CollectiveLayer, Workload
 
 GATHERS, PERMUTES = "gathers", "permutes"
@@ -44,6 +45,8 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
         raise InputError(Problem(f"{says}{f', or name a slice such as {near}' if near else ''}", "mesh"))
     # The machine that runs the layers, whatever was set of it, and not the chip of the generation's file.
     mesh, rates = placed(place, dict(work.mesh)), rates_of(place, machine.element_bytes, machine)
+    most = place.interconnect.combine
+    work = combined(work, most.size_bytes // machine.element_bytes, most.operands)
     known: dict[tuple[str, int, tuple[str, ...]], TimedCollective] = {}
     found = []
     for each in work.collectives:
@@ -61,7 +64,8 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
         found.append(known[kind]._replace(alone=within and each.op in place.interconnect.overlap.alone))
     overlap = place.interconnect.overlap
     return Exchanges(
-        place.label, place.words, place.chips, tuple(found), {GATHERS: overlap.gathers, PERMUTES: overlap.permutes},
+        work, place.label, place.words, place.chips, tuple(found),
+        {GATHERS: overlap.gathers, PERMUTES: overlap.permutes},
         overlap.ahead, place.overlap != "none",
     )  # fmt: skip
 

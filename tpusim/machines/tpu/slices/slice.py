@@ -134,10 +134,11 @@ _COLLECTIVES = "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "perm
 
 
 def _ops(given: object) -> tuple[str, ...]:
-    """Read a list of ops of collectives. Raises InputError."""
-    if isinstance(given, list | tuple) and all(each in _COLLECTIVES for each in given):
-        return (*map(str, given),)
-    raise InputError(f"{show(given)} are no collectives; write a list of {', '.join(_COLLECTIVES)}")
+    """Read a list of ops of collectives, one of them, or none. Raises InputError."""
+    every = () if given == "none" else (given,) if isinstance(given, str) else given
+    if isinstance(every, list | tuple) and all(each in _COLLECTIVES for each in every):
+        return (*map(str, every),)
+    raise InputError(f"{show(given)} are no collectives; write none, or a list of {', '.join(_COLLECTIVES)}")
 
 
 class Overlap(FileSection):
@@ -157,6 +158,18 @@ class Overlap(FileSection):
     alone: Annotated[
         tuple[str, ...], Reader(_ops, f"a list of {', '.join(_COLLECTIVES)}"), written("[all_reduce]")
     ] = ()
+
+
+class Combine(FileSection):
+    """All-reduces of gradients that the compiler joins to one.
+
+    Attributes:
+        size_bytes: bytes of a chip, at most.
+        operands: gradients, at most.
+    """
+
+    size_bytes: Annotated[int, Quantity(SIZE, "1024 GiB"), written("120 MiB", "size")]
+    operands: Annotated[int, whole(2**20), written(256)]
 
 
 class Dcn(FileSection):
@@ -195,6 +208,7 @@ class Interconnect(FileModel):
         link: a link; a section.
         collectives: what collectives cost beside bytes; a section.
         overlap: how many of them run beside layers; a section.
+        combine: how many are joined; a section.
         dcn: the network between slices; a section, which a generation without one leaves out.
         host: the way to the host's memory; a section, which a generation leaves out where no figure is known.
     """
@@ -207,6 +221,7 @@ class Interconnect(FileModel):
     link: Link
     collectives: Emitters
     overlap: Overlap
+    combine: Combine
     dcn: Dcn | None = None
     host: Host | None = None
 

@@ -85,7 +85,8 @@ def together(jaxpr: Any, at: int) -> tuple[str, Any, Mapping[str, Any], int] | N
     """
     first = jaxpr.eqns[at]
     axes = first.params["axes"] if first.primitive.name == "reduce_max" else ()
-    for op in ["softmax"] if len(axes) == 1 else [*_FUNCTIONS][1:]:
+    axes = axes if len(axes) == 1 else ()
+    for op in ["softmax"] if axes else [*_FUNCTIONS][1:]:
         for given in first.invars:
             aval = given.aval
             if hasattr(given, "val") or not aval.shape or not jnp.issubdtype(aval.dtype, jnp.floating):

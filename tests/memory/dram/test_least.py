@@ -1,0 +1,55 @@
+"""No transfers take less than the bound says; and where one channel sets the pace, hardly more."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.memory.dram.test_agreement import CASES, random_device, random_transfer
+from tpusim.memory.dram.device import load_device
+from tpusim.memory.dram.least import least_left
+from tpusim.memory.dram.one_pass import OnePassDram
+
+
+def check(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    device = random_device(random)
+    memory = OnePassDram(device, int(random.integers(0, 50)) if random.random() < 0.5 else None)
+    start, accepted, done, given = int(random.integers(0, 500)), [], [], []
+    for _ in range(int(random.integers(1, 9))):
+        transfer = random_transfer(random, device, start) | {"write": bool(random.random() < 0.5)}
+        if random.random() < 0.7:
+            transfer["addresses"] = np.sort(transfer["addresses"])
+        served = memory.serve(**transfer)
+        given.append(np.asarray(transfer["addresses"]))
+        accepted.append(int(served.accepted.max()))
+        done.append(int(served.done.max()))
+        start = accepted[-1] + int(random.choice([0, 0, 1, 40]))
+    for end in range(1, len(given) + 1):
+        least = least_left(device, given[:end])
+        actual = np.array([done[end - 1] - each for each in accepted[: end - 1]])
+        assert (least[:-1] <= actual).all(), f"seed {seed}: {least} {actual}, {device}"
+        assert least[-1] == 0, "behind the last transfer there is nothing that must end"
+
+
+@pytest.mark.parametrize("first", range(0, CASES, 500))
+def test_no_transfers_take_less(first: int) -> None:
+    for seed in range(first, min(first + 500, CASES)):
+        check(seed)
+
+
+@pytest.mark.parametrize(
+    ("together", "apart", "share"), [(1, 1, 0.85), (32, 32 * 16, 0.98), (64, 2048, 0.98)],
+    ids=["all channels", "one channel", "channel after channel"],
+)  # fmt: skip
+def test_where_channels_set_the_pace_they_take_hardly_more(together: int, apart: int, share: float) -> None:
+    device, numbers, start = load_device("hbm2_16ch"), np.arange(2000, dtype=np.int64), 0
+    memory, given, accepted, done = OnePassDram(device), [], [], []
+    for number in range(20):
+        given.append((numbers % together + (numbers // together + number * 2000 // together) * apart) * 64)
+        served = memory.serve(given[-1], start=start)
+        accepted.append(int(served.accepted.max()))
+        done.append(int(served.done.max()))
+        start = accepted[-1]
+    (least, *_), actual = least_left(device, given), done[-1] - accepted[0]
+    assert share * actual <= least <= actual

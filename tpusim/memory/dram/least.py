@@ -1,0 +1,101 @@
+"""The least time that transfers take in a DRAM, whatever its banks do: a bound on the one-pass and the clocked model.
+
+It knows three of their rules. A channel issues one column command after another, `gap` cycles apart; it accepts a
+request only where its queues have room for it, which a transfer has for itself; and while all its banks are refreshed,
+it issues none. Where one burst is asked for twice, one command may serve both, so such transfers take no time here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tpusim.memory.dram.device import FIELDS, Device
+from tpusim.memory.dram.rules import (
+    ACT,
+    ALL_BANKS,
+    OF_BANK,
+    OF_CHANNEL,
+    RD,
+    REF,
+    WR,
+    Numbers,
+    Rules,
+    cut,
+    kernel,
+)
+
+_NEVER = -(1 << 60)
+
+
+def least_left(device: Device, transfers: Iterable[Numbers]) -> Numbers:
+    """Memory cycles that transfers take at least which follow one another, each with the bursts at its byte addresses,
+    int64[bursts], and all reads, or all writes: int64[transfers].
+
+    Number `n` gives the least from any cycle in which transfer `n` is accepted, as long as the next begins no sooner,
+    to the end of the last transfer's data.
+    """
+    rules, mapping = Rules.of(device), device.addresses()
+    gap = int(min(rules.same_channel[RD, RD], rules.same_channel[WR, WR]))
+    # What of one transfer may wait in a channel, and in the queues of its banks.
+    most = rules.waiting + rules.banks * rules.depth
+    issued, of_channels = np.zeros((device.channels, most), np.int64), np.zeros((4, device.channels), np.int64)
+    of_channels[0], found = _NEVER, np.zeros(len(FIELDS), np.int64)
+    rates = gap, rules.waiting, rules.depth, rules.lookahead == 1
+    accepted, ended, data, drained = 0, 0, 0, list[int]()
+    for addresses in transfers:
+        accepted, ended = _least(addresses, mapping.cuts, found, of_channels, issued, accepted, *rates)
+        data = int(min(rules.read_cycles, rules.write_cycles)) if ended >= 0 else 0
+        ended = max(accepted, ended)
+        # If the next transfer began only now, nothing would be left of those before it.
+        drained.append(max(accepted, int(of_channels[0].max()) + gap))
+    left = np.maximum(ended - np.array(drained, np.int64), 0)
+    if rules.refresh == ALL_BANKS:
+        opened = min(rules.same_bank[ACT, RD], rules.same_bank[ACT, WR])
+        held = max(0, int(rules.same_channel[REF, ACT] + opened) - gap)
+        # Between two refreshes there is so much time for commands; the first may come just behind one.
+        left += held * (np.maximum(left - 1, 0) // max(1, rules.interval - held))
+    return np.where(left > 0, left + data, 0)
+
+
+@kernel
+def _least(
+    addresses: Numbers, cuts: Numbers, found: Numbers, of_channels: Numbers, issued: Numbers, begin: int,
+    gap: int, waiting: int, depth: int, ordered: bool,
+) -> tuple[int, int]:  # fmt: skip
+    """One more transfer from cycle `begin` on. Returns the least cycle of its last acceptance, and that of its last
+    column command, -1 if a burst may come twice: then nothing is known of it.
+
+    Each row of `of_channels` has a number for each channel: the cycle of its last column command; of this transfer, the
+    requests so far, their banks, bit by bit, and the number of these. `issued` has the last commands' cycles, as in a
+    ring. Requests that are not `ordered` are accepted in any order, and may be in any bank. `found` is working space.
+    """
+    last, count, banks, number = of_channels[0], of_channels[1], of_channels[2], of_channels[3]
+    count[:], banks[:], number[:] = 0, 0, 0
+    before = -1
+    for at in range(len(addresses)):
+        burst = (addresses[at] >> cuts[0, 0]) & cuts[0, 1]
+        if burst <= before:
+            return begin, -1
+        before = burst
+    cycle = accepted = ended = begin
+    room, before = issued.shape[1], -1
+    for at in range(len(addresses)):
+        before = cut(cuts, addresses[at], before, found)
+        c, bit = found[OF_CHANNEL], 1 << found[OF_BANK]
+        if not banks[c] & bit:
+            banks[c] |= bit
+            number[c] += 1
+        # So many may be accepted and not issued, this one among them.
+        most = waiting + depth * number[c] if ordered else room
+        mine, soonest = count[c], begin
+        if mine >= most:
+            soonest = issued[c, (mine - most) % room]
+        cycle = max(cycle, soonest) if ordered else max(begin, soonest)
+        accepted = max(accepted, cycle)
+        last[c] = max(cycle, last[c] + gap)
+        issued[c, mine % room] = last[c]
+        count[c] = mine + 1
+        ended = max(ended, last[c])
+    return accepted, ended
