@@ -116,7 +116,9 @@ def scale(
     if batch is not None and batch_a_chip is not None:
         says = "one of them says how many there are: batch of all chips together, batch_a_chip of each"
         raise InputError(Problem(f"{says}; leave one out", "--batch, --batch-a-chip"))
+    # All that is wrong with the slices is told before the first of them takes its time.
     changes, places = _places(slices, set)
+    # A note on the network would come again with each slice.
     told = dict[str, None]()
 
     def tell(text: str) -> None:
@@ -137,11 +139,13 @@ def scale(
             run_asked = asked_for(workload, hardware, all_images, changes, asked, tell, place)
             found.append(_timed(run_asked, place, lowering, dtype, known, tell, doing))
         except InputError as error:
+            # A slice that is too small must not end those that are not.
             problems |= {str(each): each for each in error.problems}
             refusal = "; ".join(map(str, error.problems))
             too_large = isinstance(error, CapacityError)
             found.append(ScaledSlice(place.name, place.chips, all_images or 0, None, refusal, too_large))
     steps = [each.result for each in found if each.result]
+    # What no slice can do is wrong with the question.
     if not steps:
         raise InputError(problems.values())
     # Of a batch that nobody gave, the runs tell how many there are.

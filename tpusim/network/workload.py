@@ -139,6 +139,7 @@ def on_chips(mesh: Mapping[str, int | str], slice: str, chips: int) -> dict[str,
     """
     taking = [axis for axis, size in mesh.items() if size == REST]
     others = [size for size in mesh.values() if type(size) is int]
+    # Of sizes that are none no product can be taken.
     if not taking or len(others) + len(taking) < len(mesh) or min(others, default=1) < 1:
         return {**mesh}
     option = f"--mesh {','.join(f'{axis}={size}' for axis, size in mesh.items())}"

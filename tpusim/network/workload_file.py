@@ -209,6 +209,7 @@ def described(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Docume
         says = "only a function of JAX, FILE.py:FUNCTION, has shapes of arguments; leave it out"
         raise InputError(Problem(says, f"--shapes {asked.shapes}"))
     foreign = is_foreign(name_or_path)
+    # Ahead of all that multiplies its sizes.
     _check_mesh(asked.mesh)
     if asked.mesh and is_function(name_or_path):
         says = "a function of JAX says by shard_map what its chips share; leave it out"

@@ -167,6 +167,7 @@ def _spans(layers: Sequence[LayerResult], step: StepResult) -> Iterator[str]:
     if {len(starts), len(ends)} not in ({0}, {len(layers)}):
         yield f"step: {len(starts):,} layer_starts and {len(ends):,} layer_ends, and there are {len(layers):,} layers"
         return
+    # A layer may stand still while HBM belongs to collectives, but never run ahead of its own time.
     now = 0
     for layer, start, end in zip(layers, starts, ends, strict=False):
         if start < now or end < start + layer.cycles:

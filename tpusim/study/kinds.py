@@ -19,6 +19,7 @@ def layers_of(jobs: Jobs, known: KnownKinds, watch: LayerWatch = unheard) -> Seq
         return run(jobs, check=False, watch=watch).layers
     found = []
     for job, kind in zip(jobs.each, jobs.kinds, strict=True):
+        # Chips have batches of their own, of which the kind says nothing.
         key = kind, job.batch
         if key not in known:
             with job.placed():

@@ -98,6 +98,7 @@ def run_shared(jobs: Jobs, place: object, known: KnownKinds, watch: LayerWatch =
         InputError: the mesh has other chips than the slice, a chip's HBM does not hold its share (CapacityError), or
             what `run` raises.
     """
+    # The time of a layer that overlaps depends on its neighbours, so none is known by its kind.
     if jobs.family.overlaps(jobs.machine):
         return run(jobs, check=False, slice=place, watch=watch)
     began = time.perf_counter()

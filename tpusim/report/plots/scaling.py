@@ -65,11 +65,13 @@ def _draw_rates(figure: Figure, axes: Axes, made: Scaling) -> None:
     axes.plot(chips, rates, color=MAIN, marker="o", markersize=2 * _RADIUS, linewidth=1.2)
     axes.set(xlim=ends, ylim=(min(rates.min() / 2, ideal_rate * ends[0]), max(rates.max(), ideal_rate * ends[1]) * 1.2))
     in_full(axes.yaxis)
+    # Slices have few numbers of chips, and each of them is written.
     axes.xaxis.set_major_locator(FixedLocator(sorted({*chips})))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(True, color="#e3e6ea", linewidth=0.6)
+    # Names find their places where nothing moves any more.
     settled(figure)
     taken = OccupiedPlaces()
     ideal = [(end, end * ideal_rate) for end in ends]
@@ -89,7 +91,9 @@ def _draw_parts(axes: Axes, made: Scaling) -> None:
     places = np.arange(len(made.done))
     shares = [shares_of(step) for _, step in made.done]
     states = [STEP_PARTS[part] for part in made.parts]
+    # Shares of one, a hundred of which are the height of a bar.
     stack(axes.bar, places, shares, 0.01, 0.72, states)
+    # The vocabulary's legend says what a state of the array means; parts of a step have a caption for that.
     for container, state in zip(axes.containers, states, strict=True):
         container.set_label(state.label)
     for at, (_, step) in enumerate(made.done):

@@ -43,6 +43,7 @@ def step_pictures(result: Result) -> Iterator[Picture]:
         return
     of = with_extent(f"{result.workload} on {step.slice}, {_mesh(step)}", result)
     yield Picture("step_parts", _parts_caption(of, step), partial(_draw_parts, plain(of), step))
+    # Turns of a pipeline come again and again, and nothing tells when each of their layers runs.
     if step.layer_starts and step.collectives:
         first, last = _window(step)
         whole = last - first == len(result.layers)
@@ -134,6 +135,7 @@ def _window(step: StepResult) -> tuple[int, int]:
     count = len(step.layer_starts)
     if count <= _MOST_LAYERS:
         return 0, count
+    # In the middle of a training step are the last layers forward and the first ones back.
     middle = min(bisect_right(step.layer_starts, step.cycles // 2), count - _MOST_LAYERS // 2)
     first = max(0, middle - _MOST_LAYERS // 2)
     return first, min(first + _MOST_LAYERS, count)
@@ -165,6 +167,7 @@ def _draw_timeline(title: str, result: Result, step: StepResult, first: int, las
 
     for layer, span in zip(result.layers[first:last], spans, strict=True):
         bar(0, span, STEP_PARTS["compute"].look, layer.name)
+    # Hidden is drawn first, as what the chip waits for lies on it.
     waits = [*_gaps(spans, begin, end)]
     for collective in shown:
         row = 1 + lanes.index((collective.op, collective.axes))

@@ -73,6 +73,7 @@ def _told(made: Scaling) -> Iterator[str]:
         f"{last.chips / first.chips:,.4g} times as many chips: {percent(made.of_ideal(most))} % of the ideal."
     )
     before, after = shares_of(least), shares_of(most)
+    # What grows may be small still, but it is what more chips will meet next.
     part = max(made.parts, key=lambda each: after[each] - before[each])
     if after[part] - before[part] >= _NOTICED:
         yield (
