@@ -501,6 +501,38 @@ def _collective() -> Schema:
     return {**_held("A collective on a slice.", keys, " ".join(keys)), "$defs": definitions}
 
 
+def _scale() -> Schema:
+    of_a_slice: Keys = {
+        "slice": (TEXT, "name of the slice"),
+        "chips": (WHOLE, "chips of the slice"),
+        "batch": (WHOLE, "images or sequences of all chips together"),
+        "about": (_or_null(TEXT), "the slice in words"),
+        "mesh": (_or_null(_by_name(WHOLE)), "axes along which chips share the network, each with its chips"),
+        "cycles": (_or_null(WHOLE), "cycles of a step, of a chip's clock"),
+        "seconds": (_or_null(NUMBER), "seconds of a step"),
+        "items_per_second": (_or_null(NUMBER), "what all chips make in a second"),
+        "items_per_second_chip": (_or_null(NUMBER), "what a chip makes in a second"),
+        "parts": (_or_null(_by_name(WHOLE)), "cycles by what a chip does in them; they add up to those of the step"),
+        "of_ideal": (_or_null(NUMBER), "what a chip makes, of what one makes on the slice of fewest chips"),
+        "refusal": (
+            _or_null(TEXT),
+            "why the slice cannot run the network, its figures then being null; or null",
+        ),
+    }
+    definitions = {"ScaledSlice": _held("The network on the chips of a slice.", of_a_slice)}
+    keys: Keys = {
+        "workload": (TEXT, "name of the network"),
+        "machine": (TEXT, "name of each chip, with what was set"),
+        "hardware": MACHINE,
+        "sizes": (_by_name(WHOLE), "sizes that the workload names"),
+        "dtype": (TEXT, "type of numbers"),
+        "items": (TEXT, "what is made in a step: images, or tokens"),
+        "batch_a_chip": (_or_null(WHOLE), "images or sequences a chip, where they are as many on every slice; or null"),
+        "slices": (_listed(_of("ScaledSlice")), "every slice, those of fewest chips first"),
+    }
+    return {**_held("A network on slices of more and more chips.", keys), "$defs": definitions}
+
+
 def _area() -> Schema:
     definitions = {
         "Part": _held("A part of the machine.", {
@@ -620,8 +652,7 @@ def schemas() -> dict[str, Schema]:
     """By command the JSON schema of what its `--json` writes; that of `tpusim run` is `docs.columns.run_schema`."""
     made = {
         "explain": _explain(), "compare": _compare(), "validate": _validate(), "dram": _dram(), "area": _area(),
-        "collective": _collective(),
-        "paper": _paper(), "list": _list(),
+        "collective": _collective(), "scale": _scale(), "paper": _paper(), "list": _list(),
     }  # fmt: skip
     version = {"type": "string", "description": "version of tpusim that wrote it"}
     return {

@@ -98,6 +98,11 @@ def collective() -> Iterator[str]:
     yield told("collective", "all-to-all", "--slice", "v5e_4x4", "--mesh", "data=2,tensor=8", "--axes", "tensor")
 
 
+def scale() -> Iterator[str]:
+    few = ("--dim", "layers=1", "--dim", "vocabulary=64", "--set", "mapping.search=estimate")
+    yield told("scale", "gpt2_small", *few, "--slices", "v6e_2x2,v6e_8", "--batch-a-chip", "1")
+
+
 def area() -> Iterator[str]:
     yield told("area")
     yield told("area", "--hardware", "tiny_4x4")
@@ -115,7 +120,7 @@ def of_paper() -> Iterator[str]:
 
 PRINTED = {
     "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "collective": collective,
-    "paper": of_paper, "list": shipped,
+    "scale": scale, "paper": of_paper, "list": shipped,
 }  # fmt: skip
 
 

@@ -112,6 +112,8 @@ def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
 
 Mesh: TypeAlias = Mapping[str, int]
 """Axes along which chips share a network, each with its number of chips."""
+REST = "*"
+"""The size of an axis that takes the chips of a slice which the other axes leave."""
 MESH, SHARD = "mesh", "shard"
 """The keys of a file that name axes, and the sizes that these part."""
 OF_BATCH = "data", "fsdp", "expert"
@@ -129,6 +131,28 @@ def mesh_in(document: Document) -> dict[str, int]:
     return {str(name): chips for name, chips in axes if type(chips) is int and chips > 0}
 
 
+def on_chips(mesh: Mapping[str, int | str], slice: str, chips: int) -> dict[str, Any]:
+    """Return a mesh on the chips of a slice, of which an axis of size REST takes those that the other axes leave.
+
+    Sizes that are none stay, for whoever reads the mesh to refuse them. Raises InputError where several axes take the
+    rest, or the others do not part the chips evenly.
+    """
+    taking = [axis for axis, size in mesh.items() if size == REST]
+    others = [size for size in mesh.values() if type(size) is int]
+    # Of sizes that are none no product can be taken.
+    if not taking or len(others) + len(taking) < len(mesh) or min(others, default=1) < 1:
+        return {**mesh}
+    option = f"--mesh {','.join(f'{axis}={size}' for axis, size in mesh.items())}"
+    if len(taking) > 1:
+        raise InputError(
+            Problem(f"{' and '.join(taking)} cannot both take the rest; give one of them a number", option)
+        )
+    if chips % prod(others):
+        says = f"{prod(others):,} chips along the other axes do not part the {chips:,} of {slice} evenly"
+        raise InputError(Problem(f"{says}; take a divisor of {chips:,} there", option))
+    return {axis: chips // prod(others) if size == REST else size for axis, size in mesh.items()}
+
+
 def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     """Read a mesh as files have it, {data: 2, tensor: 8}. Raises InputError with every problem."""
     items = tuple(given.items()) if isinstance(given, Mapping) else given
@@ -137,6 +161,8 @@ def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     problems: list[Problem] = []
     for name, chips in items:
         try:
+            if chips == REST:
+                raise InputError("it takes the chips of a slice that other axes leave; name a slice, or a number")
             whole_number(chips, 1, MOST_CHIPS)
             if not isinstance(name, str) or not name.isidentifier() or name == BATCH:
                 raise InputError(f"{show(name)} names no axis; write a word, such as tensor")

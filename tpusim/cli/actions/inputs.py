@@ -27,7 +27,7 @@ from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine
 from tpusim.network.blocks import repeated
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
-from tpusim.network.workload import MOST_SIZE, Workload
+from tpusim.network.workload import MOST_SIZE, REST, Workload
 from tpusim.network.workload_file import (
     batch_for,
     described,
@@ -133,17 +133,20 @@ def workload_options(
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
 
 
-def mesh_of(asked: str | None) -> dict[str, int]:
-    """Return the mesh of "data=2,tensor=8". Raises InputError for an axis without a size, or one named twice."""
-    mesh: dict[str, int] = {}
+def mesh_of(asked: str | None) -> dict[str, int | str]:
+    """Return the mesh of "data=2,tensor=8" or "tensor=8,fsdp=*". Raises InputError for an axis without a size, or one
+    named twice.
+    """
+    mesh: dict[str, int | str] = {}
     for entry in asked.split(",") if asked is not None else ():
         given = _AXIS.fullmatch(entry)
-        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1:
+        size = given[2] if given else ""
+        if given is None or (size != REST and (not INTEGER.fullmatch(size) or int(size) < 1)):
             says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
             raise InputError(Problem(says, "--mesh"))
         if given[1] in mesh:
             raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
-        mesh[given[1]] = int(given[2])
+        mesh[given[1]] = size if size == REST else int(size)
     return mesh
 
 

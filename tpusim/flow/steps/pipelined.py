@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from tpusim.base.errors import CheckFailed, InputError, Problem
 from tpusim.flow.pipeline import event
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
+from tpusim.flow.steps.schedule import CycleSpan
 from tpusim.machines.exchanged import DCN, Exchanges, TimedCollective
 from tpusim.network.workload import (
     ACCUMULATE,
@@ -30,11 +31,14 @@ _MOST_STEPPED = 20_000_000
 
 
 class TimedPart(NamedTuple):
-    """Layers one after another, and collectives beside them: cycles, all and by what they go to, and collectives."""
+    """Layers one after another, and collectives beside them: cycles, all and by what they go to, collectives, and when
+    layers run.
+    """
 
     cycles: int
     parts: dict[str, int]
     collectives: tuple[CollectiveResult, ...]
+    layers: Sequence[CycleSpan]
 
 
 Timing: TypeAlias = Callable[[Sequence[LayerResult], Sequence[int]], TimedPart]
