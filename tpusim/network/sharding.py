@@ -128,6 +128,7 @@ class _Share:
         """Layers as the share has them in the end."""
         self._fewer = {axis: ({each.name: each for each in other.layers}, other.batch)
                        for axis, (_, other) in fewer.items()}  # fmt: skip
+        self._times = {axis: times for axis, (times, _) in fewer.items()}
         self._copies = {axis: _more_copies(work, other) for axis, (_, other) in fewer.items()}
         self._at = {name: at for at, name in enumerate(self._own)}
         self._reads = dict(operands_of(work))
@@ -161,6 +162,9 @@ class _Share:
         for axis, (layers, batch) in self._fewer.items():
             other = layers[name].shapes(batch)[tensor] if name in layers else own
             if prod(other) > prod(own):
+                if prod(other) > prod(own) * self._times[axis]:
+                    says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
+                    raise InputError(Problem(f"{says}; part one size of it", f"layer {name}"))
                 found[axis] = next(
                     side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
                 )
@@ -225,10 +229,6 @@ class _Share:
         tensors = [*layer.reads(self.work.batch)]
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
-        if both := summed.intersection(over, self._over(name, "ifmap")) if adds and layer.unit == "array" else _NONE:
-            along = ", ".join(sorted(both))
-            says = f"both its inputs and its outputs are parted along {along}, so that each chip lacks products"
-            raise InputError(Problem(f"{says}; part one of them", f"layer {name}"))
         if layer.op == "embedding":
             # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
             summed = summed.union(self._over(name, tensors[0])).difference(over)
@@ -281,21 +281,39 @@ class _Share:
             if source.direct or name not in self.places:
                 self.places[name] = self._placement(over, reader)
             return source
+        if source.direct and len(operand.names) > 1:
+            self._check_alike(reader, operand, wanted)
+        # What comes from outside, beside what layers make, every chip has as far as it reads it.
+        outside = [each for each in operand.names if each not in self._held]
         names: list[str] = []
         for each in operand.names:
-            held = self._held.get(each, _Parted())
+            if each in outside:
+                continue
+            held = self._held[each]
             is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
             kept = frozenset(OF_BATCH) if is_own else _NONE
             made = self._added(each, held.sums - wanted.sums - kept, wanted.over)
             names.append(self._as_wanted(each, made, held, wanted, source.direct))
-        here = self._held.get(operand.names[0], _Parted())
+        here = next(self._held[each] for each in operand.names if each in self._held)
         if between := here.experts ^ wanted.experts:
             elements = self._to_experts(reader) if wanted.experts else prod(operand.shape)
             names = [self._collective("all_to_all", tuple(names), elements, between, operand.names[0])]
         for each in names:
             if each in self._found:
                 self._found[each].readers.append(reader)
-        return source._replace(names=tuple(dict.fromkeys(names)))
+        return source._replace(names=tuple(dict.fromkeys([*outside, *names])))
+
+    def _check_alike(self, reader: str, operand: Value, wanted: _Parted) -> None:
+        """Check that of maps side by side, of which a layer takes parts of channels, each is parted so. Raises
+        InputError.
+        """
+        for axis in (axis for axis, side in wanted.over.items() if side == 0 and axis not in wanted.experts):
+            whole = [each for each in operand.names if axis not in self._held.get(each, _Parted()).over]
+            if whole and len(whole) < len(operand.names):
+                there = ", ".join(each for each in operand.names if each not in whole)
+                says = f"it reads {there}, of which each chip along {axis} has a part, beside {', '.join(whole)}, which"
+                says += " is not parted, so that its channels would count more than once"
+                raise InputError(Problem(f"{says}; part both, or neither", f"layer {reader}"))
 
     def _placement(self, over: Sides, of: str) -> Placement:
         """Which axes part each side of a value; of weights, the parts that a chip keeps are those of its own part."""
