@@ -334,3 +334,61 @@ def test_ops_of_the_array_alone_are_shared(name: str, mesh: dict[str, int]) -> N
     share = load_workload(name, batch=8, mesh=mesh, dims=dims, ops="array")
     made = {each.name for each in share.collectives} | {each.name for each in share.layers}
     assert {each for made in share.collectives for each in (*made.reads, *made.read_by)} <= made
+
+
+# ---- what a chip cannot make of its part alone
+
+_ROWS_PARTED = ", shard: {in_height: tensor}"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "says"),
+    [
+        (_ROWS_PARTED, "relu", "layer first: conv2d takes rows that other chips along tensor have"),
+        (_CHANNELS, "lrn, size: 3", "layer then: lrn takes channels that other chips along tensor have"),
+        (_CHANNELS, "channel_shuffle, groups: 2", "layer then: channel_shuffle takes channels"),
+        (_CHANNELS, "slice, axis: channels, start: 1, stop: 3", "layer then: slice takes channels"),
+        ("", "pool2d, kind: max, kernel: 3, stride: 1, shard: {in_width: tensor}", "layer then: pool2d takes columns"),
+        ("", "pad, padding: 1, shard: {width: tensor}", "layer then: pad takes columns"),
+        ("", "conv_transpose2d, out_channels: 8, kernel: 3, shard: {in_height: tensor}", "conv_transpose2d takes rows"),
+        (_CHANNELS, "relu, shard: {channels: tensor}", "layer then: its ifmap is parted twice along tensor"),
+        (
+            "", "conv2d, out_channels: 8, groups: 4, kernel: 1, shard: {groups: tensor}",
+            "layer then: its filter gets larger the more chips there are along tensor",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_chip_does_not_make_of_its_part_is_refused(tmp_path: Path, first: str, then: str, says: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(f"""name: net
+layers:
+  - {{name: first, op: conv2d, inputs: [input], in_channels: 8, in_height: 8, in_width: 8, out_channels: 8, kernel: 3,
+      padding: 1{first}}}
+  - {{name: then, op: {then}}}
+""")
+    with pytest.raises(InputError, match=says):
+        load_workload(path, mesh={"tensor": 2})
+
+
+@pytest.mark.parametrize(
+    "then",
+    ["pool2d, kind: max, kernel: 2, stride: 2, shard: {in_height: tensor}", "upsample, shard: {height: tensor}",
+     "conv2d, out_channels: 8, kernel: 1, shard: {in_height: tensor}",
+     "conv2d, out_channels: 8, kernel: 2, stride: 2, shard: {in_height: tensor}"],
+)  # fmt: skip
+def test_rows_that_chips_part_without_an_exchange(tmp_path: Path, then: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(f"""name: net
+layers:
+  - {{name: first, op: relu, inputs: [input], channels: 8, height: 8, width: 8}}
+  - {{name: then, op: {then}}}
+""")
+    assert not load_workload(path, mesh={"tensor": 2}).collectives
+
+
+@pytest.mark.parametrize("mesh", [{"data": 4}, {"fsdp": 4}], ids=str)
+@pytest.mark.parametrize("name", ["dcn_res5", "densenet121", "googlenet", "unet", "yolov2", "dcgan", "vit_b16"])
+def test_every_network_is_shared_by_its_batch(name: str, mesh: dict[str, int]) -> None:
+    share = load_workload(name, batch=8, mesh=mesh)
+    assert share.batch == 2
+    assert bool(share.collectives) == ("fsdp" in mesh)

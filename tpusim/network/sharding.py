@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
+from tpusim.network.ops.moves import MapMove
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.training import operands_of
 from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
@@ -158,13 +159,17 @@ class _Share:
 
     def _over(self, name: str, tensor: str) -> dict[str, int]:
         """The axes along which each chip has a part of a layer's tensor, each with the side of it that it parts."""
-        own, found = self._own[name].shapes(self.work.batch)[tensor], dict[str, int]()
+        own, found = _shape(self._own[name], tensor, self.work.batch), dict[str, int]()
         for axis, (layers, batch) in self._fewer.items():
-            other = layers[name].shapes(batch)[tensor] if name in layers else own
+            other = _shape(layers[name], tensor, batch) if name in layers else own
+            if prod(other) < prod(own):
+                says = f"its {tensor} gets larger the more chips there are along {axis}, so it is no part of the whole"
+                raise InputError(Problem(f"{says}; part other sizes, such as channels with groups", f"layer {name}"))
             if prod(other) > prod(own):
                 if prod(other) > prod(own) * self._times[axis]:
                     says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
-                    raise InputError(Problem(f"{says}; part one size of it", f"layer {name}"))
+                    do = "part one size of it, and none that follows from a part which it reads"
+                    raise InputError(Problem(f"{says}; {do}", f"layer {name}"))
                 found[axis] = next(
                     side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
                 )
@@ -227,6 +232,7 @@ class _Share:
         """Find what a layer needs of other chips, and how its output is held."""
         layer, operands = self._own[name], self._reads[name]
         tensors = [*layer.reads(self.work.batch)]
+        self._check_by_itself(name, tensors[0])
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
         if layer.op == "embedding":
@@ -302,6 +308,18 @@ class _Share:
             if each in self._found:
                 self._found[each].readers.append(reader)
         return source._replace(names=tuple(dict.fromkeys([*outside, *names])))
+
+    def _check_by_itself(self, name: str, tensor: str) -> None:
+        """Check that a chip makes its part of an output of its part of the ifmap, without elements that other chips
+        have. Raises InputError.
+        """
+        layer = self._own[name]
+        for axis, side in self._over(name, tensor).items():
+            layers, batch = self._fewer[axis]
+            if not _makes_parts(layer, layers[name], self.work.batch, batch, side):
+                sides = ("channels", "rows", "columns", "images")[side]
+                says = f"{layer.op} takes {sides} that other chips along {axis} have, beside its own, and how these"
+                raise InputError(Problem(f"{says} are exchanged is not known; part other sizes", f"layer {name}"))
 
     def _check_alike(self, reader: str, operand: Value, wanted: _Parted) -> None:
         """Check that of maps side by side, of which a layer takes parts of channels, each is parted so. Raises
@@ -400,6 +418,29 @@ def _part_of(layer: Any, chips: int, batch: int) -> Op:
 
 
 _SIDES = "channels", "height", "width", "images"
+
+
+def _shape(layer: Op, tensor: str, batch: int) -> Shape:
+    """The shape of a layer's output, or of what it reads."""
+    return layer.shapes(batch)[OFMAP] if tensor == OFMAP else layer.reads(batch)[tensor]
+
+
+def _makes_parts(layer: Any, fewer: Any, batch: int, fewer_batch: int, side: int) -> bool:
+    """Whether parts of a map along a side, each by itself, make the outputs of the whole, one part behind another."""
+    if isinstance(layer, MapMove):
+        size, whole = (each.sources(many)["ifmap"][side] for each, many in ((layer, batch), (fewer, fewer_batch)))
+        for own, other in zip(layer.taken(batch), fewer.taken(fewer_batch), strict=True):
+            if own.axis == side and (own.coordinates, other.coordinates) != (range(size), range(whole)):
+                parts = [place + first if 0 <= place < size else -1
+                         for first in range(0, whole, size) for place in own.coordinates]  # fmt: skip
+                if parts != [place if 0 <= place < whole else -1 for place in other.coordinates]:
+                    return False
+        return True
+    along = (0, 3) if getattr(layer, "along_channels", False) else (1, 2)
+    axes = dict(zip(along, getattr(layer, "axes", ()), strict=False))
+    if side in axes:
+        return layer.op != "deform_conv2d" and axes[side].apart
+    return side not in (1, 2) or prod(getattr(layer, "kernel", ())) == 1
 
 
 def _parted_side(shape: Shape, chips: int) -> int:
