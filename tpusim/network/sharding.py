@@ -439,7 +439,7 @@ def _makes_parts(layer: Any, fewer: Any, batch: int, fewer_batch: int, side: int
     along = (0, 3) if getattr(layer, "along_channels", False) else (1, 2)
     axes = dict(zip(along, getattr(layer, "axes", ()), strict=False))
     if side in axes:
-        return layer.op != "deform_conv2d" and axes[side].apart
+        return bool(layer.op != "deform_conv2d" and axes[side].apart)
     return side not in (1, 2) or prod(getattr(layer, "kernel", ())) == 1
 
 

@@ -478,6 +478,29 @@ class CollectiveLayer(NamedTuple):
         return -(-self.elements // self.chips(mesh)) if self.op == "reduce_scatter" else self.elements
 
 
+def _unsound(
+    mesh: Iterable[tuple[str, int]], collectives: Sequence[CollectiveLayer], layers: Collection[str]
+) -> Iterator[Problem]:
+    """Yield what is wrong with a mesh, and with what its chips exchange, beside layers of these names."""
+    try:
+        read_mesh(tuple(mesh))
+    except InputError as error:
+        yield from (replace(each, where=f"{MESH}.{each.where}") for each in error.problems)
+    axes = [axis for axis, _ in mesh]
+    yield from (Problem("an axis is named twice; name each once", f"{MESH}.{axis}") for axis in {*axes}
+                if axes.count(axis) > 1)  # fmt: skip
+    taken = {*layers}
+    for each in collectives:
+        where = f"collective {each.name}"
+        if each.name in taken:
+            yield Problem("another collective or a layer has that name; choose another", where)
+        taken.add(each.name)
+        if each.elements < 1:
+            yield Problem(f"{each.elements:,} elements are none; write 1 or more", where)
+        if missing := [axis for axis in each.over if axis not in (*axes, HOST)]:
+            yield Problem(f"there is no axis {missing[0]!r}; the mesh has {', '.join(axes) or 'none'}", where)
+
+
 def read_among(
     collectives: Sequence[CollectiveLayer], layers: Iterable[str], edges: Iterable[tuple[str, tuple[Source, ...]]]
 ) -> tuple[CollectiveLayer, ...]:
@@ -614,6 +637,7 @@ class Workload:
         problems += [_no_layer(each.layer, names, "lowerings") for each in self.lowerings if each.layer not in names]
         problems += [_no_layer(each, names, "biases") for each in self.biases if each not in names]
         problems += problems_of(self.edges, [each.name for each in self.layers])
+        problems += _unsound(self.mesh, self.collectives, names)
         if problems:
             raise InputError(problems)
 
