@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -16,6 +17,7 @@ from tpusim.base.errors import InputError
 from tpusim.cli.app import app
 from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.network.formats import ModelOptions
+from tpusim.network.workload import CollectiveLayer
 from tpusim.result.load import parse_result, read_result
 from tpusim.study.explain.network import other_meshes
 
@@ -222,3 +224,45 @@ def test_what_cannot_be_traced_is_refused(network: str, options: tuple[str, ...]
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())
     assert not Path("step.json").exists()
+
+
+def test_one_chip_needs_no_slice(network: str) -> None:
+    """Values of one chip go nowhere, whatever its axes are called."""
+    alone, named = (
+        re.sub(r"in [\d.]+ s", "", told(network, "--hardware", "tpu_v6e", *mesh))
+        for mesh in ((), ("--mesh", "tensor=1,data=1"))
+    )
+    assert named == alone
+    assert "1 chip, and v6e_8 has 8" in refused(network, "--mesh", "tensor=1", "--slice", "v6e_8")
+
+
+_SOUND = CollectiveLayer("sum", "all_reduce", 64, ("data",), ("product",), ())
+
+
+@pytest.mark.parametrize(
+    ("mesh", "changes", "says"),
+    [
+        ((("data", 0),), {}, "mesh.data: 0 is out of range"),
+        ((("data", 2), ("data", 2)), {}, "mesh.data: an axis is named twice"),
+        ((("host", 2),), {}, "mesh.host: .* names no axis"),
+        ((("data", 2),), {"name": "product"}, "collective product: another collective or a layer has that name"),
+        ((("data", 2),), {"elements": 0}, "collective sum: 0 elements are none"),
+        ((("data", 2),), {"over": ("tensor",)}, "collective sum: there is no axis 'tensor'; the mesh has data"),
+        ((("data", 2),), {"op": "all_redduce"}, "sum: no op 'all_redduce' of several chips; did you mean all_reduce"),
+    ],
+)
+def test_a_share_made_by_hand_is_checked(mesh: tuple[tuple[str, int], ...], changes: dict[str, Any], says: str) -> None:
+    def step() -> None:
+        share = tpusim.Workload("net", 8, [tpusim.Gemm("product", m=8, k=8, n=8)], mesh=mesh,
+                                collectives=(_SOUND._replace(**changes),))  # fmt: skip
+        tpusim.simulate(share, tpusim.load_hardware("tpu_v6e"), check=False, slice="v6e_1x2")
+
+    with pytest.raises(InputError, match=says):
+        step()
+
+
+@pytest.mark.parametrize("slice_", [8, ["v6e_8"], 1.5, b"v6e_8"])
+def test_what_is_no_slice_is_refused(network: str, slice_: object) -> None:
+    share = tpusim.load_workload(network, batch=16, mesh={"data": 8})
+    with pytest.raises(InputError, match="no shipped slice"):
+        tpusim.simulate(share, tpusim.load_hardware("tpu_v6e"), check=False, slice=slice_)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +26,7 @@ from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Op
 from tpusim.network.sharding import placed_share
 from tpusim.network.workload import Mesh, Source
+from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.result.records import Result
 
 MESHES: tuple[dict[str, int], ...] = (
@@ -183,3 +186,36 @@ def test_values_of_a_share_are_those_of_the_whole_in_all_engines(seed: int, maps
 @given(st.integers(0, 2**32))
 def test_weights_after_a_step_are_those_of_the_whole(seed: int) -> None:
     agrees(seed, True, "event", training=True)
+
+
+# ---- other ops, between products or convolutions of which a chip has a part
+
+_ROWS = "{name: first, inputs: [input], op: gemm, m: batch, k: 8, n: 8, shard: {n: tensor}}"
+_MAPS = """{name: first, inputs: [input], op: conv2d, in_channels: 8, in_height: 4, in_width: 4, out_channels: 8,
+            kernel: 3, padding: 1, shard: {out_channels: tensor}}"""
+_BETWEEN = {
+    _ROWS: ["softmax", "rms_norm", "layer_norm", "swiglu", "sigmoid", "copy", "scale_shift"],
+    _MAPS: ["pool2d, kind: max, kernel: 3, stride: 2, padding: 1", "pool2d, kind: average, kernel: 2, stride: 2",
+            "upsample", "pad, padding: 1", "conv_transpose2d, out_channels: 8, kernel: 2, stride: 2", "prelu"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", [{"tensor": 2}, {"fsdp": 2, "tensor": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("first", "between"), [(first, each) for first, several in _BETWEEN.items() for each in several]
+)
+def test_values_behind_ops_between(tmp_path: Path, first: str, between: str, mesh: dict[str, int]) -> None:
+    last = "gemm, n: 4" if first is _ROWS else "conv2d, out_channels: 4, kernel: 1"
+    path = tmp_path / "net.yaml"
+    path.write_text(f"name: net\nlayers:\n  - {first}\n  - {{name: other, op: {between}}}\n"
+                    f"  - {{name: last, op: {last}}}\n")  # fmt: skip
+    document = open_workload(path)
+
+    def of(mesh: Mesh) -> Workload:
+        return workload_of(document.override("mesh", dict(mesh), ("mesh", 0)), 8)
+
+    values = partial(drawn, 1)
+    whole, _ = run(of({}), {}, values, "event", "tiny_4x4")
+    parts, _ = run(*placed_share(of, mesh), values, "event", "tiny_4x4")
+    (made,), (wanted,) = parts.values(), whole.values()
+    assert np.allclose(made, wanted, rtol=1e-3, atol=1e-3)

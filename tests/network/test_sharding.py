@@ -187,7 +187,7 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
     path.write_text(
         "name: both\nlayers:\n  - {name: a, op: gemm, m: batch, k: 8, n: 8, shard: {n: tensor, k: tensor}}\n"
     )
-    with pytest.raises(InputError, match=r"layer a: both its inputs and its outputs are parted along tensor"):
+    with pytest.raises(InputError, match=r"layer a: its filter is parted twice along tensor"):
         load_workload(path, mesh={"tensor": 2})
 
 
@@ -232,3 +232,163 @@ def test_no_more_are_joined_than_a_compiler_does(operands: int) -> None:
     assert {each.name for each in made if not each.read_by[0].endswith(("update", "velocity"))} == {
         each.name for each in share.collectives if not each.read_by[0].endswith(("update", "velocity"))
     }
+
+
+PRODUCTS = """name: net
+sizes: {{seq: 16, inner: 64}}
+{above}
+layers:
+  - {{name: up, op: gemm, m: batch*seq, k: 32, n: inner, shard: {own}}}
+  - {{name: down, op: gemm, n: 32}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "own", "says"),
+    [
+        ("mesh: tensor", "{n: tensor}", r"net.yaml:3: mesh: \"tensor\" is no mesh; write each axis with its chips"),
+        ("mesh: [tensor, 2]", "{n: tensor}", "net.yaml:3: mesh: .* is no mesh"),
+        ("mesh: {tensor: 0}", "{n: tensor}", "net.yaml:3: mesh.tensor: 0 is out of range"),
+        ("mesh: {tensor: -2}", "{n: tensor}", "net.yaml:3: mesh.tensor: -2 is out of range"),
+        ("mesh: {tensor: 2.0}", "{n: tensor}", "net.yaml:3: mesh.tensor: 2.0 is not a whole number; write 2"),
+        ("mesh: {tensor: yes}", "{n: tensor}", "net.yaml:3: mesh.tensor: true is a truth value"),
+        ("mesh: {tensor: inner}", "{n: tensor}", "net.yaml:3: mesh.tensor: .* is not a number"),
+        ("mesh: {tensor: 100000000000000000000}", "{n: tensor}", "net.yaml:3: mesh.tensor: .* is out of range"),
+        ("mesh: {host: 4}", "{n: host}", "net.yaml:3: mesh.host: .* names no axis; write another word"),
+        ("shard: {iner: tensor}", "{n: tensor}", r"net.yaml:3: shard.iner: .*did you mean inner\? its sizes: seq"),
+        ("shard: {inner: []}", "{n: tensor}", "net.yaml:3: shard.inner: .* names no axis of a mesh"),
+        ("shard: {inner: 2}", "{n: tensor}", "net.yaml:3: shard.inner: 2 names no axis of a mesh"),
+        ("shard: {inner: [tensor, tensor]}", "{n: tensor}", "net.yaml:3: shard.inner: .* names an axis twice"),
+        ("shard: {inner: seq}", "{n: tensor}", "net.yaml:3: shard.inner: seq is a size, and no axis"),
+        ("source: here", "{n: seq}", r"net.yaml:5: layers\[0\].shard: seq is a size, and no axis"),
+        ("source: here", "{n: batch}", r"net.yaml:5: layers\[0\].shard: batch is a size, and no axis"),
+    ],
+)
+def test_a_faulty_mesh_or_shard_is_refused_also_beside_a_slice(tmp_path: Path, above: str, own: str, says: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(PRODUCTS.format(above=above, own=own))
+    with pytest.raises(InputError, match=says):
+        load_workload(path)
+    with pytest.raises(InputError, match=says):
+        # Chips of a slice part the batch where no mesh is given, not where a faulty one is.
+        asked_for(path, None, None, None, model_options(), slice="v6e_2x2")
+
+
+@pytest.mark.parametrize("mesh", [{"tensor": 10**20}, {"tensor": 0}, {"tensor": 2.0}, {"host": 8}, {3: 4}])
+def test_a_faulty_mesh_of_a_run_is_refused_by_its_option(mesh: Any) -> None:
+    with pytest.raises(InputError, match="--mesh"):
+        load_workload("gpt2_small", mesh=mesh)
+
+
+def test_what_fits_is_told_at_once_however_many_chips_part_it() -> None:
+    with pytest.raises(InputError, match="heads 12 is not parted evenly by 1,048,576 chips along tensor; take one of"):
+        load_workload("gpt2_small", mesh={"tensor": 2**20})
+
+
+@pytest.mark.parametrize("above", ["shard: {seq: tensor}", "shard: {batch: tensor}"])
+def test_outputs_of_which_chips_have_blocks_along_a_diagonal_are_refused(tmp_path: Path, above: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(PRODUCTS.format(above=above, own="{n: tensor}"))
+    with pytest.raises(InputError, match="parted twice along tensor, so that no chip has some of it"):
+        load_workload(path, mesh={"tensor": 2})
+
+
+# ---- maps side by side, and those from outside
+
+_MAPS = """name: net
+layers:
+  - {{name: a, op: conv2d, in_channels: 8, in_height: 4, in_width: 4, out_channels: 8, kernel: 1{a}}}
+  - {{name: b, op: conv2d, inputs: [input], out_channels: 8, kernel: 1{b}}}
+  - {{name: both, op: concat, inputs: [{reads}]}}
+  - {{name: end, op: {end}}}
+"""
+_CHANNELS = ", shard: {out_channels: tensor}"
+_END = "conv2d, out_channels: 8, kernel: 1"
+
+
+@pytest.mark.parametrize("end", [_END, "relu"])
+@pytest.mark.parametrize("reads", ["a, b", "b, a", "a, input", "input, a"])
+def test_a_parted_map_beside_one_that_all_chips_have_is_refused(tmp_path: Path, reads: str, end: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(_MAPS.format(a=_CHANNELS, b="", reads=reads, end=end))
+    with pytest.raises(InputError, match=r"layer end: it reads a, .* along tensor has a part, beside (b|input), which"):
+        load_workload(path, mesh={"tensor": 2})
+
+
+def test_maps_side_by_side_that_are_parted_alike_need_one_sum(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(_MAPS.format(a=_CHANNELS, b=_CHANNELS, reads="a, b", end=_END))
+    (made,) = load_workload(path, mesh={"tensor": 2}).collectives
+    assert (made.op, made.reads) == ("all_reduce", ("end",))
+    path.write_text(_MAPS.format(a="", b="", reads="a, input", end=_END))
+    assert not load_workload(path, mesh={"data": 2}).collectives
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [("gpt2_small", {"tensor": 4, "data": 2}), ("gpt2_small", {"fsdp": 8}), ("bert_base", {"tensor": 4}),
+     ("llama3_8b", {"data": 8}), ("mixtral_8x7b", {"expert": 8})],
+)  # fmt: skip
+def test_ops_of_the_array_alone_are_shared(name: str, mesh: dict[str, int]) -> None:
+    dims = {} if name == "bert_base" else {"layers": 2}
+    share = load_workload(name, batch=8, mesh=mesh, dims=dims, ops="array")
+    made = {each.name for each in share.collectives} | {each.name for each in share.layers}
+    assert {each for made in share.collectives for each in (*made.reads, *made.read_by)} <= made
+
+
+# ---- what a chip cannot make of its part alone
+
+_ROWS_PARTED = ", shard: {in_height: tensor}"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "says"),
+    [
+        (_ROWS_PARTED, "relu", "layer first: conv2d takes rows that other chips along tensor have"),
+        (_CHANNELS, "lrn, size: 3", "layer then: lrn takes channels that other chips along tensor have"),
+        (_CHANNELS, "channel_shuffle, groups: 2", "layer then: channel_shuffle takes channels"),
+        (_CHANNELS, "slice, axis: channels, start: 1, stop: 3", "layer then: slice takes channels"),
+        ("", "pool2d, kind: max, kernel: 3, stride: 1, shard: {in_width: tensor}", "layer then: pool2d takes columns"),
+        ("", "pad, padding: 1, shard: {width: tensor}", "layer then: pad takes columns"),
+        ("", "conv_transpose2d, out_channels: 8, kernel: 3, shard: {in_height: tensor}", "conv_transpose2d takes rows"),
+        (_CHANNELS, "relu, shard: {channels: tensor}", "layer then: its ifmap is parted twice along tensor"),
+        (
+            "", "conv2d, out_channels: 8, groups: 4, kernel: 1, shard: {groups: tensor}",
+            "layer then: its filter gets larger the more chips there are along tensor",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_chip_does_not_make_of_its_part_is_refused(tmp_path: Path, first: str, then: str, says: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(f"""name: net
+layers:
+  - {{name: first, op: conv2d, inputs: [input], in_channels: 8, in_height: 8, in_width: 8, out_channels: 8, kernel: 3,
+      padding: 1{first}}}
+  - {{name: then, op: {then}}}
+""")
+    with pytest.raises(InputError, match=says):
+        load_workload(path, mesh={"tensor": 2})
+
+
+@pytest.mark.parametrize(
+    "then",
+    ["pool2d, kind: max, kernel: 2, stride: 2, shard: {in_height: tensor}", "upsample, shard: {height: tensor}",
+     "conv2d, out_channels: 8, kernel: 1, shard: {in_height: tensor}",
+     "conv2d, out_channels: 8, kernel: 2, stride: 2, shard: {in_height: tensor}"],
+)  # fmt: skip
+def test_rows_that_chips_part_without_an_exchange(tmp_path: Path, then: str) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(f"""name: net
+layers:
+  - {{name: first, op: relu, inputs: [input], channels: 8, height: 8, width: 8}}
+  - {{name: then, op: {then}}}
+""")
+    assert not load_workload(path, mesh={"tensor": 2}).collectives
+
+
+@pytest.mark.parametrize("mesh", [{"data": 4}, {"fsdp": 4}], ids=str)
+@pytest.mark.parametrize("name", ["dcn_res5", "densenet121", "googlenet", "unet", "yolov2", "dcgan", "vit_b16"])
+def test_every_network_is_shared_by_its_batch(name: str, mesh: dict[str, int]) -> None:
+    share = load_workload(name, batch=8, mesh=mesh)
+    assert share.batch == 2
+    assert bool(share.collectives) == ("fsdp" in mesh)

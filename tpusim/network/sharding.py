@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
+from tpusim.network.ops.moves import MapMove
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.training import operands_of
 from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
@@ -128,6 +129,7 @@ class _Share:
         """Layers as the share has them in the end."""
         self._fewer = {axis: ({each.name: each for each in other.layers}, other.batch)
                        for axis, (_, other) in fewer.items()}  # fmt: skip
+        self._times = {axis: times for axis, (times, _) in fewer.items()}
         self._copies = {axis: _more_copies(work, other) for axis, (_, other) in fewer.items()}
         self._at = {name: at for at, name in enumerate(self._own)}
         self._reads = dict(operands_of(work))
@@ -157,10 +159,17 @@ class _Share:
 
     def _over(self, name: str, tensor: str) -> dict[str, int]:
         """The axes along which each chip has a part of a layer's tensor, each with the side of it that it parts."""
-        own, found = self._own[name].shapes(self.work.batch)[tensor], dict[str, int]()
+        own, found = _shape(self._own[name], tensor, self.work.batch), dict[str, int]()
         for axis, (layers, batch) in self._fewer.items():
-            other = layers[name].shapes(batch)[tensor] if name in layers else own
+            other = _shape(layers[name], tensor, batch) if name in layers else own
+            if prod(other) < prod(own):
+                says = f"its {tensor} gets larger the more chips there are along {axis}, so it is no part of the whole"
+                raise InputError(Problem(f"{says}; part other sizes, such as channels with groups", f"layer {name}"))
             if prod(other) > prod(own):
+                if prod(other) > prod(own) * self._times[axis]:
+                    says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
+                    do = "part one size of it, and none that follows from a part which it reads"
+                    raise InputError(Problem(f"{says}; {do}", f"layer {name}"))
                 found[axis] = next(
                     side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
                 )
@@ -223,12 +232,9 @@ class _Share:
         """Find what a layer needs of other chips, and how its output is held."""
         layer, operands = self._own[name], self._reads[name]
         tensors = [*layer.reads(self.work.batch)]
+        self._check_by_itself(name, tensors[0])
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
-        if both := summed.intersection(over, self._over(name, "ifmap")) if adds and layer.unit == "array" else _NONE:
-            along = ", ".join(sorted(both))
-            says = f"both its inputs and its outputs are parted along {along}, so that each chip lacks products"
-            raise InputError(Problem(f"{says}; part one of them", f"layer {name}"))
         if layer.op == "embedding":
             # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
             summed = summed.union(self._over(name, tensors[0])).difference(over)
@@ -281,21 +287,51 @@ class _Share:
             if source.direct or name not in self.places:
                 self.places[name] = self._placement(over, reader)
             return source
+        if source.direct and len(operand.names) > 1:
+            self._check_alike(reader, operand, wanted)
+        # What comes from outside, beside what layers make, every chip has as far as it reads it.
+        outside = [each for each in operand.names if each not in self._held]
         names: list[str] = []
         for each in operand.names:
-            held = self._held.get(each, _Parted())
+            if each in outside:
+                continue
+            held = self._held[each]
             is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
             kept = frozenset(OF_BATCH) if is_own else _NONE
             made = self._added(each, held.sums - wanted.sums - kept, wanted.over)
             names.append(self._as_wanted(each, made, held, wanted, source.direct))
-        here = self._held.get(operand.names[0], _Parted())
+        here = next(self._held[each] for each in operand.names if each in self._held)
         if between := here.experts ^ wanted.experts:
             elements = self._to_experts(reader) if wanted.experts else prod(operand.shape)
             names = [self._collective("all_to_all", tuple(names), elements, between, operand.names[0])]
         for each in names:
             if each in self._found:
                 self._found[each].readers.append(reader)
-        return source._replace(names=tuple(dict.fromkeys(names)))
+        return source._replace(names=tuple(dict.fromkeys([*outside, *names])))
+
+    def _check_by_itself(self, name: str, tensor: str) -> None:
+        """Check that a chip makes its part of an output of its part of the ifmap, without elements that other chips
+        have. Raises InputError.
+        """
+        layer = self._own[name]
+        for axis, side in self._over(name, tensor).items():
+            layers, batch = self._fewer[axis]
+            if not _makes_parts(layer, layers[name], self.work.batch, batch, side):
+                sides = ("channels", "rows", "columns", "images")[side]
+                says = f"{layer.op} takes {sides} that other chips along {axis} have, beside its own, and how these"
+                raise InputError(Problem(f"{says} are exchanged is not known; part other sizes", f"layer {name}"))
+
+    def _check_alike(self, reader: str, operand: Value, wanted: _Parted) -> None:
+        """Check that of maps side by side, of which a layer takes parts of channels, each is parted so. Raises
+        InputError.
+        """
+        for axis in (axis for axis, side in wanted.over.items() if side == 0 and axis not in wanted.experts):
+            whole = [each for each in operand.names if axis not in self._held.get(each, _Parted()).over]
+            if whole and len(whole) < len(operand.names):
+                there = ", ".join(each for each in operand.names if each not in whole)
+                says = f"it reads {there}, of which each chip along {axis} has a part, beside {', '.join(whole)}, which"
+                says += " is not parted, so that its channels would count more than once"
+                raise InputError(Problem(f"{says}; part both, or neither", f"layer {reader}"))
 
     def _placement(self, over: Sides, of: str) -> Placement:
         """Which axes part each side of a value; of weights, the parts that a chip keeps are those of its own part."""
@@ -382,6 +418,29 @@ def _part_of(layer: Any, chips: int, batch: int) -> Op:
 
 
 _SIDES = "channels", "height", "width", "images"
+
+
+def _shape(layer: Op, tensor: str, batch: int) -> Shape:
+    """The shape of a layer's output, or of what it reads."""
+    return layer.shapes(batch)[OFMAP] if tensor == OFMAP else layer.reads(batch)[tensor]
+
+
+def _makes_parts(layer: Any, fewer: Any, batch: int, fewer_batch: int, side: int) -> bool:
+    """Whether parts of a map along a side, each by itself, make the outputs of the whole, one part behind another."""
+    if isinstance(layer, MapMove):
+        size, whole = (each.sources(many)["ifmap"][side] for each, many in ((layer, batch), (fewer, fewer_batch)))
+        for own, other in zip(layer.taken(batch), fewer.taken(fewer_batch), strict=True):
+            if own.axis == side and (own.coordinates, other.coordinates) != (range(size), range(whole)):
+                parts = [place + first if 0 <= place < size else -1
+                         for first in range(0, whole, size) for place in own.coordinates]  # fmt: skip
+                if parts != [place if 0 <= place < whole else -1 for place in other.coordinates]:
+                    return False
+        return True
+    along = (0, 3) if getattr(layer, "along_channels", False) else (1, 2)
+    axes = dict(zip(along, getattr(layer, "axes", ()), strict=False))
+    if side in axes:
+        return bool(layer.op != "deform_conv2d" and axes[side].apart)
+    return side not in (1, 2) or prod(getattr(layer, "kernel", ())) == 1
 
 
 def _parted_side(shape: Shape, chips: int) -> int:

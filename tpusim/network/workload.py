@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 
@@ -120,15 +120,34 @@ OF_BATCH = "data", "fsdp", "expert"
 """The axes that part the batch of every network."""
 STAGE = "stage"
 """The axis along which chips have blocks of their own."""
+HOST = "host"
+"""The way to the memory of a chip's host, in place of an axis of the mesh."""
 MOST_CHIPS = 2**20
 """Most chips that may share a network."""
 
 
 def mesh_in(document: Document) -> dict[str, int]:
-    """Return the mesh of a file; none where it is faulty, which is reported with the file."""
-    given = document.data.get(MESH)
-    axes = given.items() if isinstance(given, Mapping) else ()
-    return {str(name): chips for name, chips in axes if type(chips) is int and chips > 0}
+    """Return the mesh of a file. Raises InputError with every problem of it."""
+    return dict(_placed(read_mesh, document, MESH))
+
+
+def shard_in(document: Document) -> dict[str, tuple[str, ...]]:
+    """Return which axes part the sizes of a file. Raises InputError with every problem of that."""
+    return dict(_placed(read_shard, document, SHARD))
+
+
+_T = TypeVar("_T")
+
+
+def _placed(read: Callable[[object], tuple[_T, ...]], document: Document, key: str) -> tuple[_T, ...]:
+    """Read what a file has at a key, if anything; what is wrong there has its place."""
+    given = document.data.get(key)
+    try:
+        return read(given) if given is not None else ()
+    except InputError as error:
+        problems = [document.problem(f"{key}.{each.where}" if each.where else key, each.message)
+                    for each in error.problems]  # fmt: skip
+        raise InputError(problems) from None
 
 
 def on_chips(mesh: Mapping[str, int | str], slice: str, chips: int) -> dict[str, Any]:
@@ -164,8 +183,8 @@ def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
             if chips == REST:
                 raise InputError("it takes the chips of a slice that other axes leave; name a slice, or a number")
             whole_number(chips, 1, MOST_CHIPS)
-            if not isinstance(name, str) or not name.isidentifier() or name == BATCH:
-                raise InputError(f"{show(name)} names no axis; write a word, such as tensor")
+            if not isinstance(name, str) or not name.isidentifier() or name in (BATCH, HOST):
+                raise InputError(f"{show(name)} names no axis; write another word, such as tensor")
         except InputError as error:
             problems.append(Problem(str(error), str(name)))
     if problems:
@@ -187,16 +206,10 @@ def read_shard(given: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
         if not isinstance(several, list | tuple) or not several or not all(isinstance(each, str) for each in several):
             says = f"{show(axes)} names no axis of a mesh; write one, such as tensor, or a list of several"
             raise InputError(Problem(says, str(name)))
+        if len({*several}) < len(several):
+            raise InputError(Problem(f"{show([*several])} names an axis twice; name each once", str(name)))
         found.append((str(name), tuple(several)))
     return tuple(found)
-
-
-def _shard_in(document: Document) -> dict[str, tuple[str, ...]]:
-    """Return which axes part the sizes of a file; none where that is faulty, which is reported with the file."""
-    try:
-        return dict(read_shard(document.data.get(SHARD) or ()))
-    except InputError:
-        return {}
 
 
 def of_a_chip(sizes: Mapping[str, int], document: Document) -> dict[str, int]:
@@ -207,9 +220,18 @@ def of_a_chip(sizes: Mapping[str, int], document: Document) -> dict[str, int]:
     mesh, found = mesh_in(document), dict(sizes)
     problems = [document.problem(f"{MESH}.{axis}", f"{axis} is a size of the file, too; name the axis otherwise")
                 for axis in mesh if axis in sizes]  # fmt: skip
-    for name, axes in _shard_in(document).items() if mesh else ():
+    for name, axes in shard_in(document).items():
         if name in found:
             found[name] = parted(found[name], name, axes, mesh, problems, document)
+        else:
+            there = [each for each in found if each != BATCH]
+            says = f"there is no size {show(name)}{did_you_mean(name, there) or ';'} "
+            says += (
+                f"its sizes: {', '.join(there)}"
+                if there
+                else "name it under sizes:, or part layers by their own shard:"
+            )
+            problems.append(document.problem(f"{SHARD}.{name}", says))
     if problems:
         raise InputError(problems)
     return {**mesh, **found}
@@ -222,9 +244,10 @@ def parted(
     chips, along = prod(mesh.get(axis, 1) for axis in axes), ", ".join(axis for axis in axes if axis in mesh)
     if size % chips == 0:
         return size // chips
-    fits = ", ".join(str(each) for each in range(1, 2 * chips) if size % each == 0)
+    fits = ", ".join(str(each) for each in range(1, min(2 * chips, MOST_CHIPS) + 1) if size % each == 0)
     says = f"{name} {size:,} is not parted evenly by {chips:,} chips along {along}; take one of {fits} there"
-    problems.append(document.problem(f"{MESH}.{axes[0]}", says) if document else Problem(says, SHARD))
+    axis = next(axis for axis in axes if axis in mesh)
+    problems.append(document.problem(f"{MESH}.{axis}", says) if document else Problem(says, SHARD))
     return size
 
 
@@ -437,8 +460,6 @@ class LayerBlock(NamedTuple):
     copies: tuple[tuple[str, ...], ...]
 
 
-HOST = "host"
-"""The way to the memory of a chip's host, in place of an axis of the mesh."""
 OFFLOAD, RELOAD = "offload", "reload"
 """Ops over that way: a value goes to the host's memory, and comes back."""
 
@@ -481,6 +502,29 @@ class CollectiveLayer(NamedTuple):
     def outcome(self, mesh: Mapping[str, int]) -> int:
         """Elements of a chip after the op."""
         return -(-self.elements // self.chips(mesh)) if self.op == "reduce_scatter" else self.elements
+
+
+def _unsound(
+    mesh: Iterable[tuple[str, int]], collectives: Sequence[CollectiveLayer], layers: Collection[str]
+) -> Iterator[Problem]:
+    """Yield what is wrong with a mesh, and with what its chips exchange, beside layers of these names."""
+    try:
+        read_mesh(tuple(mesh))
+    except InputError as error:
+        yield from (replace(each, where=f"{MESH}.{each.where}") for each in error.problems)
+    axes = [axis for axis, _ in mesh]
+    yield from (Problem("an axis is named twice; name each once", f"{MESH}.{axis}") for axis in {*axes}
+                if axes.count(axis) > 1)  # fmt: skip
+    taken = {*layers}
+    for each in collectives:
+        where = f"collective {each.name}"
+        if each.name in taken:
+            yield Problem("another collective or a layer has that name; choose another", where)
+        taken.add(each.name)
+        if each.elements < 1:
+            yield Problem(f"{each.elements:,} elements are none; write 1 or more", where)
+        if missing := [axis for axis in each.over if axis not in (*axes, HOST)]:
+            yield Problem(f"there is no axis {missing[0]!r}; the mesh has {', '.join(axes) or 'none'}", where)
 
 
 def read_among(
@@ -619,6 +663,7 @@ class Workload:
         problems += [_no_layer(each.layer, names, "lowerings") for each in self.lowerings if each.layer not in names]
         problems += [_no_layer(each, names, "biases") for each in self.biases if each not in names]
         problems += problems_of(self.edges, [each.name for each in self.layers])
+        problems += _unsound(self.mesh, self.collectives, names)
         if problems:
             raise InputError(problems)
 

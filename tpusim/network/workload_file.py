@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -55,6 +56,7 @@ from tpusim.network.workload import (
     read_mesh,
     read_shard,
     read_sizes,
+    shard_in,
     sizes_named,
     taken_names,
     with_sizes,
@@ -255,12 +257,14 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
     return document
 
 
-def _check_mesh(mesh: Mesh) -> None:
-    """Check the axes that are asked for, as shares are made of good ones alone. Raises InputError."""
+def _check_mesh(mesh: object) -> None:
+    """Check a mesh that a run asks for. Raises InputError with every problem."""
     try:
         read_mesh(mesh)
     except InputError as error:
-        raise InputError([Problem(each.message, _mesh_option(mesh)) for each in error.problems]) from None
+        raise InputError(
+            [Problem(each.message, f"--mesh: {each.where}" if each.where else "--mesh") for each in error.problems]
+        ) from None
 
 
 def _mesh_option(mesh: Mesh) -> str:
@@ -355,21 +359,35 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
 
 
 def _check_axes(document: Document, mesh: Mesh) -> None:
-    """Check that a file says what the axes of a mesh part. Raises InputError."""
-    if not mesh:
-        return
-    if SHARE_OF in document.data:
+    """Check that a file says what the axes of a mesh part, and that sizes have other names. Raises InputError."""
+    if mesh and SHARE_OF in document.data:
         raise InputError(document.problem(MESH, "the file is one chip's share already; leave the mesh out"))
-    entries = document.data.get("layers")
-    told = [document.data.get(SHARD), *(each.get(SHARD) for each in entries or () if isinstance(each, Mapping))]
-    found = {axis for each in told if isinstance(each, Mapping) for _, axes in read_shard(each) for axis in axes}
+    taken = {BATCH, *sizes_named(document)}
+    problems, found = list[Problem](), set[str]()
+    for path, axes in _axes_told(document):
+        found.update(axes)
+        problems += [document.problem(path, f"{axis} is a size, and no axis; write an axis of a mesh, such as tensor")
+                     for axis in axes if axis in taken]  # fmt: skip
     known = [*dict.fromkeys((*OF_BATCH[:2], *sorted(found), STAGE))]
-    if problems := [
+    problems += [
         document.problem(f"{MESH}.{axis}", f"nothing is parted along {axis}{did_you_mean(axis, known) or ';'} there is "
                          f"{', '.join(known)}; a file says under shard: which sizes an axis parts")
         for axis in mesh if axis not in known
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    if problems:
         raise InputError(problems)
+
+
+def _axes_told(document: Document) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the places of a file that name axes which part sizes, with these axes."""
+    for name, axes in shard_in(document).items():
+        yield f"{SHARD}.{name}", axes
+    entries = document.data.get("layers")
+    for at, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
+        if isinstance(entry, Mapping) and entry.get(SHARD):
+            # What is wrong with an entry is told with all else of it.
+            with suppress(InputError):
+                yield from ((f"layers[{at}].{SHARD}", axes) for _, axes in read_shard(entry[SHARD]))
 
 
 def _check_share(document: Document, collectives: Iterable[CollectiveLayer], mesh: Mesh) -> None:

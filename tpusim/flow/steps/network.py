@@ -30,6 +30,9 @@ def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
         InputError: the chips of the mesh and those of the slice are not the same, nobody names a slice, or a slice is
             given of a network of one chip.
     """
+    if prod(chips for _, chips in jobs.work.mesh) == 1 and not jobs.work.collectives and place is None:
+        # One chip alone exchanges nothing, whatever its axes are called.
+        return None
     if jobs.work.mesh or jobs.work.collectives:
         return jobs.family.exchanges(jobs.work, place, jobs.machine)
     if place is not None:

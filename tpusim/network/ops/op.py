@@ -259,6 +259,11 @@ class KernelAxis:
         """Number of positions of the kernel."""
         return (self.padded - self.reach) // self.stride + 1
 
+    @property
+    def apart(self) -> bool:
+        """Whether each element is under the kernel at one position at most, and none of them is padding."""
+        return self.reach <= self.stride and not any(self.ends) and self.size % self.stride == 0
+
     def problems(self) -> Iterator[Problem]:
         """Yield what is wrong where the kernel has no position."""
         if self.reach > self.padded:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.words import counted
 from tpusim.input.scalars import INTEGER
 from tpusim.machines.exchanged import DCN
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
@@ -78,7 +79,7 @@ def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
     torus = torus_of(place)
     wanted, there = math.prod(sizes.values()), place.chips
     if wanted != there:
-        says = f"{wanted:,} chips, and {place.name} has {there:,}"
+        says = f"{counted(wanted, 'chip')}, and {place.name} has {there:,}"
         raise InputError(Problem(f"{says}; write sizes whose product is {there:,}, such as data={there}", "--mesh"))
     # Of each axis of the slice the chips that are not taken, and every how many-th they stand.
     left = {number: (1, axis.length) for number, axis in enumerate(torus.axes)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 
-from tpusim.base.errors import InputError, Problem
+from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.words import counted
 from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges, TimedCollective
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.algorithms.registry import chosen
-from tpusim.machines.tpu.slices.collective import Collective
+from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Rates, rates_of
 from tpusim.machines.tpu.slices.mesh import placed
 from tpusim.machines.tpu.slices.slice import ChipSlice, load_slice, slices_of
@@ -21,7 +23,7 @@ GATHERS, PERMUTES = "gathers", "permutes"
 """Kinds of collectives, as the scheduler of the compiler counts them: those that move by permutes are of one."""
 
 
-def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) -> Exchanges:
+def exchanges(work: Workload, place: ChipSlice | str | Path | None, machine: Hardware) -> Exchanges:
     """Time the collectives of a share of a network on a slice of such machines; equal ones once.
 
     Raises:
@@ -34,14 +36,15 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
         if chips == 1:
             links = f"values of {work.name} go to the host, and nobody says over which links of a chip"
         raise InputError(Problem(f"{links}; name a slice, such as {near}", "slice"))
-    if isinstance(place, str):
+    if not isinstance(place, ChipSlice):
         place = load_slice(place)
     if machine.chip_cores > 1:
         says = f"{machine.label} is one of the {machine.chip_cores} cores of a chip, and slices are of chips"
         raise InputError(Problem(f"{says}; take {place.interconnect.machine}", "hardware"))
     if chips != place.chips:
         near = ", ".join(slices_of(chips, machine.name))
-        says = f"{chips:,} chips, and {place.name} has {place.chips:,}; write sizes whose product is {place.chips:,}"
+        says = f"{counted(chips, 'chip')}, and {place.name} has {place.chips:,}"
+        says += f"; write sizes whose product is {place.chips:,}"
         raise InputError(Problem(f"{says}{f', or name a slice such as {near}' if near else ''}", "mesh"))
     # The machine that runs the layers, whatever was set of it, and not the chip of the generation's file.
     mesh, rates = placed(place, dict(work.mesh)), rates_of(place, machine.element_bytes, machine)
@@ -54,6 +57,11 @@ def exchanges(work: Workload, place: ChipSlice | str | None, machine: Hardware) 
         if each.over == (HOST,):
             known[kind] = _over_pcie(each, place, machine)
         elif kind not in known:
+            if each.op not in OPS:
+                says = (
+                    f"no op {each.op!r} of several chips{did_you_mean(each.op, OPS) or ';'} there is {', '.join(OPS)}"
+                )
+                raise InputError(Problem(says, each.name))
             group = mesh.group(each.over)
             if group.size < 2:
                 says = f"{', '.join(each.over)} is one chip, which has nobody to talk to"
