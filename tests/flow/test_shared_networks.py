@@ -101,7 +101,8 @@ def network(seed: int, maps: bool, kernels: tuple[int, ...] = (1, 3)) -> tuple[O
             add("relu", (now,), channels[now], bool(by) or parts, sizes, by or (("channels",) if parts else ()))
         elif alike:
             other = random.choice(alike)
-            both = parted[now] and parted[other]
+            # Of what all chips have, or have parts of sums of, each may add up a part.
+            both = (parted[now] and parted[other]) or random.random() < 0.3
             add("add", (now, other), channels[now], both, sizes, ("channels",) if both else ())
 
     # What chips have in the end is read by nobody else.

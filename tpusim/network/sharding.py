@@ -128,6 +128,7 @@ class _Share:
         """Layers as the share has them in the end."""
         self._fewer = {axis: ({each.name: each for each in other.layers}, other.batch)
                        for axis, (_, other) in fewer.items()}  # fmt: skip
+        self._times = {axis: least for axis, (least, _) in fewer.items()}
         self._copies = {axis: _more_copies(work, other) for axis, (_, other) in fewer.items()}
         self._at = {name: at for at, name in enumerate(self._own)}
         self._reads = dict(operands_of(work))
@@ -225,10 +226,7 @@ class _Share:
         tensors = [*layer.reads(self.work.batch)]
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
-        if both := summed.intersection(over, self._over(name, "ifmap")) if adds and layer.unit == "array" else _NONE:
-            along = ", ".join(sorted(both))
-            says = f"both its inputs and its outputs are parted along {along}, so that each chip lacks products"
-            raise InputError(Problem(f"{says}; part one of them", f"layer {name}"))
+        self._check(layer)
         if layer.op == "embedding":
             # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
             summed = summed.union(self._over(name, tensors[0])).difference(over)
@@ -239,7 +237,8 @@ class _Share:
         pending = frozenset(axis for each in held for axis in each.sums)
         # Sums over a chip's own images are what a batch normalization takes.
         alike = layer.op == "add" and all(each.sums == pending for each in held)
-        later = pending if alike else pending & {*OF_BATCH} if statistic else _NONE
+        # Of what is parted here each chip wants its part of whole sums.
+        later = pending.difference(over) if alike else pending & {*OF_BATCH} if statistic else _NONE
         copies = frozenset(axis for axis, alike in self._copies.items() if name in alike)
         experts = copies & {OF_EXPERTS}
         own = self._part(name) | dict.fromkeys(copies - experts, 0)
@@ -258,6 +257,18 @@ class _Share:
             # The mean is over the rows of all chips.
             made = self._layers[name]
             self._layers[name] = replace(made, factor=made.factor / self._chips(over))
+
+    def _check(self, layer: Op) -> None:
+        """Check that a chip has all of what its part of an output is made of, but for sums. Raises InputError."""
+        for axis, (layers, batch) in self._fewer.items():
+            other = layers.get(layer.name)
+            # What is parted once is as many times larger with so many times fewer chips.
+            if other and _work(other, batch) > self._times[axis] * _work(layer, self.work.batch):
+                says = f"both its inputs and its outputs are parted along {axis}, so that each chip lacks products"
+                raise InputError(Problem(f"{says}; part one of them", f"layer {layer.name}"))
+            if self._over(layer.name, "ifmap").get(axis) in _sides_with_neighbours(layer):
+                says = f"{layer.op} takes neighbours of elements, which other chips along {axis} have"
+                raise InputError(Problem(f"{says}; part its channels, or the batch", f"layer {layer.name}"))
 
     def _of_whole_rows(self, layer: Any, axes: Axes) -> Op:
         """A layer that takes whole rows, where its operand is parted along them."""
@@ -387,6 +398,18 @@ _SIDES = "channels", "height", "width", "images"
 def _parted_side(shape: Shape, chips: int) -> int:
     """The side of a tensor that chips have parts of: the last that they part evenly."""
     return next(side for side in (3, 0, 1, 2) if shape[side] % chips == 0)
+
+
+def _work(layer: Op, batch: int) -> int:
+    """The products of a layer; of one without any the elements of its largest tensor."""
+    return layer.macs(batch) or max(map(prod, layer.shapes(batch).values()))
+
+
+def _sides_with_neighbours(layer: Any) -> frozenset[int]:
+    """The sides of the ifmap along which windows overlap one another or its ends."""
+    along = (layer.axis,) if hasattr(layer, "axis") else getattr(layer, "axes", ())
+    named = {"channels": 0, "height": 1, "width": 2, "length": 2}
+    return frozenset(named[each.name] for each in along if each.reach > each.stride or any(each.ends))
 
 
 def _without(sides: Sides, axes: Axes) -> dict[str, int]:
