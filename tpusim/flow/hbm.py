@@ -31,6 +31,7 @@ from tpusim.network.workload import (
     Mesh,
     Source,
     Workload,
+    mesh_text,
 )
 from tpusim.result.records import HbmContents
 
@@ -420,11 +421,6 @@ def held_in_hbm(
         none = f"no mesh of as many chips fits; take more chips{less}"
         advice = f"--mesh {mesh_text(mesh)} fits" if mesh else none
     raise CapacityError(Problem(f"{says}: {parts}; {advice}", f"network {workload.name}"))
-
-
-def mesh_text(mesh: Mesh) -> str:
-    """Return a mesh as people write it: fsdp=16,tensor=8."""
-    return ",".join(f"{name}={size}" for name, size in mesh.items())
 
 
 def fitting_mesh(

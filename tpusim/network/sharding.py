@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
+from tpusim.network.graph import Placement
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.training import operands_of
 from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
@@ -33,8 +34,6 @@ Sides: TypeAlias = Mapping[str, int]
 _NONE: Axes = frozenset()
 OF_EXPERTS = "expert"
 """The axis along which each chip has experts of its own, to which rows of all chips go."""
-Placement: TypeAlias = tuple[tuple[str, ...], ...]
-"""For each axis of a value the axes of a mesh that part it, the outermost first."""
 PARTS_WEIGHTS = "fsdp"
 """The axis along which each chip keeps a part of the weights, and gathers them for each layer that reads them."""
 _ADDS = frozenset({"add", "channel_sum", "channel_products"})

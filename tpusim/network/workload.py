@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
 from tpusim.input.form import Choice, Name, Reader, Real, names_of, size, validated, whole
-from tpusim.input.scalars import name_text, path_of, show, whole_number
+from tpusim.input.scalars import INTEGER, name_text, path_of, show, whole_number
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import ArrayOp, Gemm, StoredTensor
 from tpusim.network.ops.elementwise import Pointwise
@@ -145,6 +146,31 @@ def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     if problems:
         raise InputError(problems)
     return items
+
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
+
+
+def mesh_named(text: str) -> dict[str, int]:
+    """Read a mesh as people write it, "data=2,tensor=8".
+
+    Raises InputError for an axis without a size, or one named twice.
+    """
+    mesh: dict[str, int] = {}
+    for entry in text.split(","):
+        given = _AXIS.fullmatch(entry)
+        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1:
+            says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
+            raise InputError(Problem(says, "--mesh"))
+        if given[1] in mesh:
+            raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
+        mesh[given[1]] = int(given[2])
+    return mesh
+
+
+def mesh_text(mesh: Mesh) -> str:
+    """Return a mesh as people write it: fsdp=16,tensor=8."""
+    return ",".join(f"{axis}={chips}" for axis, chips in mesh.items())
 
 
 def read_shard(given: object) -> tuple[tuple[str, tuple[str, ...]], ...]:

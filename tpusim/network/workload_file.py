@@ -51,6 +51,7 @@ from tpusim.network.workload import (
     batch_of_a_chip,
     counts_of,
     mesh_in,
+    mesh_text,
     names_in,
     read_mesh,
     read_shard,
@@ -211,7 +212,7 @@ def described(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Docume
     foreign = is_foreign(name_or_path)
     if asked.mesh and is_function(name_or_path):
         says = "a function of JAX says by shard_map what its chips share; leave it out"
-        raise InputError(Problem(says, _mesh_option(asked.mesh)))
+        raise InputError(Problem(says, f"--mesh {mesh_text(asked.mesh)}"))
     if foreign and not names_sizes(name_or_path):
         if asked.batch is not None:
             asked = replace(asked, batch=asked.batch._replace(images=batch_of_a_chip(asked.batch.images, asked.mesh)))
@@ -247,14 +248,10 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
         if stored is not None:
             document = document.override(key, stored, (f"--{key} {stored}", sys.maxsize))
     if asked.mesh:
-        option = _mesh_option(asked.mesh), sys.maxsize
+        option = f"--mesh {mesh_text(asked.mesh)}", sys.maxsize
         document = document.override(MESH, dict(asked.mesh), option)
         document = replace(document, moved={**document.moved, **{f"{MESH}.{axis}": option for axis in asked.mesh}})
     return document
-
-
-def _mesh_option(mesh: Mesh) -> str:
-    return f"--mesh {','.join(f'{axis}={chips}' for axis, chips in mesh.items())}"
 
 
 # ---- phases
