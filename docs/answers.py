@@ -408,8 +408,10 @@ def _validate() -> Schema:
             "quirk": (YES, "whether the estimator charges some of the taps alone"),
             "error": (NUMBER, "error of tpusim"),
             "error_with_their_block": (_or_null(NUMBER), "error of tpusim with the compiler's block"),
-            "roofline_error": (NUMBER, "error of the roofline"),
-        }, "fitted"),
+            "roofline_error": (NUMBER, "error of the roofline; of pods that of one number for a generation"),
+            "parts": (_by_name(NUMBER), "of pods, by what the chip does, its share of the cycles of a step"),
+            "chips": (WHOLE, "of pods, all chips"),
+        }, "fitted parts chips"),
     }  # fmt: skip
     keys: Keys = {
         "sets": (_listed(_of("Set")), "every set that was asked for"),
@@ -497,6 +499,38 @@ def _collective() -> Schema:
         "sizes": (_listed(_of("OneSize")), "with --sizes: a collective of each size, in place of all other keys"),
     }
     return {**_held("A collective on a slice.", keys, " ".join(keys)), "$defs": definitions}
+
+
+def _scale() -> Schema:
+    of_a_slice: Keys = {
+        "slice": (TEXT, "name of the slice"),
+        "chips": (WHOLE, "chips of the slice"),
+        "batch": (WHOLE, "images or sequences of all chips together"),
+        "about": (_or_null(TEXT), "the slice in words"),
+        "mesh": (_or_null(_by_name(WHOLE)), "axes along which chips share the network, each with its chips"),
+        "cycles": (_or_null(WHOLE), "cycles of a step, of a chip's clock"),
+        "seconds": (_or_null(NUMBER), "seconds of a step"),
+        "items_per_second": (_or_null(NUMBER), "what all chips make in a second"),
+        "items_per_second_chip": (_or_null(NUMBER), "what a chip makes in a second"),
+        "parts": (_or_null(_by_name(WHOLE)), "cycles by what a chip does in them; they add up to those of the step"),
+        "of_ideal": (_or_null(NUMBER), "what a chip makes, of what one makes on the slice of fewest chips"),
+        "refusal": (
+            _or_null(TEXT),
+            "why the slice cannot run the network, its figures then being null; or null",
+        ),
+    }
+    definitions = {"ScaledSlice": _held("The network on the chips of a slice.", of_a_slice)}
+    keys: Keys = {
+        "workload": (TEXT, "name of the network"),
+        "machine": (TEXT, "name of each chip, with what was set"),
+        "hardware": MACHINE,
+        "sizes": (_by_name(WHOLE), "sizes that the workload names"),
+        "dtype": (TEXT, "type of numbers"),
+        "items": (TEXT, "what is made in a step: images, or tokens"),
+        "batch_a_chip": (_or_null(WHOLE), "images or sequences a chip, where they are as many on every slice; or null"),
+        "slices": (_listed(_of("ScaledSlice")), "every slice, those of fewest chips first"),
+    }
+    return {**_held("A network on slices of more and more chips.", keys), "$defs": definitions}
 
 
 def _area() -> Schema:
@@ -618,8 +652,7 @@ def schemas() -> dict[str, Schema]:
     """By command the JSON schema of what its `--json` writes; that of `tpusim run` is `docs.columns.run_schema`."""
     made = {
         "explain": _explain(), "compare": _compare(), "validate": _validate(), "dram": _dram(), "area": _area(),
-        "collective": _collective(),
-        "paper": _paper(), "list": _list(),
+        "collective": _collective(), "scale": _scale(), "paper": _paper(), "list": _list(),
     }  # fmt: skip
     version = {"type": "string", "description": "version of tpusim that wrote it"}
     return {

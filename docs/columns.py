@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import typer
@@ -22,14 +22,17 @@ from tpusim.report.tables import compare, explain, hardware, validation
 from tpusim.report.tables import run as run_table
 from tpusim.report.tables.compared import compared_results
 from tpusim.report.tables.run import use_table
+from tpusim.report.tables.scaling import scaling_table
 from tpusim.report.tables.step import alike_collectives, collective_table, parts_table
 from tpusim.report.tables.sweep import layer_columns, point_columns
 from tpusim.result import records
 from tpusim.result.records import OpUse, Result, by_op
 from tpusim.result.vocabulary.figures import COLUMNS, LAYER, LESS, MORE, Figure
 from tpusim.result.vocabulary.runs import COLUMN, LOWERING
+from tpusim.result.vocabulary.states import STEP_PARTS
 from tpusim.study.explain.bottleneck import alternatives, explain_layer
 from tpusim.study.explain.relaxation import Setup
+from tpusim.study.scaling import ScaledSlice, Scaling
 
 WORDS = {
     "workload": "name of the network",
@@ -65,6 +68,12 @@ COMMAND_WORDS: Mapping[str, Mapping[str, str]] = {
         "collective": "name of what chips exchange, of the first of them where several are alike",
         "algorithm": "algorithm that the compiler takes", "cycles": "cycles of one of them, or of a part of the step",
         "time": "time of these cycles", "part": "what a chip does in the step", "share": "share of the step",
+    },
+    "tpusim scale": {
+        "slice": "name of the slice", "chips": "chips of the slice", "images a second": "what all chips make",
+        "a chip": "what a chip makes in a second",
+        **{each.label: f"share of the step: {each.meaning[:1].lower()}{each.meaning[1:-1]}"
+           for each in STEP_PARTS.values()},
     },
     "tpusim explain": {
         "gain": "how many times as fast the layer is with one thing made easier",
@@ -108,6 +117,7 @@ def command_tables() -> dict[str, dict[str, str]]:
     exchanged = records.CollectiveResult("sum", "all_reduce", 8, ("data",), "ring", 4, 2, 0, 4, 4)
     step = records.StepResult("v6e_2x2", "", 4, {"data": 4}, 8, 1e-5, {"compute": 4, "links": 4}, (exchanged,) * 2,
                               "images", 4.0, 1.0)  # fmt: skip
+    scaled = ScaledSlice("v6e_2x2", 4, 4, replace(one, step=replace(step, parts=dict.fromkeys(STEP_PARTS, 1))))
     ops, area = use_table("op", by_op(one.layers)), family_named("tpu").area(machine)
     assert ops is not None
     assert area is not None
@@ -116,6 +126,7 @@ def command_tables() -> dict[str, dict[str, str]]:
     columns: dict[str, Iterable[Column[Any]]] = {
         "tpusim run": ops.columns,
         "tpusim run --slice": (*collective_table(alike_collectives(step), step).columns, *parts_table(step).columns),
+        "tpusim scale": scaling_table(Scaling(one.workload, one.machine, (scaled,))).columns,
         "tpusim explain": _columns(explained),
         "tpusim compare": _columns(compare.runs_compared(compared_results(one, other), ["A", "B"], "change")),
         "tpusim area": _columns(hardware.area(machine, area)),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tpusim.api.generate import generate as generate
     from tpusim.api.results import compare as compare
     from tpusim.api.results import report as report
+    from tpusim.api.scale import scale as scale
     from tpusim.api.sweep import sweep as sweep
     from tpusim.api.trace import trace as trace
     from tpusim.flow.simulation import simulate as simulate
@@ -56,6 +57,7 @@ _MODULES = {
     "load_hardware": "machines.family",
     "load_workload": "network.workload_file",
     "report": "api.results",
+    "scale": "api.scale",
     "simulate": "flow.simulation",
     "sweep": "api.sweep",
     "trace": "api.trace",

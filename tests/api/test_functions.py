@@ -52,6 +52,7 @@ SPELT = {"set": "changes", "first": "from", "last": "to"}
         ("explain", "explain", {"drawn", "progress", "note"}),
         ("trace", "trace", {"progress", "note"}),
         ("generate", "run", {"progress", "note"}),
+        ("scale", "scale", {"progress", "note", "shapes"}),
         ("sweep", "sweep", {"progress", "note", "resume"}),
         ("compare", "compare", set()),
         ("report", "report", set()),
@@ -60,7 +61,7 @@ SPELT = {"set": "changes", "first": "from", "last": "to"}
 def test_a_function_takes_the_words_of_its_command(name: str, command: str, own: set[str]) -> None:
     taken = {each: parameter.kind for each, parameter in inspect.signature(getattr(tpusim, name)).parameters.items()}
     words = {each.removeprefix("--") for each in WorkloadOptions.__annotations__ if "options" in taken}
-    words |= {each for each in taken if taken[each] != inspect.Parameter.VAR_KEYWORD} - own
+    words = (words | {each for each in taken if taken[each] != inspect.Parameter.VAR_KEYWORD}) - own
     group: Any = get_command(cli.app)
     parameters = group.commands[command].params
     options = {each.lstrip("-").replace("-", "_") for one in parameters for each in (*one.opts, one.name)}

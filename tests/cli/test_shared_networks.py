@@ -215,7 +215,6 @@ def test_a_step_is_traced(network: str) -> None:
         (("--slice", "v6e_2x2"), "--slice: the trace of a step is a timeline; write it with --out FILE"),
         (("--slice", "v6e_2x2", "--out", "step.vcd"), "--slice: the trace of a step is a timeline"),
         (("--slice", "v6e_2x2", "--mesh", "data=2", "--out", "step.json"), "mesh: 2 chips, and v6e_2x2 has 4"),
-        (("--slice", "v6e_1x1", "--out", "step.json"), "slice: net is loaded for one chip"),
     ],
 )
 def test_what_cannot_be_traced_is_refused(network: str, options: tuple[str, ...], says: str) -> None:

@@ -21,6 +21,7 @@ from tpusim.study.paper.claims import Finding, words
 from tpusim.study.paper.exhibit import Exhibit, ExhibitFigures, TextTable
 from tpusim.study.validation.cases import NumberSet, Omission
 from tpusim.study.validation.comparison import ComparedCase, Comparison
+from tpusim.study.validation.pods import ComparedPod
 
 SCHEMAS = answers.schemas()
 OF_A_RUN = {*columns.run_schema()["$defs"]}
@@ -77,7 +78,9 @@ def validate() -> Iterator[str]:
                   left_out=(Omission("copy", 3),), tiles=fitted, generation="v3", part="tiles")
         for name, fitted in (("one", True), ("other", False))
     ]  # fmt: skip
-    yield validated([Comparison(each, rows) for each in sets]).to_json()
+    pod = ComparedPod("pod", 11, 10, 8, False, parts={"compute": 1.0}, chips=4)
+    pods = Comparison(NumberSet("pods_v4", "measured", "pods", "steps", "slices", (), unit="ms"), (pod,))
+    yield validated([pods, *(Comparison(each, rows) for each in sets)]).to_json()
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)
         yield told("validate", "--set-of-numbers", "v3")
@@ -93,6 +96,11 @@ def collective() -> Iterator[str]:
     yield told(*few, "--explain", "--engine", "both")
     yield told(*few, "--sizes", "4KiB..8KiB")
     yield told("collective", "all-to-all", "--slice", "v5e_4x4", "--mesh", "data=2,tensor=8", "--axes", "tensor")
+
+
+def scale() -> Iterator[str]:
+    few = ("--dim", "layers=1", "--dim", "vocabulary=64", "--set", "mapping.search=estimate")
+    yield told("scale", "gpt2_small", *few, "--slices", "v6e_2x2,v6e_8", "--batch-a-chip", "1")
 
 
 def area() -> Iterator[str]:
@@ -112,7 +120,7 @@ def of_paper() -> Iterator[str]:
 
 PRINTED = {
     "explain": explain, "compare": compare, "validate": validate, "dram": dram, "area": area, "collective": collective,
-    "paper": of_paper, "list": shipped,
+    "scale": scale, "paper": of_paper, "list": shipped,
 }  # fmt: skip
 
 

@@ -62,5 +62,5 @@ def test_a_notebook_has_words_and_pictures(file: Path) -> None:
 
 def test_every_notebook_is_on_the_site() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert len(NOTEBOOKS) == 7
+    assert len(NOTEBOOKS) == 8
     assert [file.stem for file in NOTEBOOKS if f"notebooks/{file.stem}" not in index] == []

@@ -221,7 +221,7 @@ def test_every_lowering_is_described(family: str) -> None:
 
 def test_every_command_and_option_is_described() -> None:
     found = columns.commands()
-    assert len(found) == 15
+    assert len(found) == 16
     for name, command in found.items():
         assert command.help
         assert command.example.startswith("tpusim ")

@@ -156,7 +156,7 @@ layers:
 
 @pytest.mark.parametrize(
     "text",
-    few(1, reversed(JOINED)),
+    few(1, (*JOINED[1:], JOINED[0])),
     ids=lambda text: text.split()[1],
 )
 def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:

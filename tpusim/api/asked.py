@@ -19,7 +19,7 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
-from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in
+from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in, on_chips
 from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared, workload_of
 from tpusim.result.vocabulary.runs import left_out
 
@@ -46,7 +46,8 @@ class WorkloadOptions(TypedDict, total=False):
         phase: phase that the workload file names, such as decode.
         weights: how HBM has weights of products: int8 or int4.
         caches: how HBM has caches.
-        mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}.
+        mesh: axes along which chips share the network, such as {"data": 2, "tensor": 8}; beside a slice "*" stands for
+            the chips that the other axes leave.
         microbatches: parts of a batch that go through the stages of a mesh that has some.
         skip_unknown: leave ops of a model out that tpusim does not know.
         ops: what is timed, all or array.
@@ -61,7 +62,7 @@ class WorkloadOptions(TypedDict, total=False):
     phase: str | None
     weights: str | None
     caches: str | None
-    mesh: Mapping[str, int] | None
+    mesh: Mapping[str, int | str] | None
     microbatches: int | None
     skip_unknown: bool
     ops: str | None
@@ -176,8 +177,10 @@ def asked_for(
             raise InputError(Problem(says, f"workload {workload.name}"))
         return AskedRun(workload, machine, None, unnamed, tuple(notes), place)
     name, images = str(workload), run_batch(batch)
+    if place:
+        asked = replace(asked, mesh=on_chips(asked.mesh, place.name, place.chips))
     document = open_workload(name, replace(asked, batch=images))
-    if place and place.chips > 1 and not mesh_in(document) and SHARE_OF not in document.data:
+    if place and not mesh_in(document) and SHARE_OF not in document.data:
         asked = replace(asked, mesh={OF_BATCH[0]: place.chips})
         document = open_workload(name, replace(asked, batch=images))
     if batch and document.images and batch != document.images:

@@ -278,6 +278,80 @@ def explain(
     explain_and_report(workload, named, json, out, **own, **given)
 
 
+@command("scale gpt2_small --dim layers=1 --slices v6e_8,v6e_4x4 --mesh 'fsdp=*' --batch 16 --out scaling.png")
+def scale(
+    context: Context,
+    workload: options.Workload,
+    slices: Annotated[
+        str,
+        Option(
+            metavar="NAME,...",
+            help="Slices of one generation, as --slice of tpusim run takes them: v6e_8,v6e_4x4,v6e_8x8.",
+            autocompletion=options.shipped_names("configs/slices"),
+        ),
+    ],
+    mesh: options.Mesh = None,
+    batch: Annotated[
+        int | None,
+        Option(
+            parser=options.whole("--batch", 1, names.MOST_IMAGES),
+            metavar="N",
+            show_default=False,
+            help="Images or sequences of all chips together, on every slice (strong scaling). Unless given, as many as "
+            f"the file holds, else {names.BATCH}.",
+        ),
+    ] = None,
+    batch_a_chip: Annotated[
+        int | None,
+        Option(
+            parser=options.whole("--batch-a-chip", 1, names.MOST_IMAGES),
+            metavar="N",
+            help="Images or sequences a chip, instead, so that more chips have more of them (weak scaling).",
+        ),
+    ] = None,
+    hardware: options.Hardware = "tpu_v2",
+    lowering: options.Lowering = None,
+    changes: options.Changes = None,
+    dtype: _Dtype = None,
+    dims: options.Dims = None,
+    phase: options.Phase = None,
+    weights: options.Weights = None,
+    caches: options.Caches = None,
+    microbatches: options.Microbatches = None,
+    skip_unknown: options.SkipUnknown = False,
+    ops: options.Ops = None,
+    training: options.Training = False,
+    keep: options.Keep = None,
+    offload: options.Offload = None,
+    optimizer: options.Optimizer = None,
+    json: options.Json = None,
+    out: Annotated[
+        Path | None,
+        Option(metavar="FILE", help=f"A picture: {', '.join(f'.{kind}' for kind in KNOWN)}; or a page with it: .html."),
+    ] = None,
+) -> None:
+    """Time a network on slices of more and more chips.
+
+    A row a slice: the time of a step, what all chips and each chip make in a second, what part that is of the ideal,
+    and where the time goes. Ideally each chip makes as much as one of the smallest slice. A slice that cannot run the
+    network, as a chip's share does not fit its HBM for instance, says so in its row.
+
+    Timing alone: no value is computed. Each chip is the chip of the slices, unless --hardware names another machine.
+
+    Exit code 0: done; 2: bad input, or no slice can run it; 130: interrupted.
+    """
+    from tpusim.cli.actions.inputs import workload_options
+    from tpusim.cli.actions.scale import scale_and_report
+    from tpusim.cli.json_output import refuse_replaced
+
+    refuse_replaced([workload], {"--json": json, "--out": out})
+    given = workload_options(context.params)
+    named = None if options.by_default(context, "hardware") else hardware
+    own: dict[str, Any] = {"batch": batch, "batch_a_chip": batch_a_chip, "lowering": lowering, "set": changes}
+    own |= {"dtype": dtype} if dtype else {}
+    scale_and_report(workload, slices, named, json, out, **own, **given)
+
+
 @command("compare results/resnet50 run.json", interrupted="")
 def compare(
     context: Context,

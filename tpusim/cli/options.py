@@ -135,7 +135,8 @@ Mesh = Annotated[
     Option(
         metavar="NAME=N,...",
         help="Axes along which chips share the network: data=2,tensor=8. data and fsdp part the batch, which --batch "
-        "gives for all chips together, fsdp the weights, too; what tensor and expert part, the workload file says.",
+        "gives for all chips together, fsdp the weights, too; what tensor and expert part, the workload file says. "
+        "Beside --slice, * takes the chips that the others leave: tensor=8,fsdp=*.",
     ),
 ]
 Microbatches = Annotated[

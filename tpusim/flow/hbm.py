@@ -17,7 +17,6 @@ from tpusim.memory.layout import FILTER
 from tpusim.memory.tile import Tile
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.stages import SO_FAR, of_stage
 from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
@@ -25,6 +24,7 @@ from tpusim.network.workload import (
     INPUT,
     OFFLOAD,
     RELOAD,
+    SO_FAR,
     STAGE,
     UPDATE,
     CollectiveLayer,
@@ -87,6 +87,9 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     tile = tile or family_of(machine).tile(machine)
     if not workload.stages:
         return _HbmCount(workload, machine, tile).need()
+    # Imported here, as a network of one chip has no stages.
+    from tpusim.network.stages import of_stage
+
     stages = 1 + max(number for _, number in workload.stages)
     number = dict(workload.stages)
     there = sorted({number[layer.name] for layer in workload.layers})

@@ -14,6 +14,7 @@ from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
     FORWARD,
+    SO_FAR,
     STAGE,
     UPDATE,
     CollectiveLayer,
@@ -21,8 +22,6 @@ from tpusim.network.workload import (
     Workload,
 )
 
-SO_FAR = ".so_far"
-"""End of the name of the sum of a gradient over microbatches, to which the next is added."""
 _SCATTER = "reduce_scatter"
 
 
@@ -54,8 +53,8 @@ def of_stage(work: Workload, stage: int) -> Workload:
 def microbatches_of(batch: int, stages: int, asked: int | None) -> int:
     """Return the microbatches of a chip's batch: those asked for, else as many as part it evenly, up to four a stage.
 
-    With four the bubble is below a fifth of a step, and more make layers small (Huang et al.: GPipe, 2019,
-    arXiv:1811.06965: negligible from four on).
+    Of S equal stages and M microbatches the bubble is (S - 1) / (M + S - 1) of a step: below a fifth with four a stage.
+    More of them make layers small.
 
     Raises:
         InputError: the batch is no multiple of them.

@@ -113,6 +113,8 @@ def with_sizes(document: Document, wanted: Mapping[str, int]) -> Document:
 
 Mesh: TypeAlias = Mapping[str, int]
 """Axes along which chips share a network, each with its number of chips."""
+REST = "*"
+"""The size of an axis that takes the chips of a slice which the other axes leave."""
 MESH, SHARD = "mesh", "shard"
 """The keys of a file that name axes, and the sizes that these part."""
 OF_BATCH = "data", "fsdp", "expert"
@@ -130,6 +132,28 @@ def mesh_in(document: Document) -> dict[str, int]:
     return {str(name): chips for name, chips in axes if type(chips) is int and chips > 0}
 
 
+def on_chips(mesh: Mapping[str, int | str], slice: str, chips: int) -> dict[str, Any]:
+    """Return a mesh on the chips of a slice, of which an axis of size REST takes those that the other axes leave.
+
+    Sizes that are none stay, for whoever reads the mesh to refuse them. Raises InputError where several axes take the
+    rest, or the others do not part the chips evenly.
+    """
+    taking = [axis for axis, size in mesh.items() if size == REST]
+    others = [size for size in mesh.values() if type(size) is int]
+    # Of sizes that are none no product can be taken.
+    if not taking or len(others) + len(taking) < len(mesh) or min(others, default=1) < 1:
+        return {**mesh}
+    option = f"--mesh {mesh_text(mesh)}"
+    if len(taking) > 1:
+        raise InputError(
+            Problem(f"{' and '.join(taking)} cannot both take the rest; give one of them a number", option)
+        )
+    if chips % prod(others):
+        says = f"{prod(others):,} chips along the other axes do not part the {chips:,} of {slice} evenly"
+        raise InputError(Problem(f"{says}; take a divisor of {chips:,} there", option))
+    return {axis: chips // prod(others) if size == REST else size for axis, size in mesh.items()}
+
+
 def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     """Read a mesh as files have it, {data: 2, tensor: 8}. Raises InputError with every problem."""
     items = tuple(given.items()) if isinstance(given, Mapping) else given
@@ -138,6 +162,8 @@ def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     problems: list[Problem] = []
     for name, chips in items:
         try:
+            if chips == REST:
+                raise InputError("it takes the chips of a slice that other axes leave; name a slice, or a number")
             whole_number(chips, 1, MOST_CHIPS)
             if not isinstance(name, str) or not name.isidentifier() or name == BATCH:
                 raise InputError(f"{show(name)} names no axis; write a word, such as tensor")
@@ -151,24 +177,25 @@ def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
 _AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
 
 
-def mesh_named(text: str) -> dict[str, int]:
-    """Read a mesh as people write it, "data=2,tensor=8".
+def mesh_named(text: str) -> dict[str, int | str]:
+    """Read a mesh as people write it, "data=2,tensor=8", or with an axis of size REST, "tensor=8,fsdp=*".
 
     Raises InputError for an axis without a size, or one named twice.
     """
-    mesh: dict[str, int] = {}
+    mesh: dict[str, int | str] = {}
     for entry in text.split(","):
         given = _AXIS.fullmatch(entry)
-        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1:
+        size = given[2] if given else ""
+        if given is None or (size != REST and (not INTEGER.fullmatch(size) or int(size) < 1)):
             says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
             raise InputError(Problem(says, "--mesh"))
         if given[1] in mesh:
             raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
-        mesh[given[1]] = int(given[2])
+        mesh[given[1]] = size if size == REST else int(size)
     return mesh
 
 
-def mesh_text(mesh: Mesh) -> str:
+def mesh_text(mesh: Mapping[str, int | str]) -> str:
     """Return a mesh as people write it: fsdp=16,tensor=8."""
     return ",".join(f"{axis}={chips}" for axis, chips in mesh.items())
 
@@ -330,6 +357,8 @@ FORWARD, BACKWARD, ACCUMULATE, UPDATE = "forward", "backward", "accumulate", "up
 """Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; their
 sums over microbatches; new weights.
 """
+SO_FAR = ".so_far"
+"""End of the name of such a sum so far, to which the gradient of the next microbatch is added."""
 ALL, NONE = "all", "none"
 
 

@@ -210,6 +210,8 @@ def described(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Docume
         says = "only a function of JAX, FILE.py:FUNCTION, has shapes of arguments; leave it out"
         raise InputError(Problem(says, f"--shapes {asked.shapes}"))
     foreign = is_foreign(name_or_path)
+    # Ahead of all that multiplies its sizes.
+    _check_mesh(asked.mesh)
     if asked.mesh and is_function(name_or_path):
         says = "a function of JAX says by shard_map what its chips share; leave it out"
         raise InputError(Problem(says, f"--mesh {mesh_text(asked.mesh)}"))
@@ -252,6 +254,14 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
         document = document.override(MESH, dict(asked.mesh), option)
         document = replace(document, moved={**document.moved, **{f"{MESH}.{axis}": option for axis in asked.mesh}})
     return document
+
+
+def _check_mesh(mesh: Mesh) -> None:
+    """Check the axes that are asked for, as shares are made of good ones alone. Raises InputError."""
+    try:
+        read_mesh(mesh)
+    except InputError as error:
+        raise InputError([Problem(each.message, f"--mesh {mesh_text(mesh)}") for each in error.problems]) from None
 
 
 # ---- phases

@@ -333,6 +333,8 @@ class StepResult:
         items_per_second_chip: how many a chip makes.
         stages: the stages of a pipeline, in order; `parts` and `collectives` are of the one that is busy longest.
         microbatches: parts of a batch that go through them.
+        layer_starts: cycle in which each layer begins, in order; none of a pipeline, whose layers come again and again.
+        layer_ends: cycle in which each is done.
     """
 
     slice: str
@@ -348,6 +350,8 @@ class StepResult:
     items_per_second_chip: Amount
     stages: tuple[StageResult, ...] = ()
     microbatches: Count = 1
+    layer_starts: tuple[Count, ...] = ()
+    layer_ends: tuple[Count, ...] = ()
 
     @property
     def exposed_cycles(self) -> int:

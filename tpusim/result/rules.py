@@ -6,12 +6,12 @@ files, leaves the rest as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isclose
 from typing import Any, TypeAlias
 
-from tpusim.result.records import STALL_CAUSES, LayerResult, Result, total_of, unsealed
+from tpusim.result.records import STALL_CAUSES, LayerResult, Result, StepResult, total_of, unsealed
 from tpusim.result.vocabulary.states import ARRAY_UNIT, main_unit
 
 SHARES = ("mapping_efficiency", "transformation_share", "port_idle_ratio")
@@ -161,6 +161,22 @@ _OF_COLLECTIVES = ("links", "dcn", "host")
 """Parts for which a chip waits for collectives."""
 
 
+def _spans(layers: Sequence[LayerResult], step: StepResult) -> Iterator[str]:
+    """Layers run one after another, each for as many cycles as it takes, or more; of a pipeline nothing is told."""
+    starts, ends = step.layer_starts, step.layer_ends
+    if {len(starts), len(ends)} not in ({0}, {len(layers)}):
+        yield f"step: {len(starts):,} layer_starts and {len(ends):,} layer_ends, and there are {len(layers):,} layers"
+        return
+    # A layer may stand still while HBM belongs to collectives, but never run ahead of its own time.
+    now = 0
+    for layer, start, end in zip(layers, starts, ends, strict=False):
+        if start < now or end < start + layer.cycles:
+            yield f"step: layer {layer.name} runs from {start:,} to {end:,}, and the one ahead of it until {now:,}"
+        now = end
+    if now > step.cycles:
+        yield f"step.layer_ends: the last is {now:,}, and the step has {step.cycles:,} cycles"
+
+
 def _step(result: Result) -> Iterator[str]:
     """The parts of a step add up, to its layers, to what it waits for, and to all of it."""
     if (step := result.step) is None:
@@ -171,6 +187,7 @@ def _step(result: Result) -> Iterator[str]:
         for name, most in (("exposed_cycles", each.cycles), ("hbm_cycles", each.cycles), ("end", step.cycles)):
             if (value := getattr(each, name)) > most:
                 yield f"step.collectives {each.name}: {name} is {value:,}, at most {most:,}"
+    yield from _spans(result.layers, step)
     of_layers = [step.parts.get(part, 0) for part in _OF_LAYERS]
     for at, stage in enumerate(step.stages):
         turns = step.microbatches * (stage.forward_cycles + stage.backward_cycles) + stage.update_cycles

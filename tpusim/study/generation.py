@@ -8,12 +8,12 @@ from itertools import groupby, pairwise
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted, with_settings
-from tpusim.flow.jobs import Jobs, resolve
-from tpusim.flow.simulation import run
+from tpusim.flow.jobs import resolve
 from tpusim.machines.family import Machine, family_of, of_tpus_alone
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult
+from tpusim.study.kinds import KnownKinds, layers_of
 
 CHECKED = 8
 """Tokens between the first and the last that are simulated, too."""
@@ -227,16 +227,16 @@ def generate(
     if prompt is not None:
         progress(0, f"a prompt of {first - 1:,}")
         jobs = resolve(prompt, machine, lowering)
-        results = _results(jobs, {})
+        results = layers_of(jobs, {})
         read = Prompt(first - 1, sum(each.cycles for each in results), _parts(jobs.work, results))
     # Only what reads the cache differs from token to token.
-    known: dict[Hashable, LayerResult] = {}
+    known: KnownKinds = {}
     plans: dict[Hashable, int] = {}
     found: list[Token] = []
     for number, context in enumerate(places):
         progress(number, f"a token behind {context - 1:,}")
         jobs = resolve(at(context), machine, lowering)
-        results = _results(jobs, known)
+        results = layers_of(jobs, known)
         plan = plans.setdefault(tuple((each.lowering, each.passes, each.blocking) for each in results), len(plans))
         found.append(Token(context, sum(each.cycles for each in results), _parts(jobs.work, results), plan))
     made = [found[0]]
@@ -268,21 +268,6 @@ def _off(before: Token, here: Token, behind: Token) -> float:
     """Return the distance of the middle token from the line through the other two, as a share of its cycles."""
     along = (here.context - before.context) / (behind.context - before.context)
     return abs(here.cycles - (before.cycles + (behind.cycles - before.cycles) * along)) / here.cycles
-
-
-def _results(jobs: Jobs, known: dict[Hashable, LayerResult]) -> Sequence[LayerResult]:
-    """Return the results of all layers; jobs of a kind that has been simulated take its result, where layers run one
-    after another.
-    """
-    if jobs.family.overlaps(jobs.machine):
-        return run(jobs, check=False).layers
-    new: dict[Hashable, str] = {}
-    for job, kind in zip(jobs.each, jobs.kinds, strict=True):
-        if kind not in known:
-            new.setdefault(kind, job.layer.name)
-    if new:
-        known |= zip(new, run(jobs.only(new.values()), check=False).layers, strict=True)
-    return [known[kind] for kind in jobs.kinds]
 
 
 def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenShare, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -51,7 +52,8 @@ def step_of(jobs: Jobs, layers: Sequence[LayerResult], made: Exchanges, engine: 
         )
         return _step(jobs, made, *of_stages)
     part = _part(work, layers, made, _kept(work, layers), engine)
-    return _step(jobs, made, part.cycles, part.parts, part.collectives)
+    starts, ends = (tuple(getattr(span, edge) for span in part.layers) for edge in ("start", "end"))
+    return replace(_step(jobs, made, part.cycles, part.parts, part.collectives), layer_starts=starts, layer_ends=ends)
 
 
 def _part(
@@ -70,7 +72,7 @@ def _part(
         holds = made.each[number].holds
         parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
         collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
-    return TimedPart(log.cycles, parts, tuple(collectives))
+    return TimedPart(log.cycles, parts, tuple(collectives), log.layers)
 
 
 class TimedPlan(NamedTuple):

@@ -11,6 +11,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.flow.agreement import agreed
 from tpusim.flow.pipeline import event
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
+from tpusim.flow.steps.schedule import CycleSpan
 from tpusim.machines.exchanged import DCN, Exchanges, TimedCollective
 from tpusim.network.workload import (
     ACCUMULATE,
@@ -29,11 +30,14 @@ WAITS = ("links", DCN, HOST, "bubble")
 
 
 class TimedPart(NamedTuple):
-    """Layers one after another, and collectives beside them: cycles, all and by what they go to, and collectives."""
+    """Layers one after another, and collectives beside them: cycles, all and by what they go to, collectives, and when
+    layers run.
+    """
 
     cycles: int
     parts: dict[str, int]
     collectives: tuple[CollectiveResult, ...]
+    layers: Sequence[CycleSpan]
 
 
 Timing: TypeAlias = Callable[[Sequence[LayerResult], Sequence[int]], TimedPart]

@@ -58,8 +58,8 @@ class ModelOptions:
     which branches are taken. `shapes` are those of the arguments of a function of JAX, as text. `training` asks for a
     training step, in other ways than its file's where it says so. `phase` is one that the file names.
     `weights` and `caches` say how HBM has them, in place of what the file says. `mesh` has the axes along which chips
-    share the network, in place of what the file says, and `microbatches` the parts of a batch that go through its
-    stages.
+    share the network, in place of what the file says, of which one may be "*" until the slice is known
+    (`network.workload.on_chips`), and `microbatches` the parts of a batch that go through its stages.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)

@@ -110,7 +110,18 @@ class FlashAttention(Op):
 
     @property
     def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
-        """The numbers of keys, below zero, so that what lies behind the last one, zero, is seen by no query."""
+        def one(_: int) -> NDArray[np.float32]:
+            import numpy as np
+
+            return np.ones((1, 1, 1, 1), np.float32)
+
+        return {**self.numbers_of_keys, ONE: one}
+
+    @property
+    def numbers_of_keys(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
+        """The numbers of keys, below zero, so that what lies behind the last one, zero, is seen by no query; and the
+        last that each query sees.
+        """
 
         def numbers(_: int) -> NDArray[np.float32]:
             import numpy as np
@@ -123,12 +134,7 @@ class FlashAttention(Op):
             seen = np.arange(-self.queries, 0) if self.causal else np.full(self.queries, -1)
             return seen.astype(np.float32).reshape(1, 1, 1, -1)
 
-        def one(_: int) -> NDArray[np.float32]:
-            import numpy as np
-
-            return np.ones((1, 1, 1, 1), np.float32)
-
-        return {NUMBERS: numbers, LAST: last, ONE: one}
+        return {NUMBERS: numbers, LAST: last}
 
     def batch_of(self, shapes: Mapping[str, Sequence[int]]) -> int:
         return shapes["ifmap"][-1] // self.queries
@@ -194,7 +200,7 @@ class FlashAttentionGradient(FlashAttention):
 
     @property
     def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
-        return {name: each for name, each in FlashAttention.fixed.fget(self).items() if name != ONE}
+        return self.numbers_of_keys
 
     def terms(self, batch: int) -> int:
         """Return how many products an element of the keys' gradients sums up, or one of the scores."""

@@ -14,9 +14,11 @@ from tpusim.machines.family import Machine, family_of, peak_tflops
 from tpusim.report.page.assemble import PageColumn, Phrase, Sentence, column, page, text_column
 from tpusim.report.plots.figure import Picture
 from tpusim.report.plots.run import hardware_of, intensity, memory_bounds, memory_of, network_of
+from tpusim.report.plots.step import step_pictures
+from tpusim.report.shown import text_of
 from tpusim.report.style import hatches
 from tpusim.report.tables import sentences as said
-from tpusim.report.tables.step import step_sentences
+from tpusim.report.tables.step import alike_collectives, collective_table, step_sentences
 from tpusim.report.text import frequency, percent, quantity, three_digits
 from tpusim.result.chips import share_notice
 from tpusim.result.records import LayerResult, Result, Total, told
@@ -26,7 +28,21 @@ from tpusim.result.vocabulary.fields import FIELDS, by_path, field_of
 
 def run_page(result: Result) -> bytes:
     """Return the bytes of the page of a run. Raises InputError when the result lacks what the page needs."""
-    return page("run", {**run_data(result), "network": _held(network_of(result)), "held": _held(memory_of(result))})
+    pictures = {"network": _held(network_of(result)), "held": _held(memory_of(result))}
+    return page("run", {**run_data(result), **pictures, "step": _step(result)})
+
+
+def _step(result: Result) -> dict[str, Any] | None:
+    """Return the step of several chips: its pictures, and its collectives as a table; None of a run without one."""
+    if (step := result.step) is None:
+        return None
+    table = collective_table(alike_collectives(step), step) if step.collectives else None
+    return {
+        "pictures": [*map(_held, step_pictures(result))],
+        "heads": [[each.header.replace("\n", " "), each.justify == "right"] for each in table.columns] if table else [],
+        "rows": [[each.text(row, None) for each in table.columns] for row in table.rows] if table else [],
+        "legend": text_of(table.legend()) if table else "",
+    }
 
 
 def _held(picture: Picture | None) -> dict[str, str] | None:

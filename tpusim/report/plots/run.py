@@ -33,6 +33,7 @@ from tpusim.report.plots.figure import (
 )
 from tpusim.report.plots.labels import OccupiedPlaces, Spot, name_marks, near, settled
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
+from tpusim.report.plots.step import step_pictures
 from tpusim.report.style import GREY, HATCHES, MAIN
 from tpusim.report.text import scale, shortened, three_digits
 from tpusim.result.records import LayerResult, Result, WordRange, by_op
@@ -60,6 +61,7 @@ def plots(result: Result) -> tuple[Picture, ...]:
         _ops(result),
         memory_of(result),
         network_of(result),
+        *step_pictures(result),
     )
     return tuple(picture for picture in made if picture is not None)
 

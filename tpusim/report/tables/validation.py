@@ -129,7 +129,7 @@ _POD_SETS: list[Column[Comparison]] = [
 
 
 def _share(row: ComparedPod, *parts: str) -> str:
-    return f"{100 * sum(share for name, share in row.parts if name in parts):.1f}"
+    return f"{100 * sum(row.parts.get(name, 0) for name in parts):.1f}"
 
 
 CollectivePair = tuple[ComparedCase, ComparedCase]

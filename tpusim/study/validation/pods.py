@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, fsum, log, prod
 from typing import Any
@@ -57,7 +57,7 @@ _CUBES = {8: "2x2x2", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
 _MEMORY = "hbm.capacity=1024 GiB"
 """Rows that need more HBM than a chip has, by our count, run all the same, and are told."""
 _UNFUSED = "llama3_8b"
-"""The same decoder with an attention that writes its scores to HBM."""
+"""Workload of a decoder like it, whose attention writes its scores to HBM."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ComparedPod(ComparedCase):
         chips: all chips.
     """
 
-    parts: tuple[tuple[str, float], ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
     chips: int = 0
 
     @property
@@ -396,4 +396,4 @@ def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> I
         slower = exp(fsum(log(each.seconds / made[each.run].ideal) for each in others) / len(others))
         name = f"{pod.name} (more HBM than there is)" if own.too_large else pod.name
         figures = (own.seconds * 1e3, pod.seconds * 1e3, own.ideal * slower * 1e3)
-        yield ComparedPod(name, *figures, False, parts=own.parts, chips=pod.run.chips)
+        yield ComparedPod(name, *figures, False, parts=dict(own.parts), chips=pod.run.chips)

@@ -91,8 +91,8 @@ class GradientUnits(HeadUnits):
         plan, lanes = self.plan, self.plan.lanes
         chunk, column = len(plan.chunks[0]), len(plan.columns[0])
         brings: dict[str, tuple[str, int, Callable[..., Iterator[Moves]]]] = {
-            QUERIES: (QUERIES, lanes, lambda key, base: iter([self.in_lanes(QUERIES, *key, base)])),
-            OUTGOING: ("ifmap", lanes, lambda key, base: iter([self.in_lanes("ifmap", *key, base)])),
+            QUERIES: (QUERIES, lanes, lambda key, base: self._in_lanes(QUERIES, key, base)),
+            OUTGOING: ("ifmap", lanes, lambda key, base: self._in_lanes("ifmap", key, base)),
             KEYS: (KEYS, chunk, lambda key, base: self._streamed(KEYS, key, base)),
             VALUES: (VALUES, chunk, lambda key, base: self._streamed(VALUES, key, base)),
             NUMBERS: (NUMBERS, lanes, self._numbers),
@@ -122,34 +122,47 @@ class GradientUnits(HeadUnits):
             slopes = [SlotNeed(SLOPES, (*asking, fold)) for fold in folds]
             for work, data, weights, made in ((SHARES, KEYS, QUERIES, shares), (SLOPES, VALUES, OUTGOING, slopes)):
                 for fold in folds:
-                    needs = SlotNeed(weights, asking), SlotNeed(data, asked), made[fold]
+                    brought = SlotNeed(weights, asking), SlotNeed(data, asked)
                     about = _Work(*asking, work, fold)
-                    yield Unit(needs, None, about, len(plan.chunks), gap=not fold, array=fold % queues)
+                    yield Unit((*brought, made[fold]), None, about, len(plan.chunks), gap=not fold, array=fold % queues)
             for fold in folds:
                 seen = [SlotNeed(NUMBERS, block), SlotNeed(LAST, block)] if plan.masks(block) else []
-                needs = shares[fold], slopes[fold], SlotNeed(RUNNING, 0), *seen
+                both = shares[fold], slopes[fold]
                 about = _Work(*asking, RUNNING, fold)
-                yield Unit(needs, None, about, steps=self._steps[block], gap=not fold)
+                yield Unit((*both, SlotNeed(RUNNING, 0), *seen), None, about, steps=self._steps[block], gap=not fold)
             for part in range(plan.arrays):
                 for work, weights, made in (
                     (BY_VALUES, OUTGOING_ACROSS, shares),
                     (BY_KEYS, QUERIES_ACROSS, slopes),
                 ):
-                    needs = SlotNeed(work, (*asked, part)), SlotNeed(weights, asking), *made
+                    needs = SlotNeed(work, (*asked, part)), SlotNeed(weights, asking)
                     about = _Work(*asking, work, part)
                     passes = sum(len([*self._runs(block, fold, part, head)]) for fold in folds) * len(plan.columns)
-                    yield Unit(needs, None, about, passes, leaves=0 if ends else -1, gap=not part, array=part % queues)
+                    yield Unit(
+                        (*needs, *made),
+                        None,
+                        about,
+                        passes,
+                        leaves=0 if ends else -1,
+                        gap=not part,
+                        array=part % queues,
+                    )
             for fold in folds:
-                needs = SlotNeed(RESULTS, (*asking, fold)), slopes[fold], SlotNeed(KEYS_ALONG, asked)
+                results, keys = SlotNeed(RESULTS, (*asking, fold)), SlotNeed(KEYS_ALONG, asked)
                 about = _Work(*asking, RESULTS, fold)
                 tiles = len([*self._tiles(block)])
-                yield Unit(needs, None, about, tiles, leaves=0, gap=not fold, array=fold % queues)
+                yield Unit(
+                    (results, slopes[fold], keys), None, about, tiles, leaves=0, gap=not fold, array=fold % queues
+                )
 
     # ---- into the lanes
 
     def _asked(self, image: int, keys: range) -> range:
         first = image * self.layer.of_keys
         return range(first + keys.start, first + keys.stop)
+
+    def _in_lanes(self, name: str, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
+        yield self.in_lanes(name, *key, base)
 
     def _streamed(self, name: str, key: tuple[int, int], base: int) -> Iterator[Moves]:
         image, head = key

@@ -10,7 +10,7 @@ from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.machines.exchanged import DCN
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
 from tpusim.machines.tpu.slices.torus import Group, Span, Torus, TorusAxis
-from tpusim.network.workload import mesh_named
+from tpusim.network.workload import mesh_named, on_chips
 
 
 def torus_of(place: ChipSlice) -> Torus:
@@ -71,7 +71,7 @@ def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
     Raises:
         InputError: an axis without a size, or a mesh larger or smaller than the slice.
     """
-    sizes = mesh_named(asked) if isinstance(asked, str) else dict(asked)
+    sizes = on_chips(mesh_named(asked), place.name, place.chips) if isinstance(asked, str) else dict(asked)
     torus = torus_of(place)
     wanted, there = math.prod(sizes.values()), place.chips
     if wanted != there:

@@ -139,10 +139,23 @@ function rooflineSection() {
       + (left ? ` ${left} without MACs or traffic left out.` : ""), roofline));
 }
 
-const pictureSection = (title, head, { source, caption }) => section(title,
-  html("figure", {},
-    html("figcaption", {}, html("h3", {}, head), html("p", {}, caption)),
-    html("div", { class: "scroller" }, html("img", { class: "picture", src: source, alt: caption }))));
+const pictured = ({ source, caption }, head) => html("figure", {},
+  html("figcaption", {}, head ? html("h3", {}, head) : "", html("p", {}, caption)),
+  html("div", { class: "scroller" }, html("img", { class: "picture", src: source, alt: caption })));
+
+const pictureSection = (title, head, picture) => section(title, pictured(picture, head));
+
+// The step of several chips: pictures, and the collectives as the command line has them.
+function stepSection({ pictures, heads, rows, legend }) {
+  const line = (cells, tag, scope) => html("tr", {}, cells.map((cell, i) =>
+    html(tag, { scope, class: heads[i][1] ? "number" : "words" }, cell)));
+  return section("The step of all chips", pictures.map((each) => pictured(each)),
+    heads.length === 0 ? "" : html("div", { class: "scroller" }, html("table", {},
+      html("caption", {}, html("span", {}, "What chips exchange in the step")),
+      html("thead", {}, line(heads.map(([head]) => head), "th", "col")),
+      html("tbody", {}, rows.map((cells) => line(cells, "td"))))),
+    html("p", { class: "note" }, legend));
+}
 
 const units = () => section("The machine at work",
   figure("Units and their busy shares of the run's cycles",
@@ -156,6 +169,7 @@ page.append(
   banner(data),
   tiles(),
   section("In short", html("ul", { class: "sentences" }, data.sentences.map(sentence))),
+  data.step ? stepSection(data.step) : "",
   section(`Where the ${data.unit.name}'s cycles went`,
     partBar(data.states, data.total.states, data.total.cycles, `Cycles of the ${data.unit.title} over the run, as in the table below`),
     partsTable(data.states, data.total.states, data.total.cycles, `Cycles of the ${data.unit.title}, and what each part means`,

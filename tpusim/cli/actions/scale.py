@@ -1,0 +1,39 @@
+"""The action of `tpusim scale`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from tpusim.api.scale import ScalingAnswer, scale
+from tpusim.base.errors import InputError, Problem
+from tpusim.base.files import write
+from tpusim.cli.actions.drawn import check_drawn, is_page
+from tpusim.cli.actions.inputs import tell
+from tpusim.cli.json_output import JsonOutput
+from tpusim.cli.progress import Meter
+from tpusim.cli.terminal import say
+from tpusim.report.page.assemble import told_page
+
+
+def scale_and_report(
+    workload: str, slices: str, hardware: str | None, json: str | None, out: Path | None, **asked: Any
+) -> None:
+    """Time a network on slices as `scale` does: a table, JSON, and into `out` a picture or a page. Raises InputError as
+    that.
+    """
+    output = JsonOutput(json)
+    check_drawn(out, output)
+    names = [each.strip() for each in slices.split(",")]
+    if not all(names):
+        raise InputError(Problem(f"{slices!r} leaves a name out; write names such as v6e_8,v6e_4x4", "--slices"))
+    with Meter() as meter:
+        made = scale(workload, names, hardware, **asked, progress=meter.step, note=tell)
+    output.deliver(made.shown, *([partial(_write, made, out, output.words_to)] if out else []))
+
+
+def _write(made: ScalingAnswer, out: Path, stream: TextIO) -> None:
+    page, picture = is_page(out), made.picture
+    write(out, told_page(made.title, made.shown, made.tiles, [picture]) if page else picture.contents(out.suffix[1:]))
+    say(stream, "", str(out))
