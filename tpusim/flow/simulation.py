@@ -157,8 +157,9 @@ def _step_of(
     # Imported here, as runs of one chip need nothing of it.
     from tpusim.flow.steps.network import exchanges_of, step_of
 
-    made = exchanges_of(jobs, slice)
-    return made and (lambda layers: step_of(jobs, layers, made, engine))
+    if (made := exchanges_of(jobs, slice)) is None:
+        return None
+    return lambda layers: step_of(jobs, layers, made, engine)
 
 
 def layers_of(jobs: Jobs) -> tuple[LayerResult, ...]:

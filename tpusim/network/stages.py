@@ -81,7 +81,6 @@ class _Stages:
         """By layer its stage."""
         self._number_blocks()
         self._number_the_way_back()
-        self._part_what_stages_join()
         self._keep_what_comes()
 
     # ---- which stage has what
@@ -138,25 +137,6 @@ class _Stages:
             or name in self.number
             or bool(name in self.collectives and self.collectives[name].reads)
         )
-
-    def _part_what_stages_join(self) -> None:
-        """Part collectives that join what several stages make, such as the sums of small gradients."""
-        elements = {layer.name: prod(layer.shapes(self.batch)[OFMAP]) for layer in self.layers}
-        found: dict[str, CollectiveLayer] = {}
-        for each in self.collectives.values():
-            parts = defaultdict[int, list[str]](list)
-            for one in each.reads:
-                parts[self._stage_of(one)].append(one)
-            if len(parts) < 2:
-                found[each.name] = each
-                continue
-            for stage, reads in sorted(parts.items()):
-                name = f"{each.name}_of_{stage}"
-                found[name] = each._replace(name=name, reads=tuple(reads), elements=sum(elements[one] for one in reads))
-                for reader in each.read_by:
-                    if self.number[reader] == stage:
-                        self.edges[reader] = [_renamed(source, {each.name: name}) for source in self.edges[reader]]
-        self.collectives = found
 
     def _keep_what_comes(self) -> None:
         """Let the way back read what came from another stage, which need not be computed again there."""

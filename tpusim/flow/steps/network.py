@@ -12,7 +12,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.flow.agreement import agreed
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.steps import event
-from tpusim.flow.steps.pipelined import WAITS, TimedPart, exchanged, step_of_stages
+from tpusim.flow.steps.pipelined import WAITS, TimedPart, collective_result, step_of_stages
 from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
 from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, CollectiveLayer, Workload
@@ -71,7 +71,7 @@ def _part(
         # What goes over the network between slices, too, is as slow as that.
         holds = made.each[number].holds
         parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
-        collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
+        collectives.append(collective_result(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives), log.layers)
 
 
@@ -254,7 +254,7 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         now = gap.start
         # Between two edges the same collectives are under way.
         while now < gap.end:
-            there = [number for number in under_way if log.collectives[number].holds(now)]
+            there = [number for number in under_way if log.collectives[number].covers(now)]
             then = min(edge for number in under_way for edge in (*log.collectives[number], gap.end) if edge > now)
             alone = (number for number in there if plan.collectives[number].alone)
             first = next(alone, next((number for number in there if number in needed), there[0]))

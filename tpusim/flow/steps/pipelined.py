@@ -44,7 +44,7 @@ Timing: TypeAlias = Callable[[Sequence[LayerResult], Sequence[int]], TimedPart]
 """Times some layers, and the collectives of some numbers."""
 
 
-def exchanged(
+def collective_result(
     layer: CollectiveLayer, own: TimedCollective, start: int, end: int, waits: int, times: int = 1
 ) -> CollectiveResult:
     """Return the record of a collective from a cycle to another, for some of which the chip waits."""
@@ -164,7 +164,7 @@ def _sent(
         for each, own in zip(work.collectives, made.each, strict=True):
             if STAGE in each.over and (each.axis, each.to) == (stage, to):
                 waits = 0 if plan.beside else own.cycles
-                yield exchanged(each, own, now, now + own.cycles, waits, plan.microbatches)
+                yield collective_result(each, own, now, now + own.cycles, waits, plan.microbatches)
                 now += own.cycles
 
 
