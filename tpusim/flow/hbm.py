@@ -77,7 +77,7 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
 
     Of one chip's share of a network, what that chip holds counts. A collective is a step as a layer is, behind the last
     one that makes what it reads. Of weights that it gathers, a chip holds its part all the time, and all of them from
-    when the gather may begin: when the readers of the gather two before are done. What is offloaded does not count from
+    when the gather may begin: when the readers of the block two before are done. What is offloaded does not count from
     its last reader to when it may be loaded again: on the way back, when the readers of what was loaded two before are
     done.
 
@@ -196,8 +196,9 @@ class _HbmCount:
         if not self.collectives:
             return [*layers]
         readers = self._places_of_readers(after)
-        # Two windows, of gathered weights and of what comes back from the host, each with its readers so far.
-        windows = defaultdict[str, list[int]](list)
+        # Two windows, of gathered weights and of what comes from the host: blocks, each with its last reader so far.
+        windows = defaultdict[str, list[tuple[object, int]]](list)
+        copies = self.workload.copies
         forward = {name for name, phase in self.workload.phases if phase == FORWARD}
         turn = max((at for name, at in after.items() if name in forward), default=-1)
         for each in self.workload.collectives:
@@ -215,9 +216,12 @@ class _HbmCount:
                 if not readers[each.name]:
                     continue
                 window = windows[each.op if each.op == RELOAD else FILTER]
-                free = max((*window[:-1], turn if each.op == RELOAD else -1))
+                block = self.workload.block_of(layers[min(readers[each.name])].name, copies)
+                if not window or block is None or block != window[-1][0]:
+                    window.append((block, -1))
+                free = max((*(last for _, last in window[:-2]), turn if each.op == RELOAD else -1))
                 behind = max(behind, min(free, min(readers[each.name]) - 1))
-                window.append(max(readers[each.name]))
+                window[-1] = block, max(window[-1][1], *readers[each.name])
             after[each.name] = behind
         begun = [each for each in self.workload.collectives if each.name in after]
         return sorted((*layers, *begun), key=lambda step: after[step.name])

@@ -46,7 +46,7 @@ class Exchanges:
         chips: its chips.
         each: the collectives, in the order of the workload.
         most: by kind how many of it may be under way at once.
-        ahead: gathers of weights that may be done, or under way, before the readers of one ahead of them are done.
+        ahead: blocks whose weights may be there, or on their way, before the readers of one ahead of them are done.
         beside: whether collectives run beside layers.
     """
 

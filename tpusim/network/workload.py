@@ -677,6 +677,14 @@ class Workload:
         return {name: (number, at) for number, block in enumerate(self.blocks)
                 for at, names in enumerate(block.copies) for name in names}  # fmt: skip
 
+    def block_of(self, layer: str, copies: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
+        """Return the copy of a block, of `copies`, that a layer is of, or that a training step has added it for."""
+        while layer not in copies:
+            layer, more, _ = layer.rpartition(".")
+            if not more:
+                return None
+        return copies[layer]
+
     @property
     def never_timed(self) -> Counts:
         """The part of `not_timed` that is not a layer, whatever is asked for."""

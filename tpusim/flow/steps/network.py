@@ -165,9 +165,7 @@ def _plan(work: Workload, layers: Sequence[LayerResult], made: Exchanges, number
     for layer, sources in work.edges:
         if layer in place:
             waits[place[layer]] |= {called[name] for source in sources for name in source.names if name in called}
-    phases = dict(work.phases)
-    turn = sum(phases.get(layer.name) == FORWARD for layer in layers)
-    behind = _behind(each, place, waits, made.ahead, turn)
+    behind = _behind(work, each, [layer.name for layer in layers], place, waits, made.ahead)
     collectives = []
     for number, (one, at) in enumerate(zip(each, numbers, strict=True)):
         own = made.each[at]
@@ -185,24 +183,33 @@ def _busy(layer: LayerResult) -> int:
 
 
 def _behind(
-    each: Sequence[CollectiveLayer], place: Mapping[str, int], waits: Mapping[int, set[int]], ahead: int, turn: int
-) -> list[int]:
+    work: Workload, each: Sequence[CollectiveLayer], layers: Sequence[str], place: Mapping[str, int],
+    waits: Mapping[int, set[int]], ahead: int,
+) -> list[int]:  # fmt: skip
     """Return for each collective how many layers come before it: those that make its operand, and of a gather of
-    weights the readers of an earlier one, as what is gathered takes memory until it is read. What comes back from the
-    host does so likewise, and behind the last layer of the way there, which `turn` counts.
+    weights the readers of the block that is more than `ahead` before, as what is gathered takes memory until it is
+    read. What comes back from the host does so likewise, and behind the last layer of the way there.
     """
     found = [max((place[name] + 1 for name in one.reads if name in place), default=0) for one in each]
     readers: dict[int, list[int]] = defaultdict(list)
     for layer, numbers in waits.items():
         for number in numbers:
             readers[number].append(layer)
+    phases, copies = dict(work.phases), work.copies
+    turn = sum(phases.get(name) == FORWARD for name in layers)
     # In the order of the workload, which is that of their readers.
     gathers = [number for number, one in enumerate(each) if one.weights and readers[number]]
     reloads = [number for number, one in enumerate(each) if one.op == RELOAD and readers[number]]
     for window, least in ((gathers, 0), (reloads, turn)):
-        for at, number in enumerate(window):
-            if at > ahead:
-                least = max(least, max(readers[window[at - ahead - 1]]) + 1)
+        lasts: list[int] = []
+        now = None
+        for number in window:
+            block = work.block_of(layers[min(readers[number])], copies)
+            if block is None or block != now:
+                least = max(least, lasts[-ahead - 1] + 1) if len(lasts) > ahead else least
+                lasts.append(0)
+                now = block
+            lasts[-1] = max(lasts[-1], *readers[number])
             # Weights that are read once more later must not wait for that.
             found[number] = max(found[number], min(least, min(readers[number])))
     return found

@@ -175,7 +175,8 @@ class AttentionUnits(HeadUnits):
 
     def alike(self, unit: Unit) -> Hashable:
         """Units of all heads do alike."""
-        return unit.about[2:]
+        kind: Hashable = unit.about[2:]
+        return kind
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
         place = {need.area: at for at, need in enumerate(unit.needs)}

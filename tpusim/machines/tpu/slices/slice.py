@@ -147,7 +147,7 @@ class Overlap(FileSection):
     Attributes:
         gathers: gathers that may be under way at once.
         permutes: collectives that move by permutes, which all others do, that may be.
-        ahead: gathers of weights that may begin before the readers of an earlier one are done; what they bring takes
+        ahead: blocks whose weights may come before the readers of an earlier one are done; what they bring takes
             memory.
         alone: ops of which the compiler makes no start and done, so that no layer runs beside them within a slice.
     """
