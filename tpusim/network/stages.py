@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -38,7 +39,7 @@ def staged(share: Workload, stages: int, microbatches: int) -> Workload:
     """
     made = _Stages(share, stages)
     if microbatches > 1 and share.phases:
-        made.add_up()
+        made.add_up(microbatches)
     made.send()
     work = made.workload(microbatches)
     return replace(work, entire=share.entire and staged(share.entire, stages, microbatches))
@@ -177,8 +178,9 @@ class _Stages:
 
     # ---- gradients of several microbatches
 
-    def add_up(self) -> None:
-        """Add up the gradients that updates read."""
+    def add_up(self, microbatches: int) -> None:
+        """Add up the gradients that updates read, each of a loss that is the mean over all microbatches."""
+        self.layers = [_of_the_mean(layer, microbatches) for layer in self.layers]
         due: dict[str, tuple[str, Op]] = {}
         for layer in (each for each in self.layers if self.phases[each.name] == UPDATE):
             for one in (one for source in self.edges[layer.name] for one in source.names):
@@ -296,6 +298,14 @@ class _Stages:
             collectives=tuple(each._replace(read_by=tuple(readers[each.name])) for each in self.collectives.values()),
             stages=tuple((layer.name, self.number[layer.name]) for layer in self.layers),
         )  # fmt: skip
+
+
+def _of_the_mean(layer: Any, microbatches: int) -> Op:
+    """A layer, of whose loss a microbatch has one of several parts."""
+    if layer.op == "cross_entropy_gradient":
+        layer = replace(layer, factor=layer.factor / microbatches)
+    found: Op = layer
+    return found
 
 
 def _renamed(source: Source, names: dict[str, str]) -> Source:
