@@ -223,7 +223,7 @@ def test_debt_that_no_layer_pays() -> None:
     assert spans(StepPlan((layer(10, 0, hbm=10),), both))[0] == [(10, 30)]
 
 
-def test_a_share_is_rounded_down() -> None:
+def test_a_rate_is_rounded_down() -> None:
     assert collective(3, hbm=1).rate == CYCLE // 3
     # So three cycles of a third come to a cycle in the fourth.
     assert spans(StepPlan((layer(9, hbm=9),), (collective(6, hbm=2),)))[0] == [(0, 10)]

@@ -227,6 +227,17 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
             r"layer map: conv2d takes neighbours of elements, which other chips along tensor have",
         ),
         (
+            "sizes: {rows: 16}\nshard: {rows: tensor}\nlayers:\n"
+            "  - {name: up, op: conv_transpose2d, in_channels: 4, in_height: rows, in_width: 8, out_channels: 4, "
+            "kernel: 4, stride: 2, padding: 1}\n",
+            r"layer up: conv_transpose2d takes neighbours of elements",
+        ),
+        (
+            "sizes: {length: 16}\nshard: {length: tensor}\nlayers:\n"
+            "  - {name: line, op: conv1d, in_channels: 4, in_length: length, out_channels: 4, kernel: 3, padding: 1}\n",
+            r"layer line: conv1d takes neighbours of elements",
+        ),
+        (
             "sizes: {cols: 16}\nshard: {cols: tensor}\nlayers:\n"
             "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: cols, out_channels: 4, kernel: 1}\n"
             "  - {name: most, op: pool2d, kind: max, kernel: 3, stride: 2, padding: 1}\n",

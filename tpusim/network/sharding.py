@@ -22,7 +22,8 @@ from typing import Any, TypeAlias
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
 from tpusim.network.graph import Placement
-from tpusim.network.ops.op import OFMAP, Op, Shape
+from tpusim.network.ops.array_op import Conv1d, ConvTranspose2d
+from tpusim.network.ops.op import OFMAP, KernelAxis, Op, Shape, kernel_axes
 from tpusim.network.training import operands_of
 from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
 
@@ -406,7 +407,13 @@ def _work(layer: Op, batch: int) -> int:
 
 def _sides_with_neighbours(layer: Any) -> frozenset[int]:
     """The sides of the ifmap along which windows overlap one another or its ends."""
-    along = (layer.axis,) if hasattr(layer, "axis") else getattr(layer, "axes", ())
+    along: Iterable[KernelAxis] = getattr(layer, "axes", ())
+    if isinstance(layer, Conv1d):
+        along = (layer.axis,)
+    elif isinstance(layer, ConvTranspose2d):
+        # Windows of the ofmap overlap as those of the ifmap of a convolution.
+        sides = layer.in_height, layer.in_width
+        along = kernel_axes(sides, layer.kernel, layer.stride, layer.dilation, layer.padding)
     named = {"channels": 0, "height": 1, "width": 2, "length": 2}
     return frozenset(named[each.name] for each in along if each.reach > each.stride or any(each.ends))
 
