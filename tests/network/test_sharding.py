@@ -224,31 +224,44 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
             "sizes: {rows: 16}\nshard: {rows: tensor}\nlayers:\n"
             "  - {name: map, op: conv2d, in_channels: 4, in_height: rows, in_width: 8, out_channels: 4, "
             "kernel: 3, padding: 1}\n",
-            r"layer map: conv2d takes neighbours of elements, which other chips along tensor have",
+            r"layer map: conv2d takes elements that other chips along tensor have",
         ),
         (
             "sizes: {rows: 16}\nshard: {rows: tensor}\nlayers:\n"
             "  - {name: up, op: conv_transpose2d, in_channels: 4, in_height: rows, in_width: 8, out_channels: 4, "
             "kernel: 4, stride: 2, padding: 1}\n",
-            r"layer up: conv_transpose2d takes neighbours of elements",
+            r"layer up: conv_transpose2d takes elements that other chips",
+        ),
+        (
+            "sizes: {cols: 16}\nshard: {cols: tensor}\nlayers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: cols, out_channels: 4, kernel: 1}\n"
+            "  - {name: around, op: pad, padding: 1}\n",
+            r"layer around: pad takes elements that other chips",
+        ),
+        (
+            "layers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: 8, out_channels: 16, kernel: 1, "
+            "shard: {out_channels: tensor}}\n"
+            "  - {name: mix, op: channel_shuffle, groups: 2, channels: 16, shard: {channels: tensor}}\n",
+            r"layer mix: channel_shuffle takes elements that other chips",
         ),
         (
             "sizes: {length: 16}\nshard: {length: tensor}\nlayers:\n"
             "  - {name: line, op: conv1d, in_channels: 4, in_length: length, out_channels: 4, kernel: 3, padding: 1}\n",
-            r"layer line: conv1d takes neighbours of elements",
+            r"layer line: conv1d takes elements that other chips",
         ),
         (
             "sizes: {cols: 16}\nshard: {cols: tensor}\nlayers:\n"
             "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: cols, out_channels: 4, kernel: 1}\n"
             "  - {name: most, op: pool2d, kind: max, kernel: 3, stride: 2, padding: 1}\n",
-            r"layer most: pool2d takes neighbours of elements",
+            r"layer most: pool2d takes elements that other chips",
         ),
         (
             "layers:\n"
             "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: 8, out_channels: 16, kernel: 1, "
             "shard: {out_channels: tensor}}\n"
             "  - {name: near, op: lrn, size: 5, alpha: 1.0e-4, beta: 0.75, bias: 1.0}\n",
-            r"layer near: lrn takes neighbours of elements",
+            r"layer near: lrn takes elements that other chips",
         ),
     ],
 )  # fmt: skip

@@ -23,7 +23,8 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
 from tpusim.network.graph import Placement
 from tpusim.network.ops.array_op import Conv1d, ConvTranspose2d
-from tpusim.network.ops.op import OFMAP, KernelAxis, Op, Shape, kernel_axes
+from tpusim.network.ops.moves import ChannelShuffle, Pad
+from tpusim.network.ops.op import OFMAP, KernelAxis, Op, Shape, ends_of, kernel_axes
 from tpusim.network.training import operands_of
 from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
 
@@ -266,8 +267,8 @@ class _Share:
             if other and _work(other, batch) > self._times[axis] * _work(layer, self.work.batch):
                 says = f"both its inputs and its outputs are parted along {axis}, so that each chip lacks products"
                 raise InputError(Problem(f"{says}; part one of them", f"layer {layer.name}"))
-            if self._over(layer.name, "ifmap").get(axis) in _sides_with_neighbours(layer):
-                says = f"{layer.op} takes neighbours of elements, which other chips along {axis} have"
+            if self._over(layer.name, "ifmap").get(axis) in _sides_mixed(layer):
+                says = f"{layer.op} takes elements that other chips along {axis} have"
                 raise InputError(Problem(f"{says}; part its channels, or the batch", f"layer {layer.name}"))
 
     def _of_whole_rows(self, layer: Any, axes: Axes) -> Op:
@@ -405,8 +406,12 @@ def _work(layer: Op, batch: int) -> int:
     return layer.macs(batch) or max(map(prod, layer.shapes(batch).values()))
 
 
-def _sides_with_neighbours(layer: Any) -> frozenset[int]:
-    """The sides of the ifmap along which windows overlap one another or its ends."""
+def _sides_mixed(layer: Any) -> frozenset[int]:
+    """The sides of the ifmap along which windows overlap one another or its ends, or elements go to other places."""
+    if isinstance(layer, ChannelShuffle):
+        return frozenset({0})
+    if isinstance(layer, Pad):
+        return frozenset(side for side, ends in enumerate(ends_of(layer.padding), 1) if any(ends))
     along: Iterable[KernelAxis] = getattr(layer, "axes", ())
     if isinstance(layer, Conv1d):
         along = (layer.axis,)
