@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import cases
@@ -182,5 +182,6 @@ def test_values_of_a_share_are_those_of_the_whole_in_all_engines(seed: int, maps
 
 @settings(max_examples=cases(0.06), deadline=None, phases=PHASES)
 @given(st.integers(0, 2**32))
+@example(48).via("two chips, and two readers that take the same half of a map")
 def test_weights_after_a_step_are_those_of_the_whole(seed: int) -> None:
     agrees(seed, True, "event", training=True)

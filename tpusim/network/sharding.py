@@ -161,12 +161,21 @@ class _Share:
         """The axes along which each chip has a part of a layer's tensor, each with the side of it that it parts."""
         own, found = self._own[name].shapes(self.work.batch)[tensor], dict[str, int]()
         for axis, (layers, batch) in self._fewer.items():
-            other = layers[name].shapes(batch)[tensor] if name in layers else own
+            if name not in layers:
+                found |= self._over_of_operands(name, axis)
+                continue
+            other = layers[name].shapes(batch)[tensor]
             if prod(other) > prod(own):
                 found[axis] = next(
                     side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
                 )
         return found
+
+    def _over_of_operands(self, name: str, axis: str) -> dict[str, int]:
+        """The side that an axis parts of a sum of gradients, which fewer chips do not add up in parts."""
+        held = [self._held.get(each, _Parted()) for operand in self._reads[name] for each in operand.names]
+        first = held[0].over.get(axis)
+        return {} if first is None or any(each.over.get(axis) != first for each in held) else {axis: first}
 
     def _summed(self, name: str) -> Axes:
         """The axes along which each chip adds up a part of a layer's sums."""
