@@ -29,7 +29,7 @@ from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
 from tpusim.study.validation.memory import compare_memory, memory_sets, wanted_streams
 from tpusim.study.validation.operations import STEP
-from tpusim.study.validation.pods import PODS, compare_pods, pod_sets
+from tpusim.study.validation.pods import PODS, compare_pods, pod_sets, shared_runs
 from tpusim.study.validation.sets import GRADIENT_SETS, deepbench_sets, number_sets, step_sets
 from tpusim.study.validation.tokens import LLM, token_sets
 
@@ -85,7 +85,7 @@ def _compare_and_report(
         with Meter(len(linked)) as meter:
             comparisons += compare_collectives(linked, changes, meter.show)
     if pods:
-        with Meter(len(pods)) as meter:
+        with Meter(len(shared_runs(pods))) as meter:
             comparisons += compare_pods(pods, changes, meter.show)
     told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
     if linked:

@@ -364,17 +364,25 @@ def _ideal(jobs: Jobs, hardware: Hardware, asked: PodRun) -> float:
     return read * hardware.element_bytes / hardware.hbm_bytes_per_s
 
 
+def _wanted(sets: Sequence[NumberSet]) -> list[MeasuredPod]:
+    asked, _ = measured_pods()
+    return [pod for pod in asked if any(pod.group == each.name for each in sets)]
+
+
+def shared_runs(sets: Sequence[NumberSet]) -> list[tuple[PodRun, ...]]:
+    """Return the runs of the rows of sets, those together that share their layers."""
+    shares: dict[PodRun, list[PodRun]] = {}
+    for pod in _wanted(sets):
+        shares.setdefault(pod.run.share, []).append(pod.run)
+    return [tuple(runs) for runs in shares.values()]
+
+
 def compare_pods(sets: Sequence[NumberSet], changes: Sequence[str], progress: InputProgress) -> list[Comparison]:
     """Simulate the rows of the sets, with further overrides of every machine, and of slices where they begin so.
 
     Raises InputError.
     """
-    asked, _ = measured_pods()
-    wanted = [pod for pod in asked if any(pod.group == each.name for each in sets)]
-    shares: dict[PodRun, list[PodRun]] = {}
-    for pod in wanted:
-        shares.setdefault(pod.run.share, []).append(pod.run)
-    groups = [tuple(runs) for runs in shares.values()]
+    wanted, groups = _wanted(sets), shared_runs(sets)
     outcomes = on_all_processors(partial(simulated, tuple(changes)), groups, lambda runs: runs[0].slice, progress)
     made = {run: found for runs, every in outcomes.items() for run, found in zip(runs, every, strict=True)}
     return [
