@@ -210,7 +210,8 @@ def test_tokens_hear_of_it_and_so_do_shipped_networks_of_language(capsys: pytest
         if capsys.readouterr().err:
             heard.add(name)
     assert heard == {
-        "bert_base", "gemma2_9b", "gpt2_small", "llama3_70b", "llama3_8b", "mixtral_8x7b", "vit_b16",
+        "bert_base", "gemma2_9b", "gpt2_small", "llama3_70b", "llama3_8b", "maxtext", "mixtral_8x7b",
+        "vit_b16",
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import cases
@@ -104,7 +104,8 @@ def network(seed: int, maps: bool, kernels: tuple[int, ...] = (1, 3)) -> tuple[O
             add("relu", (now,), channels[now], bool(by) or parts, sizes, by or (("channels",) if parts else ()))
         elif alike:
             other = random.choice(alike)
-            both = parted[now] and parted[other]
+            # Of what all chips have, or have parts of sums of, each may add up a part.
+            both = (parted[now] and parted[other]) or random.random() < 0.3
             add("add", (now, other), channels[now], both, sizes, ("channels",) if both else ())
 
     # What chips have in the end is read by nobody else.
@@ -184,6 +185,7 @@ def test_values_of_a_share_are_those_of_the_whole_in_all_engines(seed: int, maps
 
 @settings(max_examples=cases(0.06), deadline=None, phases=PHASES)
 @given(st.integers(0, 2**32))
+@example(48).via("two chips, and two readers that take the same half of a map")
 def test_weights_after_a_step_are_those_of_the_whole(seed: int) -> None:
     agrees(seed, True, "event", training=True)
 

@@ -75,9 +75,9 @@ def test_rules_hold(seed: int) -> None:
         if {*plan.collectives[one].holds} & {*plan.collectives[other].holds}:
             assert not overlap(log.collectives[one], log.collectives[other])
     for now in {span.start for span in log.collectives}:
-        there = [plan.collectives[number].kind for number, span in enumerate(log.collectives) if span.holds(now)]
+        there = [plan.collectives[number].kind for number, span in enumerate(log.collectives) if span.covers(now)]
         assert all(many <= plan.most.get(kind, many) for kind, many in Counter(there).items())
-        assert plan.beside or (len(there) == 1 and not any(span.holds(now) for span in log.layers))
+        assert plan.beside or (len(there) == 1 and not any(span.covers(now) for span in log.layers))
 
 
 def overlap(one: CycleSpan, other: CycleSpan) -> bool:
@@ -223,8 +223,8 @@ def test_debt_that_no_layer_pays() -> None:
     assert spans(StepPlan((layer(10, 0, hbm=10),), both))[0] == [(10, 30)]
 
 
-def test_a_share_is_rounded_down() -> None:
-    assert collective(3, hbm=1).share == CYCLE // 3
+def test_a_rate_is_rounded_down() -> None:
+    assert collective(3, hbm=1).rate == CYCLE // 3
     # So three cycles of a third come to a cycle in the fourth.
     assert spans(StepPlan((layer(9, hbm=9),), (collective(6, hbm=2),)))[0] == [(0, 10)]
 

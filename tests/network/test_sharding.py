@@ -162,6 +162,20 @@ def test_a_sum_that_waits_is_added_up_once_behind_the_addition() -> None:
     assert not any(each.reads[0].startswith(("layer1.0.conv3", "layer1.0.downsample")) for each in share.collectives)
 
 
+def test_an_addition_that_chips_part_takes_parts_of_whole_sums(tmp_path: Path) -> None:
+    path = tmp_path / "parted_sum.yaml"
+    path.write_text(
+        "name: parted_sum\nlayers:\n"
+        "  - {name: a, op: gemm, m: batch, k: 8, n: 8, shard: {k: tensor}}\n"
+        "  - {name: b, op: gemm, m: batch, inputs: [input], k: 8, n: 8, shard: {k: tensor}}\n"
+        "  - {name: sum, op: add, inputs: [a, b], shard: {channels: tensor}}\n"
+    )
+    share = load_workload(path, batch=4, mesh={"tensor": 4})
+    assert [(each.op, each.reads) for each in share.collectives] == [
+        ("reduce_scatter", ("a",)), ("reduce_scatter", ("b",))
+    ]  # fmt: skip
+
+
 # ---- what is refused
 
 
@@ -189,6 +203,85 @@ def test_products_that_a_chip_lacks_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"layer a: its filter is parted twice along tensor"):
         load_workload(path, mesh={"tensor": 2})
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        (
+            "sizes: {seq: 64, width: 32}\nshard: {seq: tensor}\nlayers:\n"
+            "  - {name: q, op: gemm, m: batch*seq, k: 32, n: width}\n"
+            "  - {name: k, op: gemm, inputs: [input], m: batch*seq, k: 32, n: width}\n"
+            "  - {name: v, op: gemm, inputs: [input], m: batch*seq, k: 32, n: width}\n"
+            "  - {name: mix, op: attention, inputs: [q, k, v], heads: 4, head: 8, queries: seq, keys: seq, "
+            f"flash: {flash}}}\n",
+            r"layer mix\.\w+: (both its inputs and its outputs are|its ifmap is) parted (twice )?along tensor",
+        )
+        for flash in ("false", "true")
+    ]
+    + [
+        (
+            "sizes: {rows: 16}\nshard: {rows: tensor}\nlayers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: rows, in_width: 8, out_channels: 4, "
+            "kernel: 3, padding: 1}\n",
+            r"layer map: conv2d takes \w+ that other chips along tensor have",
+        ),
+        (
+            "sizes: {rows: 16}\nshard: {rows: tensor}\nlayers:\n"
+            "  - {name: up, op: conv_transpose2d, in_channels: 4, in_height: rows, in_width: 8, out_channels: 4, "
+            "kernel: 4, stride: 2, padding: 1}\n",
+            r"layer up: conv_transpose2d takes \w+ that other chips",
+        ),
+        (
+            "sizes: {cols: 16}\nshard: {cols: tensor}\nlayers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: cols, out_channels: 4, kernel: 1}\n"
+            "  - {name: around, op: pad, padding: 1}\n",
+            r"layer around: pad takes \w+ that other chips",
+        ),
+        (
+            "layers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: 8, out_channels: 16, kernel: 1, "
+            "shard: {out_channels: tensor}}\n"
+            "  - {name: mix, op: channel_shuffle, groups: 2, channels: 16, shard: {channels: tensor}}\n",
+            r"layer mix: channel_shuffle takes \w+ that other chips",
+        ),
+        (
+            "sizes: {length: 16}\nshard: {length: tensor}\nlayers:\n"
+            "  - {name: line, op: conv1d, in_channels: 4, in_length: length, out_channels: 4, kernel: 3, padding: 1}\n",
+            r"layer line: conv1d takes \w+ that other chips",
+        ),
+        (
+            "sizes: {cols: 16}\nshard: {cols: tensor}\nlayers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: cols, out_channels: 4, kernel: 1}\n"
+            "  - {name: most, op: pool2d, kind: max, kernel: 3, stride: 2, padding: 1}\n",
+            r"layer most: pool2d takes \w+ that other chips",
+        ),
+        (
+            "layers:\n"
+            "  - {name: map, op: conv2d, in_channels: 4, in_height: 8, in_width: 8, out_channels: 16, kernel: 1, "
+            "shard: {out_channels: tensor}}\n"
+            "  - {name: near, op: lrn, size: 5, alpha: 1.0e-4, beta: 0.75, bias: 1.0}\n",
+            r"layer near: lrn takes \w+ that other chips",
+        ),
+    ],
+)  # fmt: skip
+def test_elements_that_a_chip_lacks_are_refused(tmp_path: Path, layers: str, says: str) -> None:
+    path = tmp_path / "lacking.yaml"
+    path.write_text(f"name: lacking\n{layers}")
+    with pytest.raises(InputError, match=says):
+        load_workload(path, batch=4, mesh={"tensor": 2}, ops="all")
+
+
+def test_rows_of_pixels_are_parted_where_windows_stand_apart(tmp_path: Path) -> None:
+    path = tmp_path / "apart.yaml"
+    path.write_text(
+        "name: apart\nsizes: {rows: 16}\nshard: {rows: tensor}\nlayers:\n"
+        "  - {name: map, op: conv2d, in_channels: 4, in_height: rows, in_width: 8, out_channels: 4, kernel: 2, "
+        "stride: 2}\n"
+    )
+    share = load_workload(path, batch=4, mesh={"tensor": 2})
+    assert not share.collectives
+    assert share.layers[0].shapes(4)["ofmap"] == (4, 4, 4, 4)
 
 
 def test_a_sweep_is_of_one_chip(tmp_path: Path) -> None:

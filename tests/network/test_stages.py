@@ -44,6 +44,16 @@ def test_each_stage_has_equally_many_blocks_and_the_ends_have_the_rest(stages: i
     assert {each.elements for each in work.collectives} == {work.batch * ROWS * WIDTH}
 
 
+@pytest.mark.parametrize("parts", [1, 2, 8])
+def test_the_loss_is_the_mean_over_all_microbatches_of_all_chips(parts: int) -> None:
+    def factors(work: Workload) -> list[float]:
+        layers: list[Any] = [layer for layer in work.layers if layer.op == "cross_entropy_gradient"]
+        return [layer.factor for layer in layers]
+
+    whole = factors(step({}))
+    assert factors(step({"stage": 2, "data": 2}, microbatches=parts)) == pytest.approx(whole)
+
+
 @pytest.mark.parametrize("mesh", [{"stage": 4}, {"stage": 2, "data": 2}, {"stage": 2, "fsdp": 2, "tensor": 2}], ids=str)
 @pytest.mark.parametrize("keep", ["all", "none"])
 def test_of_a_training_step_one_map_goes_on_and_one_gradient_comes_back(mesh: dict[str, int], keep: str) -> None:
@@ -102,7 +112,12 @@ def test_gradients_are_added_up_where_a_chip_keeps_least(axis: str) -> None:
 
 def test_the_way_there_is_that_of_the_network_and_no_layer_is_lost() -> None:
     whole, work = step({"data": 1}, batch=1), step({"stage": 4})
-    assert [layer for layer in work.layers if dict(work.phases)[layer.name] != ACCUMULATE] == [*whole.layers]
+    kept = [layer for layer in work.layers if dict(work.phases)[layer.name] != ACCUMULATE]
+    # The loss of a microbatch is a part of the mean.
+    assert [layer for layer in kept if ".loss" not in layer.name] == [
+        layer for layer in whole.layers if ".loss" not in layer.name
+    ]
+    assert [layer.shapes(1) for layer in kept] == [layer.shapes(1) for layer in whole.layers]
     one = step({"stage": 4}, batch=1)
     assert (one.microbatches, [*one.layers]) == (1, [*whole.layers])
     assert not [name for name, phase in one.phases if phase == ACCUMULATE]

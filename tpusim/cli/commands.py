@@ -165,9 +165,7 @@ def run(
     refuse_replaced([workload], {"--json": json, "--csv": csv, "--out": out and out / names.RESULT_FILE})
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
-    asked_of = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
-    )
+    asked_of = workload_options(context.params)
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
@@ -274,9 +272,7 @@ def explain(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
-    )
+    given = workload_options(context.params)
     named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes, "slice": slice}
     explain_and_report(workload, named, json, out, **own, **given)
@@ -349,9 +345,7 @@ def scale(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(
-        dims, skip_unknown, ops, None, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
-    )
+    given = workload_options(context.params)
     named = None if options.by_default(context, "hardware") else hardware
     own: dict[str, Any] = {"batch": batch, "batch_a_chip": batch_a_chip, "lowering": lowering, "set": changes}
     own |= {"dtype": dtype} if dtype else {}
@@ -415,7 +409,7 @@ def compare(
         if after is not None:
             says = f"not beside --closed-form, which is of one network, {before}; leave one of them out"
             raise InputError(Problem(says, after))
-        asked = model_options(**workload_options(dims, False, ops, phase=phase))
+        asked = model_options(**workload_options({"dims": dims, "ops": ops, "phase": phase}))
         compare_forms_and_report(resolved(load(before, hardware, batch, changes, asked), lowering, layers), json)
         return
     if after is None:
@@ -543,9 +537,7 @@ def trace(
     from tpusim.cli.actions.inputs import workload_options
     from tpusim.cli.actions.trace import print_or_write
 
-    given = workload_options(
-        dims, skip_unknown, ops, shapes, phase, weights, caches, training, keep, optimizer, mesh, offload, microbatches
-    )
+    given = workload_options(context.params)
     named = None if options.by_default(context, "hardware") else hardware
     own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "slice": slice, "seed": seed}
     print_or_write(workload, named, out, **own, first=first, last=last, **given)
@@ -746,7 +738,8 @@ def import_model(
     from tpusim.api.asked import model_options
     from tpusim.cli.actions.inputs import import_and_report, workload_options
 
-    import_and_report(file, out, batch, model_options(**workload_options(dims, skip_unknown, shapes=shapes)))
+    asked = workload_options({"dims": dims, "skip_unknown": skip_unknown, "shapes": shapes})
+    import_and_report(file, out, batch, model_options(**asked))
 
 
 @command("area --set vector_memory.word_elements=1")

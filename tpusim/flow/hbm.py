@@ -17,7 +17,6 @@ from tpusim.memory.layout import FILTER
 from tpusim.memory.tile import Tile
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.stages import SO_FAR, of_stage
 from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
@@ -25,19 +24,21 @@ from tpusim.network.workload import (
     INPUT,
     OFFLOAD,
     RELOAD,
+    SO_FAR,
     STAGE,
     UPDATE,
     CollectiveLayer,
     Mesh,
     Source,
     Workload,
+    mesh_text,
 )
 from tpusim.result.records import HbmContents
 
 
 class HbmNeed(NamedTuple):
     """Bytes of HBM that a network takes: weights, inputs and outputs, and caches, which are there all the time; and
-    maps between layers and weights gathered from other chips, the most of them while the step `at` runs.
+    maps between layers and weights gathered from other chips, the most of them while the layer or collective `at` runs.
     """
 
     weights: int
@@ -74,11 +75,11 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     the layer ahead makes. Updates of a training step replace what they read first: weights, and what an optimizer
     keeps of them. Not counted is what a lowering writes on the way, such as a lowered matrix.
 
-    Of one chip's share of a network, what that chip holds counts. A collective is a step as a layer is, behind the last
-    one that makes what it reads. Of weights that it gathers, a chip holds its part all the time, and all of them from
-    when the gather may begin: when the readers of the block two before are done. What is offloaded does not count from
-    its last reader to when it may be loaded again: on the way back, when the readers of what was loaded two before are
-    done.
+    Of one chip's share of a network, what that chip holds counts. A collective makes a value as a layer does, behind
+    the last one that makes what it reads. Of weights that it gathers, a chip holds its part all the time, and all of
+    them from when the gather may begin: when the readers of the block two before are done. What is offloaded does not
+    count from its last reader to when it may be loaded again: on the way back, when the readers of the block two before
+    are done.
 
     Of a pipeline the stage that takes most counts: what it has of the network, for a microbatch, and what the way back
     will read of others that are under way. What comes from another stage counts from its first reader on.
@@ -86,6 +87,9 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     tile = tile or family_of(machine).tile(machine)
     if not workload.stages:
         return _HbmCount(workload, machine, tile).need()
+    # Imported here, as a network of one chip has no stages.
+    from tpusim.network.stages import of_stage
+
     stages = 1 + max(number for _, number in workload.stages)
     number = dict(workload.stages)
     there = sorted({number[layer.name] for layer in workload.layers})
@@ -96,9 +100,9 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
 
 
 class _Read(NamedTuple):
-    """The tensor that the step `at` a place reads: what it is `of`, the names that it comes from, and its bytes.
+    """The tensor that the maker `at` a place reads: what it is `of`, the names that it comes from, and its bytes.
 
-    A value comes from its makers, in order. What is passing comes from outside, for the one step alone. A part is what
+    A value comes from its makers, in order. What is passing comes from outside, for one reader alone. A part is what
     a chip has of weights that it gathers.
     """
 
@@ -108,11 +112,12 @@ class _Read(NamedTuple):
     size: int
 
 
-Step: TypeAlias = Op | CollectiveLayer
+Maker: TypeAlias = Op | CollectiveLayer
+"""What makes a value."""
 
 
 class _HbmCount:
-    """A network while its bytes are counted: its steps in order, what each makes, and what each reads."""
+    """A network while its bytes are counted: its makers in order, what each makes, and what each reads."""
 
     def __init__(self, workload: Workload, machine: Machine, tile: Tile) -> None:
         self.workload, self.batch, self.tile, self.machine = workload, workload.batch, tile, machine
@@ -126,7 +131,7 @@ class _HbmCount:
             self.carrier.get(name, name) for name, phase in workload.phases if phase in (ACCUMULATE, UPDATE)
         }
         """Layers that replace what they read, and those on which such ride."""
-        self.place = {step.name: at for at, step in enumerate(self._steps())}
+        self.place = {maker.name: at for at, maker in enumerate(self._in_order())}
         self.of_layers = [*self._reads_of_layers()]
         self.made = self._made()
         self.reads = sorted((*self.of_layers, *self._reads_of_collectives()), key=lambda each: each.at)
@@ -138,7 +143,7 @@ class _HbmCount:
         outputs = self._outputs()
 
         def held(kind: bool) -> list[int]:
-            """Bytes while each step runs, with what it makes: of gathered weights, or of all else."""
+            """Bytes while each maker runs, with what it makes: of gathered weights, or of all else."""
             some = {names: each for names, each in values.items() if self.gathers.issuperset(names) == kind}
             made = [size * ((name in self.gathers) == kind and name not in outputs) for name, size in self.made.items()]
             return [*map(add, _between(some, self.made, self.place), made)]
@@ -165,7 +170,7 @@ class _HbmCount:
         return _between(some, self.made, self.place)[back[0]]
 
     def _outputs(self) -> set[str]:
-        """The steps whose outcome nobody reads."""
+        """The makers whose outcome nobody reads."""
         found = self.made.keys() - {name for of in self.known.values() for source in of for name in source.names}
         found -= {name for each in self.collectives.values() for name in self._makers(each)}
         return found - {ahead.name for ahead, layer in pairwise(self.workload.layers) if layer.name not in self.known}
@@ -184,9 +189,9 @@ class _HbmCount:
         ends = sum(size for names, size in inputs.items() if names not in kept)
         return weights + sum(kept.values()), ends
 
-    # ---- steps, in order
+    # ---- makers, in order
 
-    def _steps(self) -> list[Step]:
+    def _in_order(self) -> list[Maker]:
         """Layers in their order, and collectives among them, each as early as it may begin."""
         layers, after = self.workload.layers, {layer.name: at for at, layer in enumerate(self.workload.layers)}
         if not self.collectives:
@@ -220,7 +225,7 @@ class _HbmCount:
                 window[-1] = block, max(window[-1][1], *readers[each.name])
             after[each.name] = behind
         begun = [each for each in self.workload.collectives if each.name in after]
-        return sorted((*layers, *begun), key=lambda step: after[step.name])
+        return sorted((*layers, *begun), key=lambda maker: after[maker.name])
 
     def _places_of_readers(self, layers: Mapping[str, int]) -> dict[str, list[int]]:
         """By collective the places among `layers` of those that read it, by way of other collectives, too."""
@@ -245,10 +250,10 @@ class _HbmCount:
         """Whether a name is that of a layer or a collective, which may be left out here, and of no input."""
         return name in self.known or name in self.collectives
 
-    # ---- what steps make
+    # ---- what makers make
 
     def _made(self) -> dict[str, int]:
-        """Bytes of what each step makes, by its name, in order; nothing where it replaces what was there."""
+        """Bytes of what each maker makes, by its name, in order; nothing where it replaces what was there."""
         layers = {layer.name: layer for layer in self.workload.layers}
         read: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
         for each in self.of_layers:
@@ -290,7 +295,7 @@ class _HbmCount:
     def _flat(self, elements: int, bits: int) -> int:
         return self.tile.bytes((elements, 1, 1, 1), bits)
 
-    # ---- what steps read
+    # ---- what makers read
 
     def _reads_of_layers(self) -> Iterator[_Read]:
         """Every tensor that every layer reads."""
@@ -424,11 +429,6 @@ def held_in_hbm(
         none = f"no mesh of as many chips fits; take more chips{less}"
         advice = f"--mesh {mesh_text(mesh)} fits" if mesh else none
     raise CapacityError(Problem(f"{says}: {parts}; {advice}", f"network {workload.name}"))
-
-
-def mesh_text(mesh: Mesh) -> str:
-    """Return a mesh as people write it: fsdp=16,tensor=8."""
-    return ",".join(f"{name}={size}" for name, size in mesh.items())
 
 
 def fitting_mesh(

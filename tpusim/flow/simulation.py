@@ -32,12 +32,11 @@ from tpusim.flow.jobs import Job, Jobs, resolve
 from tpusim.flow.lowerings import prepared
 from tpusim.flow.need import Room, check_numbers, room_for
 from tpusim.flow.numbers import ANY_ORDER, INTEGERS, numbers_of, seed_of
-from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LayerWatch, ReadyLayer, unheard
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.result.records import HbmContents, LayerResult, Result, total_of
+from tpusim.result.records import HbmContents, LayerResult, Result, StepResult, total_of
 
 if TYPE_CHECKING:
     from tpusim.flow.values import Journey
@@ -130,8 +129,7 @@ def run(
     # 2. Look ahead: at numbers first, as that costs least.
     if check:
         check_numbers(jobs, numbers)
-    # Values of all chips are sent through without a word on time, where nobody names a slice.
-    made = None if journey and slice is None else exchanges_of(jobs, slice)
+    step_of = _step_of(jobs, engine, journey, slice)
     room = room_for(jobs, engine, check, numbers)
     # 3 to 5. Lower, time and check, layer by layer.
     execution = Execution(jobs.machine, jobs.work.batch, engine, check, seed, watch, numbers, journey)
@@ -140,10 +138,28 @@ def run(
         layers.append(layer)
         progress(layer)
     # 6. Add up.
-    step = step_of(jobs, layers, made, engine) if made else None
+    step = step_of(layers) if step_of else None
     found = result_of(jobs, layers, time.perf_counter() - began, room.hbm, engine=engine, seed=seed, sums=sums)
     found = replace(found, step=step) if step else found
     return replace(found, reference_only=journey.reference_only) if journey else found
+
+
+def _step_of(
+    jobs: Jobs, engine: str, journey: Journey | None, slice: object
+) -> Callable[[Sequence[LayerResult]], StepResult] | None:
+    """Return what makes a step of layers that were timed; None where one chip runs them, or nobody asks for a time.
+
+    Raises InputError where the chips of the workload are not those of the slice.
+    """
+    # Values of all chips are sent through without a word on time, where nobody names a slice.
+    if slice is None and (journey or not (jobs.work.mesh or jobs.work.collectives)):
+        return None
+    # Imported here, as runs of one chip need nothing of it.
+    from tpusim.flow.steps.network import exchanges_of, step_of
+
+    if (made := exchanges_of(jobs, slice)) is None:
+        return None
+    return lambda layers: step_of(jobs, layers, made, engine)
 
 
 def layers_of(jobs: Jobs) -> tuple[LayerResult, ...]:

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.backward import Value
+from tpusim.network.graph import Placement
+from tpusim.network.ops.array_op import Conv1d
 from tpusim.network.ops.moves import MapMove
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.training import operands_of
@@ -34,8 +36,6 @@ Sides: TypeAlias = Mapping[str, int]
 _NONE: Axes = frozenset()
 OF_EXPERTS = "expert"
 """The axis along which each chip has experts of its own, to which rows of all chips go."""
-Placement: TypeAlias = tuple[tuple[str, ...], ...]
-"""For each axis of a value the axes of a mesh that part it, the outermost first."""
 PARTS_WEIGHTS = "fsdp"
 """The axis along which each chip keeps a part of the weights, and gathers them for each layer that reads them."""
 _ADDS = frozenset({"add", "channel_sum", "channel_products"})
@@ -161,7 +161,10 @@ class _Share:
         """The axes along which each chip has a part of a layer's tensor, each with the side of it that it parts."""
         own, found = _shape(self._own[name], tensor, self.work.batch), dict[str, int]()
         for axis, (layers, batch) in self._fewer.items():
-            other = _shape(layers[name], tensor, batch) if name in layers else own
+            if name not in layers:
+                found |= self._over_of_operands(name, axis)
+                continue
+            other = _shape(layers[name], tensor, batch)
             if prod(other) < prod(own):
                 says = f"its {tensor} gets larger the more chips there are along {axis}, so it is no part of the whole"
                 raise InputError(Problem(f"{says}; part other sizes, such as channels with groups", f"layer {name}"))
@@ -174,6 +177,12 @@ class _Share:
                     side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
                 )
         return found
+
+    def _over_of_operands(self, name: str, axis: str) -> dict[str, int]:
+        """The side that an axis parts of a sum of gradients, which fewer chips do not add up in parts."""
+        held = [self._held.get(each, _Parted()) for operand in self._reads[name] for each in operand.names]
+        first = held[0].over.get(axis)
+        return {} if first is None or any(each.over.get(axis) != first for each in held) else {axis: first}
 
     def _summed(self, name: str) -> Axes:
         """The axes along which each chip adds up a part of a layer's sums."""
@@ -235,6 +244,7 @@ class _Share:
         self._check_by_itself(name, tensors[0])
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
+        self._check(layer)
         if layer.op == "embedding":
             # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
             summed = summed.union(self._over(name, tensors[0])).difference(over)
@@ -245,7 +255,8 @@ class _Share:
         pending = frozenset(axis for each in held for axis in each.sums)
         # Sums over a chip's own images are what a batch normalization takes.
         alike = layer.op == "add" and all(each.sums == pending for each in held)
-        later = pending if alike else pending & {*OF_BATCH} if statistic else _NONE
+        # Of what is parted here each chip wants its part of whole sums.
+        later = pending.difference(over) if alike else pending & {*OF_BATCH} if statistic else _NONE
         copies = frozenset(axis for axis, alike in self._copies.items() if name in alike)
         experts = copies & {OF_EXPERTS}
         own = self._part(name) | dict.fromkeys(copies - experts, 0)
@@ -264,6 +275,15 @@ class _Share:
             # The mean is over the rows of all chips.
             made = self._layers[name]
             self._layers[name] = replace(made, factor=made.factor / self._chips(over))
+
+    def _check(self, layer: Op) -> None:
+        """Check that a chip has all of what its part of an output is made of, but for sums. Raises InputError."""
+        for axis, (layers, batch) in self._fewer.items():
+            other = layers.get(layer.name)
+            # What is parted once is as many times larger with so many times fewer chips.
+            if other and _work(other, batch) > self._times[axis] * _work(layer, self.work.batch):
+                says = f"both its inputs and its outputs are parted along {axis}, so that each chip lacks products"
+                raise InputError(Problem(f"{says}; part one of them", f"layer {layer.name}"))
 
     def _of_whole_rows(self, layer: Any, axes: Axes) -> Op:
         """A layer that takes whole rows, where its operand is parted along them."""
@@ -316,7 +336,7 @@ class _Share:
         layer = self._own[name]
         for axis, side in self._over(name, tensor).items():
             layers, batch = self._fewer[axis]
-            if not _makes_parts(layer, layers[name], self.work.batch, batch, side):
+            if name in layers and not _makes_parts(layer, layers[name], self.work.batch, batch, side):
                 sides = ("channels", "rows", "columns", "images")[side]
                 says = f"{layer.op} takes {sides} that other chips along {axis} have, beside its own, and how these"
                 raise InputError(Problem(f"{says} are exchanged is not known; part other sizes", f"layer {name}"))
@@ -438,6 +458,8 @@ def _makes_parts(layer: Any, fewer: Any, batch: int, fewer_batch: int, side: int
         return True
     along = (0, 3) if getattr(layer, "along_channels", False) else (1, 2)
     axes = dict(zip(along, getattr(layer, "axes", ()), strict=False))
+    if isinstance(layer, Conv1d):
+        axes = {2: layer.axis}
     if side in axes:
         return bool(layer.op != "deform_conv2d" and axes[side].apart)
     return side not in (1, 2) or prod(getattr(layer, "kernel", ())) == 1
@@ -446,6 +468,11 @@ def _makes_parts(layer: Any, fewer: Any, batch: int, fewer_batch: int, side: int
 def _parted_side(shape: Shape, chips: int) -> int:
     """The side of a tensor that chips have parts of: the last that they part evenly."""
     return next(side for side in (3, 0, 1, 2) if shape[side] % chips == 0)
+
+
+def _work(layer: Op, batch: int) -> int:
+    """The products of a layer; of one without any the elements of its largest tensor."""
+    return layer.macs(batch) or max(map(prod, layer.shapes(batch).values()))
 
 
 def _without(sides: Sides, axes: Axes) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -14,6 +15,7 @@ from tpusim.network.workload import (
     ACCUMULATE,
     BACKWARD,
     FORWARD,
+    SO_FAR,
     STAGE,
     UPDATE,
     CollectiveLayer,
@@ -21,8 +23,6 @@ from tpusim.network.workload import (
     Workload,
 )
 
-SO_FAR = ".so_far"
-"""End of the name of the sum of a gradient over microbatches, to which the next is added."""
 _SCATTER = "reduce_scatter"
 
 
@@ -39,7 +39,7 @@ def staged(share: Workload, stages: int, microbatches: int) -> Workload:
     """
     made = _Stages(share, stages)
     if microbatches > 1 and share.phases:
-        made.add_up()
+        made.add_up(microbatches)
     made.send()
     work = made.workload(microbatches)
     return replace(work, entire=share.entire and staged(share.entire, stages, microbatches))
@@ -54,8 +54,8 @@ def of_stage(work: Workload, stage: int) -> Workload:
 def microbatches_of(batch: int, stages: int, asked: int | None) -> int:
     """Return the microbatches of a chip's batch: those asked for, else as many as part it evenly, up to four a stage.
 
-    With four the bubble is below a fifth of a step, and more make layers small (Huang et al.: GPipe, 2019,
-    arXiv:1811.06965: negligible from four on).
+    Of S equal stages and M microbatches the bubble is (S - 1) / (M + S - 1) of a step: below a fifth with four a stage.
+    More of them make layers small.
 
     Raises:
         InputError: the batch is no multiple of them.
@@ -82,7 +82,6 @@ class _Stages:
         """By layer its stage."""
         self._number_blocks()
         self._number_the_way_back()
-        self._part_what_stages_join()
         self._keep_what_comes()
 
     # ---- which stage has what
@@ -140,25 +139,6 @@ class _Stages:
             or bool(name in self.collectives and self.collectives[name].reads)
         )
 
-    def _part_what_stages_join(self) -> None:
-        """Part collectives that join what several stages make, such as the sums of small gradients."""
-        elements = {layer.name: prod(layer.shapes(self.batch)[OFMAP]) for layer in self.layers}
-        found: dict[str, CollectiveLayer] = {}
-        for each in self.collectives.values():
-            parts = defaultdict[int, list[str]](list)
-            for one in each.reads:
-                parts[self._stage_of(one)].append(one)
-            if len(parts) < 2:
-                found[each.name] = each
-                continue
-            for stage, reads in sorted(parts.items()):
-                name = f"{each.name}_of_{stage}"
-                found[name] = each._replace(name=name, reads=tuple(reads), elements=sum(elements[one] for one in reads))
-                for reader in each.read_by:
-                    if self.number[reader] == stage:
-                        self.edges[reader] = [_renamed(source, {each.name: name}) for source in self.edges[reader]]
-        self.collectives = found
-
     def _keep_what_comes(self) -> None:
         """Let the way back read what came from another stage, which need not be computed again there."""
         for name, sources in self.edges.items():
@@ -198,8 +178,9 @@ class _Stages:
 
     # ---- gradients of several microbatches
 
-    def add_up(self) -> None:
-        """Add up the gradients that updates read."""
+    def add_up(self, microbatches: int) -> None:
+        """Add up the gradients that updates read, each of a loss that is the mean over all microbatches."""
+        self.layers = [_of_the_mean(layer, microbatches) for layer in self.layers]
         due: dict[str, tuple[str, Op]] = {}
         for layer in (each for each in self.layers if self.phases[each.name] == UPDATE):
             for one in (one for source in self.edges[layer.name] for one in source.names):
@@ -317,6 +298,14 @@ class _Stages:
             collectives=tuple(each._replace(read_by=tuple(readers[each.name])) for each in self.collectives.values()),
             stages=tuple((layer.name, self.number[layer.name]) for layer in self.layers),
         )  # fmt: skip
+
+
+def _of_the_mean(layer: Any, microbatches: int) -> Op:
+    """A layer, of whose loss a microbatch has one of several parts."""
+    if layer.op == "cross_entropy_gradient":
+        layer = replace(layer, factor=layer.factor / microbatches)
+    found: Op = layer
+    return found
 
 
 def _renamed(source: Source, names: dict[str, str]) -> Source:

@@ -186,6 +186,8 @@ class _StepWriter:
         self._again: dict[str, Value] = {}
         """Values that were computed once more, by the names of what was not kept."""
         self._gradients: dict[str, list[Value]] = {name: [] for name in self._own}
+        self._of_own_parts: defaultdict[str, list[Value]] = defaultdict(list)
+        """By layer the gradients of readers that take one chip's part of what all chips have."""
         self._updates: list[tuple[str, str, Shape, Value]] = []
         self._of = ""
         """The layer of the network for which layers are added."""
@@ -365,7 +367,10 @@ class _StepWriter:
                     if prod(shape) > prod(self._shape(name)):
                         # Of what chips have gathered, each takes the gradient of its own part.
                         shape, direct = self._shape(name), False
-                    self._gradients[name].append(Value(gradient.names, shape, direct))
+                    # Of one chip only a view tells parts apart; without one all its readers take the same.
+                    own = self.network.mesh and operand.direct and prod(shape) < prod(self._shape(name))
+                    handed = self._of_own_parts if own else self._gradients
+                    handed[name].append(Value(gradient.names, shape, direct))
 
     def _gathered(self, name: str) -> Value | None:
         """The gradient of a layer's result: the sum of what its readers have handed on."""
@@ -376,10 +381,12 @@ class _StepWriter:
                 parts.append(replace(each, shape=shape))
             else:
                 pieces.append(each)
-        sizes = [prod(each.shape) for each in pieces]
+        sizes, own = [prod(each.shape) for each in pieces], self._of_own_parts.pop(name, [])
         if pieces and sum(sizes) != prod(shape) and _is_share(self.network, sizes, prod(shape)):
+            own, pieces = [*own, *pieces], []
+        if own:
             # Other chips have the gradients of their parts.
-            pieces = [self._sum(f"{name}.dpart", pieces)]
+            parts.append(Value(self._sum(f"{name}.dpart", own).names, shape, direct=False))
         # Pieces of those who have read a part are together the whole.
         names = tuple(name for each in pieces for name in each.names)
         parts += [Value(names, shape, direct=False)] if pieces else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
 from tpusim.input.form import Choice, Name, Reader, Real, names_of, size, validated, whole
-from tpusim.input.scalars import name_text, path_of, show, whole_number
+from tpusim.input.scalars import INTEGER, name_text, path_of, show, whole_number
 from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import ArrayOp, Gemm, StoredTensor
 from tpusim.network.ops.elementwise import Pointwise
@@ -161,7 +162,7 @@ def on_chips(mesh: Mapping[str, int | str], slice: str, chips: int) -> dict[str,
     # Of sizes that are none no product can be taken.
     if not taking or len(others) + len(taking) < len(mesh) or min(others, default=1) < 1:
         return {**mesh}
-    option = f"--mesh {','.join(f'{axis}={size}' for axis, size in mesh.items())}"
+    option = f"--mesh {mesh_text(mesh)}"
     if len(taking) > 1:
         raise InputError(
             Problem(f"{' and '.join(taking)} cannot both take the rest; give one of them a number", option)
@@ -190,6 +191,32 @@ def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     if problems:
         raise InputError(problems)
     return items
+
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
+
+
+def mesh_named(text: str) -> dict[str, int | str]:
+    """Read a mesh as people write it, "data=2,tensor=8", or with an axis of size REST, "tensor=8,fsdp=*".
+
+    Raises InputError for an axis without a size, or one named twice.
+    """
+    mesh: dict[str, int | str] = {}
+    for entry in text.split(","):
+        given = _AXIS.fullmatch(entry)
+        size = given[2] if given else ""
+        if given is None or (size != REST and (not INTEGER.fullmatch(size) or int(size) < 1)):
+            says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
+            raise InputError(Problem(says, "--mesh"))
+        if given[1] in mesh:
+            raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
+        mesh[given[1]] = size if size == REST else int(size)
+    return mesh
+
+
+def mesh_text(mesh: Mapping[str, int | str]) -> str:
+    """Return a mesh as people write it: fsdp=16,tensor=8."""
+    return ",".join(f"{axis}={chips}" for axis, chips in mesh.items())
 
 
 def read_shard(given: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -353,6 +380,8 @@ FORWARD, BACKWARD, ACCUMULATE, UPDATE = "forward", "backward", "accumulate", "up
 """Phases of a training step: the network's layers and the loss; gradients, and what is computed again for them; their
 sums over microbatches; new weights.
 """
+SO_FAR = ".so_far"
+"""End of the name of such a sum so far, to which the gradient of the next microbatch is added."""
 ALL, NONE = "all", "none"
 
 

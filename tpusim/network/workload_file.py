@@ -52,6 +52,7 @@ from tpusim.network.workload import (
     batch_of_a_chip,
     counts_of,
     mesh_in,
+    mesh_text,
     names_in,
     read_mesh,
     read_shard,
@@ -215,7 +216,7 @@ def described(name_or_path: str | Path, asked: ModelOptions = NOTHING) -> Docume
     _check_mesh(asked.mesh)
     if asked.mesh and is_function(name_or_path):
         says = "a function of JAX says by shard_map what its chips share; leave it out"
-        raise InputError(Problem(says, _mesh_option(asked.mesh)))
+        raise InputError(Problem(says, f"--mesh {mesh_text(asked.mesh)}"))
     if foreign and not names_sizes(name_or_path):
         if asked.batch is not None:
             asked = replace(asked, batch=asked.batch._replace(images=batch_of_a_chip(asked.batch.images, asked.mesh)))
@@ -251,24 +252,18 @@ def _stored_as(document: Document, asked: ModelOptions) -> Document:
         if stored is not None:
             document = document.override(key, stored, (f"--{key} {stored}", sys.maxsize))
     if asked.mesh:
-        option = _mesh_option(asked.mesh), sys.maxsize
+        option = f"--mesh {mesh_text(asked.mesh)}", sys.maxsize
         document = document.override(MESH, dict(asked.mesh), option)
         document = replace(document, moved={**document.moved, **{f"{MESH}.{axis}": option for axis in asked.mesh}})
     return document
 
 
-def _check_mesh(mesh: object) -> None:
+def _check_mesh(mesh: Mesh) -> None:
     """Check a mesh that a run asks for. Raises InputError with every problem."""
     try:
         read_mesh(mesh)
     except InputError as error:
-        raise InputError(
-            [Problem(each.message, f"--mesh: {each.where}" if each.where else "--mesh") for each in error.problems]
-        ) from None
-
-
-def _mesh_option(mesh: Mesh) -> str:
-    return f"--mesh {','.join(f'{axis}={chips}' for axis, chips in mesh.items())}"
+        raise InputError([Problem(each.message, f"--mesh {mesh_text(mesh)}") for each in error.problems]) from None
 
 
 # ---- phases

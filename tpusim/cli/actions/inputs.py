@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from tpusim.api.asked import AskedRun, WorkloadOptions, asked_for, check_held, machine_for, unasked
 from tpusim.api.asked import resolved as jobs_of
@@ -27,7 +26,7 @@ from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine
 from tpusim.network.blocks import repeated
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
-from tpusim.network.workload import MOST_SIZE, REST, Workload
+from tpusim.network.workload import MOST_SIZE, Workload, mesh_named
 from tpusim.network.workload_file import (
     batch_for,
     described,
@@ -95,19 +94,14 @@ def _hbm_told(step: Jobs) -> str:
     )
 
 
-def workload_options(
-    dims: Sequence[str] | None, skip_unknown: bool, ops: str | None = None, shapes: str | None = None,
-    phase: str | None = None, weights: str | None = None, caches: str | None = None, training: bool = False,
-    keep: Sequence[str] | None = None, optimizer: str | None = None, mesh: str | None = None,
-    offload: Sequence[str] | None = None, microbatches: int | None = None,
-) -> WorkloadOptions:  # fmt: skip
-    """Return what `--dim NAME=N ...`, `--skip-unknown`, `--ops`, `--shapes`, `--phase`, `--weights`, `--caches`,
-    `--training`, `--keep NAME ...`, `--optimizer`, `--mesh`, `--offload NAME ...` and
-    `--microbatches` ask.
+def workload_options(parameters: Mapping[str, Any]) -> WorkloadOptions:
+    """Return what the parameters of a command ask of the workload: those that `WorkloadOptions` has, too.
 
     Raises:
-        InputError: with every `--dim` that is not of that form.
+        InputError: with every `--dim` that is not of that form, or a faulty mesh.
     """
+    asked = {name: parameters[name] for name in WorkloadOptions.__annotations__ if name in parameters}
+    dims, mesh = asked.get("dims"), asked.get("mesh")
     given: dict[str, int] = {}
     problems: list[Problem] = []
     for text in dims or []:
@@ -123,31 +117,8 @@ def workload_options(
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    return {
-        "dims": given, "skip_unknown": skip_unknown, "ops": ops, "shapes": shapes, "phase": phase, "weights": weights,
-        "caches": caches, "training": training, "keep": keep, "optimizer": optimizer, "mesh": mesh_of(mesh),
-        "offload": offload, "microbatches": microbatches,
-    }  # fmt: skip
-
-
-_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
-
-
-def mesh_of(asked: str | None) -> dict[str, int | str]:
-    """Return the mesh of "data=2,tensor=8" or "tensor=8,fsdp=*". Raises InputError for an axis without a size, or one
-    named twice.
-    """
-    mesh: dict[str, int | str] = {}
-    for entry in asked.split(",") if asked is not None else ():
-        given = _AXIS.fullmatch(entry)
-        size = given[2] if given else ""
-        if given is None or (size != REST and (not INTEGER.fullmatch(size) or int(size) < 1)):
-            says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
-            raise InputError(Problem(says, "--mesh"))
-        if given[1] in mesh:
-            raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
-        mesh[given[1]] = size if size == REST else int(size)
-    return mesh
+    asked |= {"dims": given, "mesh": None if mesh is None else mesh_named(mesh)}
+    return cast("WorkloadOptions", asked)
 
 
 def tell_unasked(work: Workload) -> None:

@@ -40,7 +40,7 @@ class _Run:
             for before in each.after:
                 self.collectives_of[before].append(number)
         self.layer, self.runs, self.alone = 0, False, 0
-        self.rest = self.slack = self.debt = self.share = 0
+        self.rest = self.slack = self.debt = self.rate = 0
         self.of_layers = [[0, 0] for _ in plan.layers]
         self.of_collectives = [[0, 0] for _ in plan.collectives]
 
@@ -83,7 +83,7 @@ class _Run:
                 claimed.update(each.holds)
                 self.held.update(each.holds)
                 self.kinds[each.kind] += 1
-                self.share += each.share
+                self.rate += each.rate
                 self.alone += each.alone
                 self.under_way.append((self.now + each.cycles, number))
                 self.of_collectives[number] = [self.now, self.now + each.cycles]
@@ -104,14 +104,14 @@ class _Run:
         # Without an end of slack it needs as many cycles as it has left, whoever has HBM meanwhile.
         least = self.rest
         if (wanted := self.rest - self.slack) > 0:
-            if self.share >= CYCLE:
+            if self.rate >= CYCLE:
                 return _NEVER
-            least = max(least, ((wanted - 1) * CYCLE + self.debt) // (CYCLE - self.share) + 1)
+            least = max(least, ((wanted - 1) * CYCLE + self.debt) // (CYCLE - self.rate) + 1)
         return least
 
     def _pass(self, cycles: int) -> None:
         self.now += cycles
-        self.debt += cycles * self.share
+        self.debt += cycles * self.rate
         of_collectives = min(cycles, self.debt // CYCLE)
         self.debt -= of_collectives * CYCLE
         if self.runs:
@@ -131,7 +131,7 @@ class _Run:
             self.held.difference_update(each.holds)
             self.kinds[each.kind] -= 1
             self.alone -= each.alone
-            self.share -= each.share
+            self.rate -= each.rate
             ready += self.collectives_of[number]
             for at in self.layers_of[number]:
                 self.left[at] -= 1

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import InputError, Problem
+from tpusim.flow.agreement import agreed
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.steps import event
-from tpusim.flow.steps.pipelined import WAITS, TimedPart, exchanged, step_of_stages
+from tpusim.flow.steps.pipelined import WAITS, TimedPart, collective_result, step_of_stages
 from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
 from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, CollectiveLayer, Workload
@@ -19,8 +20,6 @@ from tpusim.result.records import CollectiveResult, LayerResult, StageResult, St
 
 _WAITS_FOR = {DCN: DCN, HOST_OUT: HOST, HOST_BACK: HOST}
 """Parts of a step by what the collective holds for which the chip waits; for others these are links."""
-_MOST_STEPPED = 20_000_000
-"""Cycles that are stepped through one by one, at most: some tens of seconds."""
 
 
 def exchanges_of(jobs: Jobs, place: object) -> Exchanges | None:
@@ -75,7 +74,7 @@ def _part(
         # What goes over the network between slices, too, is as slow as that.
         holds = made.each[number].holds
         parts[next((_WAITS_FOR[each] for each in holds if each in _WAITS_FOR), "links")] += cycles
-        collectives.append(exchanged(work.collectives[number], made.each[number], *span, cycles))
+        collectives.append(collective_result(work.collectives[number], made.each[number], *span, cycles))
     return TimedPart(log.cycles, parts, tuple(collectives), log.layers)
 
 
@@ -229,29 +228,20 @@ def timed(plan: StepPlan, engine: str = "event") -> StepLog:
         InputError: the step is too long to be stepped through.
         CheckFailed: engines disagree.
     """
-    # The loop says how long it is, so that nobody begins to step through a second of a chip.
-    log = event.run(plan)
-    if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
-        says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
-        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
-    found = {"event": log, **{name: other(plan) for name, other in _others(engine)}}
-    for name, other in found.items():
-        if engine == "both" and other != log:
-            says = f"{log.cycles:,} cycles in the event engine, {other.cycles:,} in the {name} engine"
-            raise CheckFailed(f"the engines disagree on when layers and collectives of a step run: {says}")
-    return found.get(engine, log)
 
-
-def _others(engine: str) -> Iterator[tuple[str, Callable[[StepPlan], StepLog]]]:
     # Imported here, as hardly anybody asks for them.
-    if engine in ("simpy", "both"):
+    def by_simpy() -> StepLog:
         from tpusim.flow.steps import processes
 
-        yield "simpy", processes.run
-    if engine in ("register", "both"):
+        return processes.run(plan)
+
+    def by_register() -> StepLog:
         from tpusim.flow.steps import stepping
 
-        yield "register", stepping.run
+        return stepping.run(plan)
+
+    others = {"simpy": by_simpy, "register": by_register}
+    return agreed(event.run(plan), others, engine, "layers and collectives of a step run")
 
 
 def exposed(plan: StepPlan, log: StepLog) -> list[int]:
@@ -274,7 +264,7 @@ def exposed(plan: StepPlan, log: StepLog) -> list[int]:
         now = gap.start
         # Between two edges the same collectives are under way.
         while now < gap.end:
-            there = [number for number in under_way if log.collectives[number].holds(now)]
+            there = [number for number in under_way if log.collectives[number].covers(now)]
             then = min(edge for number in under_way for edge in (*log.collectives[number], gap.end) if edge > now)
             alone = (number for number in there if plan.collectives[number].alone)
             first = next(alone, next((number for number in there if number in needed), there[0]))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from tpusim.base.errors import CheckFailed, InputError, Problem
+from tpusim.base.errors import InputError, Problem
+from tpusim.flow.agreement import agreed
 from tpusim.flow.pipeline import event
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
 from tpusim.flow.steps.schedule import CycleSpan
@@ -26,8 +27,6 @@ from tpusim.result.records import CollectiveResult, LayerResult, StageResult
 
 WAITS = ("links", DCN, HOST, "bubble")
 """Parts of a step in which a chip waits."""
-_MOST_STEPPED = 20_000_000
-"""Cycles that are stepped through one by one, at most."""
 
 
 class TimedPart(NamedTuple):
@@ -45,7 +44,7 @@ Timing: TypeAlias = Callable[[Sequence[LayerResult], Sequence[int]], TimedPart]
 """Times some layers, and the collectives of some numbers."""
 
 
-def exchanged(
+def collective_result(
     layer: CollectiveLayer, own: TimedCollective, start: int, end: int, waits: int, times: int = 1
 ) -> CollectiveResult:
     """Return the record of a collective from a cycle to another, for some of which the chip waits."""
@@ -165,28 +164,22 @@ def _sent(
         for each, own in zip(work.collectives, made.each, strict=True):
             if STAGE in each.over and (each.axis, each.to) == (stage, to):
                 waits = 0 if plan.beside else own.cycles
-                yield exchanged(each, own, now, now + own.cycles, waits, plan.microbatches)
+                yield collective_result(each, own, now, now + own.cycles, waits, plan.microbatches)
                 now += own.cycles
 
 
 def _logged(plan: PipelinePlan, engine: str) -> PipelineLog:
     """Return when the turns of a pipeline are taken, by an engine of `--engine`; with `both` all must agree."""
-    log = event.run(plan)
-    if engine in ("register", "both") and log.cycles > _MOST_STEPPED:
-        says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {_MOST_STEPPED:,}"
-        raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
-    found = {"event": log}
+
     # Imported here, as hardly anybody asks for them.
-    if engine in ("simpy", "both"):
+    def by_simpy() -> PipelineLog:
         from tpusim.flow.pipeline import processes
 
-        found["simpy"] = processes.run(plan)
-    if engine in ("register", "both"):
+        return processes.run(plan)
+
+    def by_register() -> PipelineLog:
         from tpusim.flow.pipeline import stepping
 
-        found["register"] = stepping.run(plan)
-    for name, other in found.items():
-        if engine == "both" and other != log:
-            says = f"{log.cycles:,} cycles in the event engine, {other.cycles:,} in the {name} engine"
-            raise CheckFailed(f"the engines disagree on when stages take turns: {says}")
-    return found.get(engine, log)
+        return stepping.run(plan)
+
+    return agreed(event.run(plan), {"simpy": by_simpy, "register": by_register}, engine, "stages take turns")

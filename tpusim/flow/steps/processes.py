@@ -83,19 +83,19 @@ class _Chip:
         changed.succeed()
 
     @property
-    def share(self) -> int:
+    def rate(self) -> int:
         """What a cycle adds to the debt."""
-        return sum(each.share for each in self.under_way)
+        return sum(each.rate for each in self.under_way)
 
     def belong(self, cycles: int) -> int:
         """Return how many of the cycles behind those that are counted belong to collectives."""
-        return min(cycles, (self.debt + cycles * self.share) // CYCLE)
+        return min(cycles, (self.debt + cycles * self.rate) // CYCLE)
 
     def count(self) -> int:
         """Count the cycles that have passed; return how many of them belonged to collectives."""
         passed = int(self.env.now) - self.counted
         found = self.belong(passed)
-        self.debt += passed * self.share - found * CYCLE
+        self.debt += passed * self.rate - found * CYCLE
         self.counted += passed
         return found
 
@@ -137,13 +137,13 @@ def run(plan: StepPlan) -> StepLog:
     def one_layer(rest: int, slack: int) -> Iterator[Any]:
         chip.count()
         while rest:
-            began, debt, share = int(env.now), chip.debt, chip.share
+            began, debt, rate = int(env.now), chip.debt, chip.rate
             # Where HBM always belongs to collectives, a layer without slack waits until that changes.
-            waits = share >= CYCLE and slack < rest
+            waits = rate >= CYCLE and slack < rest
             ends = [] if waits else [env.timeout(_least(rest, slack, chip.belong))]
             yield env.any_of([chip.changed, *ends])
             passed = int(env.now) - began
-            belonged = min(passed, (debt + passed * share) // CYCLE)
+            belonged = min(passed, (debt + passed * rate) // CYCLE)
             still = max(0, belonged - slack)
             slack -= belonged - still
             rest -= passed - still

@@ -70,7 +70,7 @@ class StepCollective(NamedTuple):
     alone: bool = False
 
     @property
-    def share(self) -> int:
+    def rate(self) -> int:
         """What a cycle of it adds to the debt of HBM."""
         return CYCLE * self.hbm // self.cycles
 
@@ -131,7 +131,7 @@ class CycleSpan(NamedTuple):
         """How many these are."""
         return self.end - self.start
 
-    def holds(self, cycle: int) -> bool:
+    def covers(self, cycle: int) -> bool:
         """Whether a cycle is one of them."""
         return self.start <= cycle < self.end
 

@@ -41,7 +41,7 @@ def run(plan: StepPlan) -> StepLog:
             slack = rest - plan.layers[layer].hbm
             layers[layer][0] = cycle
         # A cycle passes: what is under way asks for its part of HBM, whether or not a layer runs.
-        debt += sum(plan.collectives[number].share for number in under_way)
+        debt += sum(plan.collectives[number].rate for number in under_way)
         # The slack of a layer is counted down with each cycle that it can do without HBM.
         goes_on = True
         if debt >= CYCLE:

@@ -19,7 +19,7 @@ from tpusim.flow.lowerings import AUTO, usual
 from tpusim.flow.steps.network import exchanges_of, images_of_all, items_of, step_of
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.network.ops.array_op import StoredTensor
-from tpusim.network.workload import HOST, MOST_IMAGES, Workload
+from tpusim.network.workload import HOST, MOST_IMAGES, Workload, mesh_text
 from tpusim.result.records import LayerResult, StepResult
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.bottleneck import ExplainedLayer, Gain, UntriedChange, explain_layer
@@ -318,7 +318,7 @@ def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) 
         except InputError:
             # What the network has no such share of is no mesh for it.
             continue
-        axes = ",".join(f"{axis}={chips}" for axis, chips in mesh.items())
+        axes = mesh_text(mesh)
         yield _Change(
             f"the mesh {axes.replace('=', ' ').replace(',', ', ')}", f"--mesh {axes}", partial(_shared_so, work)
         )

@@ -149,9 +149,15 @@ def test_every_chip_stands_once_in_a_mesh(asked: str) -> None:
         assert mesh.group([name]).size == int(re.findall(rf"{name}=(\d+)", asked)[0])
 
 
+def test_an_axis_takes_the_chips_that_others_leave() -> None:
+    place = load_slice("v5e_4x4")
+    assert placed(place, "tensor=4,data=*").axes == placed(place, "tensor=4,data=4").axes
+
+
 @pytest.mark.parametrize(("asked", "says"), [
     ("data=2,tensor=4", "16"), ("data=32", "16"), ("data=3,tensor=5", "16"), ("data", "NAME=N"), ("data=x", "NAME=N"),
     ("data=2,data=8", "'data' is named twice"), ("data=0", "NAME=N"), ("", "NAME=N"), ("data=-1,b=2", "NAME=N"),
+    ("data=3,tensor=*", "do not part the 16"), ("data=*,tensor=*", "cannot both"),
 ])  # fmt: skip
 def test_a_mesh_that_does_not_fit_is_refused(asked: str, says: str) -> None:
     with pytest.raises(InputError, match=says):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
-from tpusim.input.scalars import INTEGER
 from tpusim.machines.exchanged import DCN
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
 from tpusim.machines.tpu.slices.torus import Group, Span, Torus, TorusAxis
-
-_ENTRY = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\S+)\s*")
+from tpusim.network.workload import mesh_named, on_chips
 
 
 def torus_of(place: ChipSlice) -> Torus:
@@ -75,7 +72,7 @@ def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
     Raises:
         InputError: an axis without a size, or a mesh larger or smaller than the slice.
     """
-    sizes = _sizes(asked) if isinstance(asked, str) else dict(asked)
+    sizes = on_chips(mesh_named(asked), place.name, place.chips) if isinstance(asked, str) else dict(asked)
     torus = torus_of(place)
     wanted, there = math.prod(sizes.values()), place.chips
     if wanted != there:
@@ -87,19 +84,6 @@ def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
     for name, size in reversed(sizes.items()):
         found[name] = _taken(torus, left, size)
     return Mesh(torus, {name: found[name] for name in sizes})
-
-
-def _sizes(asked: str) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for entry in asked.split(","):
-        given = _ENTRY.fullmatch(entry)
-        if given is None or not INTEGER.fullmatch(given[2]) or int(given[2]) < 1:
-            says = f"{entry.strip()!r} is no axis with a size; write NAME=N, such as data=2,tensor=8"
-            raise InputError(Problem(says, "--mesh"))
-        if given[1] in sizes:
-            raise InputError(Problem(f"axis {given[1]!r} is named twice; name each once", "--mesh"))
-        sizes[given[1]] = int(given[2])
-    return sizes
 
 
 def _taken(torus: Torus, left: dict[int, tuple[int, int]], size: int) -> tuple[Span, ...]:

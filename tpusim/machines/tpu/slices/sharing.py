@@ -12,7 +12,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.algorithms.registry import chosen
 from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Rates, rates_of
-from tpusim.machines.tpu.slices.mesh import placed
+from tpusim.machines.tpu.slices.mesh import Mesh, placed
 from tpusim.machines.tpu.slices.slice import ChipSlice, load_slice, slices_of
 from tpusim.machines.tpu.slices.timing import timed
 from tpusim.machines.tpu.slices.torus import Group
@@ -54,20 +54,11 @@ def exchanges(work: Workload, place: ChipSlice | str | Path | None, machine: Har
     found = []
     for each in work.collectives:
         kind = each.op, each.elements, each.over
-        if each.over == (HOST,):
-            known[kind] = _over_pcie(each, place, machine)
-        elif kind not in known:
-            if each.op not in OPS:
-                says = (
-                    f"no op {each.op!r} of several chips{did_you_mean(each.op, OPS) or ';'} there is {', '.join(OPS)}"
-                )
-                raise InputError(Problem(says, each.name))
-            group = mesh.group(each.over)
-            if group.size < 2:
-                says = f"{', '.join(each.over)} is one chip, which has nobody to talk to"
-                raise InputError(Problem(says, each.name))
-            emitters = place.interconnect.collectives
-            known[kind] = _timed(Collective(each.op, each.elements, machine.element_bytes, group, emitters), rates)
+        if kind not in known:
+            to_host = each.over == (HOST,)
+            known[kind] = (
+                _over_pcie(each, place, machine) if to_host else _over_links(each, mesh, place, machine, rates)
+            )
         within = not {DCN, HOST_OUT, HOST_BACK} & {*known[kind].holds}
         found.append(known[kind]._replace(alone=within and each.op in place.interconnect.overlap.alone))
     overlap = place.interconnect.overlap
@@ -78,7 +69,18 @@ def exchanges(work: Workload, place: ChipSlice | str | Path | None, machine: Har
     )  # fmt: skip
 
 
-def _timed(collective: Collective, rates: Rates) -> TimedCollective:
+def _over_links(
+    layer: CollectiveLayer, mesh: Mesh, place: ChipSlice, machine: Hardware, rates: Rates
+) -> TimedCollective:
+    """Time what chips send to one another. Raises InputError for an unknown op, and one chip."""
+    if layer.op not in OPS:
+        near = did_you_mean(layer.op, OPS) or ";"
+        raise InputError(Problem(f"no op {layer.op!r} of several chips{near} there is {', '.join(OPS)}", layer.name))
+    group = mesh.group(layer.over)
+    if group.size < 2:
+        raise InputError(Problem(f"{', '.join(layer.over)} is one chip, which has nobody to talk to", layer.name))
+    emitters = place.interconnect.collectives
+    collective = Collective(layer.op, layer.elements, machine.element_bytes, group, emitters)
     algorithm = chosen(collective).algorithm
     made = timed(collective, algorithm, rates)
     # Of a line the chips differ; that which moves most in memory counts for all.
