@@ -149,7 +149,7 @@ def test_examples_of_workload_files_are_sound() -> None:
     file, around = fields.workload_sections()
     layer = yaml.safe_load(fields.op_example("conv2d"))[0]
     for entry in file.entries:
-        beside = {"sizes": {"context": 8}} if entry.path == "grows" else {}
+        beside = {"sizes": {"context": 8, "heads": 8}} if entry.path in ("grows", "shard") else {}
         value = value_of(entry)
         # What names layers names some that are there.
         names = value["batch_norm"] if entry.path == "training" else [layer["name"]]

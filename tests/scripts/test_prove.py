@@ -33,14 +33,15 @@ def log(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "commands"),
     [
-        ((), 15),
+        ((), 17),
         (("networks",), 5),
         (("engines",), 3),
         (("engines", "-k", "chains"), 2),
         (("random",), 3),
         (("slices",), 2),
         (("jax",), 3),
-        (("long",), 2),
+        (("shares",), 2),
+        (("long",), 3),
         (("docs",), 2),
         (("release",), 2),
         (("lowerings",), 2),

@@ -14,13 +14,12 @@ from tpusim.base.words import counted
 from tpusim.flow.hbm import fitting_mesh, held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.numbers import INTEGERS
-from tpusim.input.document import Document
 from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
 from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in, on_chips
-from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared, workload_of
+from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared
 from tpusim.result.vocabulary.runs import left_out
 
 if TYPE_CHECKING:
@@ -189,31 +188,13 @@ def asked_for(
         says = f"the {held} {counted(document.images, 'image')}"
         raise InputError(Problem(f"{says}; leave --batch out, or give as many", f"--batch {batch}"))
 
-    def of(document: Document, asked: ModelOptions, batch: int) -> Workload:
-        made = shared(document, name, replace(asked, batch=images), batch, of_document)
-        if asked.training is None:
-            return made
-        from tpusim.network.offload import offloaded
-        from tpusim.network.training import USUAL
-
-        # What a chip sends to its host is of its share.
-        return offloaded(made, asked.training.get("offload", (made.training or USUAL).offload))
-
-    def of_document(document: Document, batch: int) -> Workload:
-        work = workload_of(document, batch, asked.ops or ("all" if asked.training is not None else None))
-        if asked.training is None:
-            return work
-        from tpusim.network.training import USUAL, on_chip_step
-
-        return on_chip_step(work, replace(work.training or USUAL, **asked.training))
-
     def of_images(batch: int) -> Workload:
-        return of(document, asked, batch)
+        return shared(document, name, replace(asked, batch=images), batch)
 
     def of_mesh(mesh: Mapping[str, int]) -> Workload:
         parts = asked.microbatches if mesh.get(STAGE, 1) > 1 else None
         wanted = replace(asked, mesh=mesh, microbatches=parts, batch=images)
-        return of(open_workload(name, wanted), wanted, all_images)
+        return shared(open_workload(name, wanted), name, wanted, all_images)
 
     all_images = batch_for(document, images)
     work = of_images(all_images)

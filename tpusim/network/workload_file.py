@@ -124,25 +124,44 @@ def load_workload(
     )  # fmt: skip
     document = open_workload(name_or_path, asked)
     batch = batch_for(document, images)
-    return shared(document, name_or_path, asked, batch, lambda each, images: workload_of(each, images, ops))
+    return shared(document, name_or_path, asked, batch)
 
 
-def shared(
-    document: Document, name_or_path: str | Path, asked: ModelOptions, batch: int,
-    of: Callable[[Document, int], Workload],
-) -> Workload:  # fmt: skip
-    """Return the workload `of` a document, opened so, and a batch; where it has a mesh, one chip's share with what
-    chips exchange, or the stages of a pipeline, for a microbatch.
+def shared(document: Document, name_or_path: str | Path, asked: ModelOptions, batch: int) -> Workload:
+    """Return the workload of a document, opened so, for a batch, or its training step; where it has a mesh, one chip's
+    share with what chips exchange, or the stages of a pipeline, for a microbatch.
 
-    Raises InputError as `of` does, for a layer whose share is not known, and for stages that there cannot be.
+    Raises InputError as `workload_of` does, for a layer whose share is not known, and for stages that there cannot be.
     """
+    made = _share_of(document, name_or_path, asked, batch)
+    if asked.training is None:
+        return made
+    from tpusim.network.offload import offloaded
+    from tpusim.network.training import USUAL
+
+    # What a chip sends to its host is of its share.
+    return offloaded(made, asked.training.get("offload", (made.training or USUAL).offload))
+
+
+def _of_chip(document: Document, asked: ModelOptions, batch: int) -> Workload:
+    """Return the workload of a document, or its training step, without what chips exchange."""
+    work = workload_of(document, batch, asked.ops or ("all" if asked.training is not None else None))
+    if asked.training is None:
+        return work
+    from tpusim.network.training import USUAL, on_chip_step
+
+    return on_chip_step(work, replace(work.training or USUAL, **asked.training))
+
+
+def _share_of(document: Document, name_or_path: str | Path, asked: ModelOptions, batch: int) -> Workload:
+    """Return the workload of a document, or one chip's share of it."""
     mesh = mesh_in(document)
     stages = mesh.get(STAGE, 1)
     if asked.microbatches is not None and stages < 2:
         says = "only a pipeline has microbatches; add stage to --mesh, such as stage=4, or leave it out"
         raise InputError(Problem(says, f"--microbatches {asked.microbatches}"))
     if not mesh:
-        return of(document, batch)
+        return _of_chip(document, asked, batch)
     from tpusim.network.sharding import share
     from tpusim.network.stages import microbatches_of, staged
 
@@ -156,7 +175,7 @@ def shared(
     def with_mesh(mesh: Mesh) -> Workload:
         # Models of other tools are read for as many images as a chip has.
         other = open_workload(name_or_path, replace(asked, mesh=mesh)) if foreign else _on(document, mesh)
-        return of(other, batch // parts)
+        return _of_chip(other, asked, batch // parts)
 
     made = share(with_mesh, mesh)
     return staged(made, stages, parts) if stages > 1 else made

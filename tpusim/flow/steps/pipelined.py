@@ -71,7 +71,7 @@ def step_of_stages(
     turns = [*_turns(work, layers, count)]
     timed = [{name: timing(*turns[at][name]) if turns[at][name][0] else None for name in _TURNS} for at in range(count)]
     if any(each[FORWARD] is None for each in timed):
-        raise InputError(Problem("a pipeline is timed as a whole; leave --layers out", f"network {work.name}"))
+        raise InputError(Problem("a pipeline is timed as a whole; take all layers", f"network {work.name}"))
     ways = _ways(work, made)
 
     def cycles_of(at: int, name: str) -> int:

@@ -21,10 +21,8 @@ from tpusim.machines.family import load_hardware
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.network.formats import ModelOptions
-from tpusim.network.offload import offloaded
-from tpusim.network.training import USUAL, on_chip_step
 from tpusim.network.workload import FORWARD, NONE, Workload
-from tpusim.network.workload_file import open_workload, run_batch, shared, workload_of
+from tpusim.network.workload_file import open_workload, run_batch, shared
 from tpusim.result.records import LayerResult
 from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import NumberSet, Omission, Row, cached, rows
@@ -297,16 +295,7 @@ def workload_for(asked: PodRun) -> Workload:
         dims=dict(asked.dims), phase=asked.phase, mesh=dict(asked.mesh),
         training=None if asked.training is None else dict(asked.training), batch=run_batch(asked.batch),
     )  # fmt: skip
-    document = open_workload(asked.workload, options)
-    if options.training is None:
-        return shared(document, asked.workload, options, asked.batch, workload_of)
-    training = replace(USUAL, **options.training)
-
-    def step(document: Any, batch: int) -> Workload:
-        work = workload_of(document, batch, "all")
-        return on_chip_step(work, replace(work.training or USUAL, **options.training))  # type: ignore[arg-type]
-
-    return offloaded(shared(document, asked.workload, options, asked.batch, step), training.offload)
+    return shared(open_workload(asked.workload, options), asked.workload, options, asked.batch)
 
 
 @dataclass(frozen=True)
