@@ -133,7 +133,7 @@ def test_tokens_go_through_stages_one_way(pipeline: tuple[Workload, Result, Step
 
 def test_layers_of_one_stage_are_no_pipeline() -> None:
     work = asked({"stage": 2}, 2, training=False).with_layers(lambda layer: layer.name == "gate_1")
-    with pytest.raises(InputError, match="a pipeline is timed as a whole; leave --layers out"):
+    with pytest.raises(InputError, match="a pipeline is timed as a whole; take all layers"):
         run(work, "v5e_1x2")
 
 
