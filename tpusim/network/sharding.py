@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, TypeAlias
@@ -241,10 +241,10 @@ class _Share:
         """Find what a layer needs of other chips, and how its output is held."""
         layer, operands = self._own[name], self._reads[name]
         tensors = [*layer.reads(self.work.batch)]
+        self._check_parted_once(layer)
         self._check_by_itself(name, tensors[0])
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
-        self._check(layer)
         if layer.op == "embedding":
             # Of a table that is parted, a chip takes the rows that it has, and zeros for others.
             summed = summed.union(self._over(name, tensors[0])).difference(over)
@@ -257,7 +257,7 @@ class _Share:
         alike = layer.op == "add" and all(each.sums == pending for each in held)
         # Of what is parted here each chip wants its part of whole sums.
         later = pending.difference(over) if alike else pending & {*OF_BATCH} if statistic else _NONE
-        copies = frozenset(axis for axis, alike in self._copies.items() if name in alike)
+        copies = frozenset(axis for axis, more in self._copies.items() if name in more)
         experts = copies & {OF_EXPERTS}
         own = self._part(name) | dict.fromkeys(copies - experts, 0)
         sources, told = self._edges.get(name, ()), list[Source]()
@@ -276,11 +276,11 @@ class _Share:
             made = self._layers[name]
             self._layers[name] = replace(made, factor=made.factor / self._chips(over))
 
-    def _check(self, layer: Op) -> None:
-        """Check that a chip has all of what its part of an output is made of, but for sums. Raises InputError."""
+    def _check_parted_once(self, layer: Op) -> None:
+        """Check that an axis parts the work of a layer, and none of it is left to no chip. Raises InputError."""
         for axis, (layers, batch) in self._fewer.items():
             other = layers.get(layer.name)
-            # What is parted once is as many times larger with so many times fewer chips.
+            # With half of the chips, what is parted once is twice as large.
             if other and _work(other, batch) > self._times[axis] * _work(layer, self.work.batch):
                 says = f"both its inputs and its outputs are parted along {axis}, so that each chip lacks products"
                 raise InputError(Problem(f"{says}; part one of them", f"layer {layer.name}"))
@@ -316,7 +316,7 @@ class _Share:
             if each in outside:
                 continue
             held = self._held[each]
-            is_own = reader not in self._updates and each in self._own and self._own[each].op in _STATISTICS
+            is_own = reader not in self._updates and self._own[each].op in _STATISTICS
             kept = frozenset(OF_BATCH) if is_own else _NONE
             made = self._added(each, held.sums - wanted.sums - kept, wanted.over)
             names.append(self._as_wanted(each, made, held, wanted, source.direct))
@@ -505,13 +505,32 @@ def combined(work: Workload, elements: int, operands: int) -> Workload:
         elements: elements of a chip that are joined at most; one of more stays alone.
         operands: collectives that are joined at most.
     """
-    updates = {name for name, phase in work.phases if phase == UPDATE}
+    groups = _groups(work, elements, operands)
+    if len(groups) == len(work.collectives):
+        return work
+    # What is joined may begin when its last part may.
+    place = {each.name: at for at, each in enumerate(work.collectives)}
+    groups.sort(key=lambda group: place[group[-1].name])
+    joined = [_joined(group) for group in groups]
+    called = {each.name: one.name for group, one in zip(groups, joined, strict=True) for each in group}
+
+    def now(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(called.get(name, name) for name in names))
+
+    edges = tuple(
+        (layer, tuple(source._replace(names=now(source.names)) for source in sources)) for layer, sources in work.edges
+    )
+    return replace(work, edges=edges, collectives=tuple(each._replace(read_by=now(each.read_by)) for each in joined))
+
+
+def _groups(work: Workload, elements: int, operands: int) -> list[list[CollectiveLayer]]:
+    """The collectives of a share, in groups that are joined; most are of one."""
+    updates, stage = {name for name, phase in work.phases if phase == UPDATE}, dict(work.stages)
     groups: list[list[CollectiveLayer]] = []
     last: dict[tuple[object, ...], list[CollectiveLayer]] = {}
-    stage = dict(work.stages)
     for each in work.collectives:
         joins = each.op == "all_reduce" and bool(each.read_by) and updates.issuperset(each.read_by)
-        # Chips of different stages exchange nothing so.
+        # Stages have weights of their own, so their gradients stay apart.
         alike = each.over, stage.get(each.read_by[0]) if joins else None
         group = last.get(alike) if joins else None
         if group and len(group) < operands and sum(one.elements for one in group) + each.elements <= elements:
@@ -520,32 +539,17 @@ def combined(work: Workload, elements: int, operands: int) -> Workload:
         groups.append([each])
         if joins:
             last[alike] = groups[-1]
-    if len(groups) == len(work.collectives):
-        return work
-    called: dict[str, str] = {}
-    joined: list[tuple[int, CollectiveLayer]] = []
-    place = {each.name: at for at, each in enumerate(work.collectives)}
-    for group in groups:
-        first, end = group[0], place[group[-1].name]
-        if len(group) > 1:
-            reads, readers = (
-                tuple(dict.fromkeys(name for each in group for name in getattr(each, key)))
-                for key in ("reads", "read_by")
-            )
-            name = f"{first.name.removesuffix('.all_reduce')}_and_{len(group) - 1}_more.all_reduce"
-            called |= {each.name: name for each in group}
-            first = first._replace(
-                name=name, elements=sum(each.elements for each in group), reads=reads, read_by=readers
-            )
-        # What is joined may begin when the last part of it may.
-        joined.append((end, first))
-    edges = tuple(
-        (layer, tuple(source._replace(names=tuple(dict.fromkeys(called.get(name, name) for name in source.names)))
-                      for source in sources))
-        for layer, sources in work.edges
-    )  # fmt: skip
-    in_order = tuple(
-        each._replace(read_by=tuple(called.get(name, name) for name in each.read_by))
-        for _, each in sorted(joined, key=lambda pair: pair[0])
+    return groups
+
+
+def _joined(group: Sequence[CollectiveLayer]) -> CollectiveLayer:
+    """The collective that takes the place of a group."""
+    first, *others = group
+    if not others:
+        return first
+    return first._replace(
+        name=f"{first.name.removesuffix('.all_reduce')}_and_{len(others)}_more.all_reduce",
+        elements=sum(each.elements for each in group),
+        reads=tuple(dict.fromkeys(name for each in group for name in each.reads)),
+        read_by=tuple(dict.fromkeys(name for each in group for name in each.read_by)),
     )
-    return replace(work, edges=edges, collectives=in_order)
