@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from math import prod
 from operator import add
@@ -27,6 +28,7 @@ from tpusim.network.workload import (
     SO_FAR,
     STAGE,
     UPDATE,
+    BlocksAhead,
     CollectiveLayer,
     Mesh,
     Source,
@@ -61,6 +63,8 @@ class HbmNeed(NamedTuple):
         return there | {part: size for part, size in more.items() if size}
 
 
+_AHEAD = 1
+"""Blocks whose weights are there beside those of the block that runs, as shipped links have it (`overlap.ahead`)."""
 UNPADDED = Tile()
 """The tile of an element: tensors take what their elements take."""
 
@@ -197,8 +201,8 @@ class _HbmCount:
         if not self.collectives:
             return [*layers]
         readers = self._places_of_readers(after)
-        # Two windows, of gathered weights and of what comes from the host: blocks, each with its last reader so far.
-        windows = defaultdict[str, list[tuple[object, int]]](list)
+        # Gathered weights, and what comes back from the host.
+        windows: defaultdict[str, BlocksAhead] = defaultdict(partial(BlocksAhead, _AHEAD))
         copies = self.workload.copies
         forward = {name for name, phase in self.workload.phases if phase == FORWARD}
         turn = max((at for name, at in after.items() if name in forward), default=-1)
@@ -218,11 +222,8 @@ class _HbmCount:
                     continue
                 window = windows[each.op if each.op == RELOAD else FILTER]
                 block = self.workload.block_of(layers[min(readers[each.name])].name, copies)
-                if not window or block is None or block != window[-1][0]:
-                    window.append((block, -1))
-                free = max((*(last for _, last in window[:-2]), turn if each.op == RELOAD else -1))
+                free = max(window.behind(block, readers[each.name]), turn if each.op == RELOAD else -1)
                 behind = max(behind, min(free, min(readers[each.name]) - 1))
-                window[-1] = block, max(window[-1][1], *readers[each.name])
             after[each.name] = behind
         begun = [each for each in self.workload.collectives if each.name in after]
         return sorted((*layers, *begun), key=lambda maker: after[maker.name])

@@ -578,6 +578,30 @@ def read_among(
     return tuple(found)
 
 
+class BlocksAhead:
+    """What comes to a chip ahead of the block that reads it: gathered weights, or values that come back from the host.
+
+    They take memory until they are read, so a block's wait for the readers of an earlier block.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        """Start with nothing; `ahead` blocks may be there before the block that runs is done."""
+        self._ahead = ahead
+        self._block: object = None
+        self._lasts: list[int] = []
+        """By block so far the place of its last reader."""
+
+    def behind(self, block: object, readers: Sequence[int]) -> int:
+        """Return the place of the last reader behind which the next may come, of a block and read at these places; -1:
+        there is none. None is a block of its own.
+        """
+        if not self._lasts or block is None or block != self._block:
+            self._lasts.append(-1)
+            self._block = block
+        self._lasts[-1] = max(self._lasts[-1], *readers)
+        return max(self._lasts[: -1 - self._ahead], default=-1)
+
+
 Counts: TypeAlias = tuple[tuple[str, int], ...]
 """The number of times each op of another tool occurs, by its name."""
 

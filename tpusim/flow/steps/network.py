@@ -15,7 +15,7 @@ from tpusim.flow.steps import event
 from tpusim.flow.steps.pipelined import WAITS, TimedPart, collective_result, step_of_stages
 from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
-from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, CollectiveLayer, Workload
+from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, BlocksAhead, CollectiveLayer, Workload
 from tpusim.result.records import CollectiveResult, LayerResult, StageResult, StepResult
 
 _WAITS_FOR = {DCN: DCN, HOST_OUT: HOST, HOST_BACK: HOST}
@@ -204,15 +204,10 @@ def _behind(
     gathers = [number for number, one in enumerate(each) if one.weights and readers[number]]
     reloads = [number for number, one in enumerate(each) if one.op == RELOAD and readers[number]]
     for window, least in ((gathers, 0), (reloads, turn)):
-        lasts: list[int] = []
-        now = None
+        blocks = BlocksAhead(ahead)
         for number in window:
             block = work.block_of(layers[min(readers[number])], copies)
-            if block is None or block != now:
-                least = max(least, lasts[-ahead - 1] + 1) if len(lasts) > ahead else least
-                lasts.append(0)
-                now = block
-            lasts[-1] = max(lasts[-1], *readers[number])
+            least = max(least, blocks.behind(block, readers[number]) + 1)
             # Weights that are read once more later must not wait for that.
             found[number] = max(found[number], min(least, min(readers[number])))
     return found
