@@ -35,7 +35,8 @@ from tpusim.network.formats import (
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownPrimitive, layout_behind
 from tpusim.network.formats.jax_function.named import named
-from tpusim.network.formats.jax_function.patterns import ENDLESS, FlatGraph
+from tpusim.network.formats.jax_function.nodes import FlatGraph
+from tpusim.network.formats.jax_function.patterns import ENDLESS
 from tpusim.network.formats.jax_function.sharded import localized, mesh_of
 from tpusim.network.graph import (
     Axes,
