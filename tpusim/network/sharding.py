@@ -131,6 +131,9 @@ class _Share:
         self._known: dict[tuple[object, ...], str] = {}
         """Collectives by what they read, and what they do."""
         self._updates = {name for name, phase in work.phases if phase == UPDATE}
+        for layer in work.layers:
+            for tensor in layer.reads(work.batch):
+                self._check_parts(layer.name, tensor)
         self._parted = self._parted_weights()
         self._common = self._wanted_by_all()
 
@@ -156,18 +159,23 @@ class _Share:
                 found |= self._over_of_operands(name, axis)
                 continue
             other = _shape(layers[name], tensor, batch)
-            if prod(other) < prod(own):
+            if prod(other) > prod(own):
+                sides = enumerate(zip(own, other, strict=True))
+                found[axis] = next(side for side, (mine, more) in sides if mine < more)
+        return found
+
+    def _check_parts(self, name: str, tensor: str) -> None:
+        """Check that a chip has all of a layer's tensor, or one part of it along each axis. Raises InputError."""
+        own = prod(_shape(self._own[name], tensor, self.work.batch))
+        for axis, (layers, batch) in self._fewer.items():
+            other = prod(_shape(layers[name], tensor, batch)) if name in layers else own
+            if other < own:
                 says = f"its {tensor} gets larger the more chips there are along {axis}, so it is no part of the whole"
                 raise InputError(Problem(f"{says}; part other sizes, such as channels with groups", f"layer {name}"))
-            if prod(other) > prod(own):
-                if prod(other) > prod(own) * self._times[axis]:
-                    says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
-                    do = "part one size of it, and none that follows from a part which it reads"
-                    raise InputError(Problem(f"{says}; {do}", f"layer {name}"))
-                found[axis] = next(
-                    side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
-                )
-        return found
+            if other > own * self._times[axis]:
+                says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
+                do = "part one size of it, and none that follows from a part which it reads"
+                raise InputError(Problem(f"{says}; {do}", f"layer {name}"))
 
     def _over_of_operands(self, name: str, axis: str) -> dict[str, int]:
         """The side that an axis parts of a sum of gradients, which fewer chips do not add up in parts."""
@@ -234,6 +242,7 @@ class _Share:
         tensors = [*layer.reads(self.work.batch)]
         self._check_parted_once(layer)
         self._check_by_itself(name, tensors[0])
+        self._check_parts(name, OFMAP)
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
         if layer.op == "embedding":
