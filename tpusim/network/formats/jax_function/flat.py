@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.jax_function.exchanges import EXCHANGES, exchanges_of
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
 from tpusim.network.formats.jax_function.nodes import FlatGraph
@@ -26,6 +25,7 @@ from tpusim.network.formats.jax_function.patterns import PATTERNS, together
 from tpusim.network.formats.jax_function.sharded import body_of
 from tpusim.network.formats.jax_function.source_lines import line_of, of_a_library
 from tpusim.network.formats.jax_function.written_out import WRITTEN_OUT
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.graph import Node, ValueExchange, after
 
 _SAME = frozenset({"copy", "copy_p", "name", "optimization_barrier", "pvary", "sharding_constraint", "stop_gradient"})
