@@ -10,7 +10,7 @@ from math import prod
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.ops.op import OFMAP
-from tpusim.network.workload import ALL, FORWARD, HOST, NONE, OFFLOAD, RELOAD, CollectiveLayer, Workload
+from tpusim.network.workload import ALL, FORWARD, HOST, NONE, OFFLOAD, RELOAD, CollectiveLayer, Workload, reads_of
 
 _NORM = ".norm"
 """End of the name of a layer in those of its batch normalisation."""
@@ -52,8 +52,7 @@ class _Offload:
         too.
         """
         found: dict[str, int] = {}
-        due = [(one, self.place[name]) for name, of in self.step.edges if name in readers
-               for source in of for one in source.names]  # fmt: skip
+        due = [(one, self.place[name]) for name, one in reads_of(self.step.edges, ()) if name in readers]
         while due:
             # Whoever reads what a collective of the way back brings reads its operand, too.
             name, at = due.pop()
@@ -66,14 +65,9 @@ class _Offload:
     def _readers_on_the_way_back(self) -> dict[str, dict[str, None]]:
         """Return the layers and collectives of the way back that read each value, in order."""
         found = defaultdict[str, dict[str, None]](dict)
-        for name, of in self.step.edges:
+        for name, one in reads_of(self.step.edges, self.collectives.values()):
             if name not in self.forward:
-                for one in (one for source in of for one in source.names):
-                    found[one][name] = None
-        for each in self.collectives.values():
-            if each.name not in self.forward:
-                for one in each.reads:
-                    found[one][each.name] = None
+                found[one][name] = None
         return found
 
     def _is_wanted(self, name: str) -> bool:

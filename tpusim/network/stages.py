@@ -21,6 +21,7 @@ from tpusim.network.workload import (
     CollectiveLayer,
     Source,
     Workload,
+    reads_of,
 )
 
 _SCATTER = "reduce_scatter"
@@ -157,8 +158,9 @@ class _Stages:
 
     def _drop_unread(self) -> None:
         """Drop what would be computed again for nobody, with all that only that reads."""
-        reads = {name: [one for source in of for one in source.names] for name, of in self.edges.items()}
-        reads |= {each.name: [*each.reads] for each in self.collectives.values()}
+        reads: defaultdict[str, list[str]] = defaultdict(list)
+        for name, one in reads_of(self.edges.items(), self.collectives.values()):
+            reads[name].append(one)
         readers = Counter(one for of in reads.values() for one in of)
         due = [each.name for each in self.layers if each.name.endswith(AGAIN) and not readers[each.name]]
         # What lost its last reader goes with it: weights that were gathered for it, and its own operands.
@@ -244,10 +246,9 @@ class _Stages:
     def send(self) -> None:
         """Send values to the stages that read them."""
         readers: dict[str, dict[int, list[str]]] = {}
-        for name, sources in self.edges.items():
-            for one in (one for source in sources for one in source.names):
-                if self._is_made(one):
-                    readers.setdefault(one, {}).setdefault(self.number[name], []).append(name)
+        for name, one in reads_of(self.edges.items(), ()):
+            if self._is_made(one):
+                readers.setdefault(one, {}).setdefault(self.number[name], []).append(name)
         elements = {each.name: prod(each.shapes(self.batch)[OFMAP]) for each in self.layers}
         mesh, order = dict(self.share.mesh), list[CollectiveLayer]()
         elements |= {each.name: each.outcome(mesh) for each in self.collectives.values()}
@@ -286,12 +287,8 @@ class _Stages:
     def workload(self, microbatches: int) -> Workload:
         """The share with its stages."""
         readers: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        for name, sources in self.edges.items():
-            for one in (one for source in sources for one in source.names):
-                readers[one][name] = None
-        for each in self.collectives.values():
-            for one in each.reads:
-                readers[one][each.name] = None
+        for name, one in reads_of(self.edges.items(), self.collectives.values()):
+            readers[one][name] = None
         return self.share.made_of(
             self.layers, edges=tuple((name, tuple(of)) for name, of in self.edges.items()), microbatches=microbatches,
             phases=tuple((layer.name, self.phases[layer.name]) for layer in self.layers if self.phases),
