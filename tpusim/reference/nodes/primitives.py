@@ -6,26 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tpusim.reference import pointwise
-from tpusim.reference.nodes.node import Call, Function, Values, as_real, like_first
+from tpusim.reference.nodes.node import Call, Function, Values, as_real, div, in_doubles, like_first
 
 # ---- element by element
-
-
-def _in_doubles(function: Callable[[Values], Values]) -> Function:
-    """Make a function in float64 whose results are of the operand's type."""
-    return like_first(lambda x: function(x.astype(np.float64)))
-
-
-def _div(one: Values, other: Values) -> Values:
-    """Divide; whole numbers are rounded towards zero."""
-    if np.issubdtype(one.dtype, np.floating):
-        return np.divide(one, other)
-    return as_real(np.trunc(one.astype(np.float64) / other), one)
 
 
 def _to_bfloat16(values: Values) -> Values:
@@ -142,21 +130,14 @@ def _split(values: Values, *, sizes: Sequence[int] = (), axis: int = 0) -> Seque
     return np.split(values, np.cumsum(sizes)[:-1], axis)
 
 
-class _TakenPlaces(NamedTuple):
-    """The places of parts in an array, by its axes: index arrays of the shape [*parts, *sizes of a part]; and which
-    places lie within it.
-    """
-
-    at: tuple[Values, ...]
-    within: Values
-
-
 def _places(
     shape: Sequence[int], indices: Values, axes: Sequence[int], sizes: Sequence[int], dropped: Sequence[int],
     batching: Sequence[int], of_indices: Sequence[int], inside: bool,
-) -> _TakenPlaces:  # fmt: skip
-    """Return where parts of these sizes lie: `indices` say where each begins along `axes`. Parts beyond the ends are
-    moved where all have to be `inside`.
+) -> tuple[tuple[Values, ...], Values]:  # fmt: skip
+    """Return where parts of these sizes lie in an array, by its axes: index arrays of the shape [*parts, *sizes of a
+    part]; and which places lie within it.
+
+    `indices` say where each begins along `axes`. Parts beyond the ends are moved where all have to be `inside`.
     """
     parts, kept = indices.shape[:-1], [axis for axis in range(len(shape)) if axis not in (*dropped, *batching)]
     starts = [np.zeros(parts, np.int64) for _ in shape]
@@ -178,7 +159,7 @@ def _places(
             at = kept.index(axis)
             wide = wide + np.arange(sizes[axis]).reshape([-1 if each == at else 1 for each in range(len(kept))])
         places.append(wide)
-    return _TakenPlaces(tuple(np.broadcast_arrays(*places)), within.reshape(*parts, *[1] * len(kept)))
+    return tuple(np.broadcast_arrays(*places)), within.reshape(*parts, *[1] * len(kept))
 
 
 def _inside(mode: str) -> bool:
@@ -380,16 +361,16 @@ NODES: dict[str, Function] = {
     "not": np.invert, "or": np.bitwise_or, "pow": like_first(np.power), "rem": np.fmod, "sign": np.sign, "sin": np.sin,
     "sqrt": np.sqrt, "sub": np.subtract, "tan": np.tan, "xor": np.bitwise_xor, "cbrt": np.cbrt,
     "axis_index": lambda *, place=0: np.asarray(place, np.int32),
-    "erfc": _in_doubles(lambda x: 1 - pointwise.erf_of(x)), "erf": _in_doubles(pointwise.erf_of),
-    "logistic": _in_doubles(pointwise.sigmoid), "tanh": _in_doubles(pointwise.tanh),
-    "softplus": _in_doubles(pointwise.softplus), "silu": _in_doubles(lambda x: x * pointwise.sigmoid(x)),
-    "gelu": _in_doubles(lambda x: pointwise.gelu(x, "none")),
-    "gelu_tanh": _in_doubles(lambda x: pointwise.gelu(x, "tanh")),
+    "erfc": in_doubles(lambda x: 1 - pointwise.erf_of(x)), "erf": in_doubles(pointwise.erf_of),
+    "logistic": in_doubles(pointwise.sigmoid), "tanh": in_doubles(pointwise.tanh),
+    "softplus": in_doubles(pointwise.softplus), "silu": in_doubles(lambda x: x * pointwise.sigmoid(x)),
+    "gelu": in_doubles(lambda x: pointwise.gelu(x, "none")),
+    "gelu_tanh": in_doubles(lambda x: pointwise.gelu(x, "tanh")),
     "rsqrt": like_first(lambda x: 1 / np.sqrt(x)), "square": lambda x: np.multiply(x, x), "integer_pow": _power,
     "round": lambda x, *, rounding_method=None: (
         np.rint(x) if "EVEN" in str(rounding_method) else as_real(np.trunc(x + np.copysign(0.5, x)), x)
     ),
-    "div": _div, "convert_element_type": _converted, "select_n": _select, "copy": lambda x: x,
+    "div": div, "convert_element_type": _converted, "select_n": _select, "copy": lambda x: x,
     "clamp": lambda low, x, high: np.clip(x, low, high), "reduce_precision": lambda x: x,
     "reduce_sum": _sum, "reduce_max": _over(np.max), "reduce_min": _over(np.min), "reduce_prod": _over(np.prod),
     "reduce_and": _over(np.all), "reduce_or": _over(np.any), "argmax": _farthest(np.argmax),

@@ -264,10 +264,6 @@ _OLDEST = 7
 """Before this opset, adding a row to a matrix needs an attribute."""
 
 
-class _UnrollError(Exception):
-    """An error: a node that cannot be unrolled; the message gives the reason."""
-
-
 def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
     """Replace the recurrent networks of the model by their steps, for a run of `images`, and say how many there are.
 
@@ -297,7 +293,7 @@ def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> R
         try:
             unrolls = operator(node) in _CELLS
             made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
-        except _UnrollError as reason:
+        except UnfitNode as reason:
             left.append(f"{operator(node)} {called(node)}: {reason}")
             made = None
         if made:
@@ -319,7 +315,7 @@ def _activations(attributes: Mapping[str, Any], op: str, ways: int) -> list[list
     usual = _USUAL[op]
     names = [each.decode() for each in attributes.get("activations", [])] or usual * ways
     if len(names) != len(usual) * ways or any(name not in _SAID for name in names):
-        raise _UnrollError(
+        raise UnfitNode(
             f"its activations are {', '.join(names)}; {', '.join(_SAID)} are known, {len(usual) * ways} of them"
         )
     # Numbers are for the activations that take some, one after another.
@@ -339,7 +335,7 @@ class _Steps:
     ) -> None:  # fmt: skip
         """Prepare the steps; their values get names outside `taken`. `known` has lengths of sequences, by name.
 
-        Raises _Unfit.
+        Raises UnfitNode.
         """
         self._node, self._opset, self._label = node, opset, called(node)
         self._op = _CELLS[operator(node)]
@@ -350,35 +346,35 @@ class _Steps:
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         direction = attributes.get("direction", b"forward").decode()
         if direction not in _DIRECTIONS:
-            raise _UnrollError(f"there is no direction {direction}")
+            raise UnfitNode(f"there is no direction {direction}")
         self._turns = _DIRECTIONS[direction]
         self._after = attributes.get("linear_before_reset", 0)
         self._operands = {at: name for at, name in enumerate(node.input) if name}
         self._activations = _activations(attributes, self._op, len(self._turns))
         self._way = 0
         if attributes.get("clip") or attributes.get("input_forget") or attributes.get("layout"):
-            raise _UnrollError("it clips, couples its gates, or has its images first")
+            raise UnfitNode("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
-            raise _UnrollError(f"it is of an opset before {_OLDEST}")
+            raise UnfitNode(f"it is of an opset before {_OLDEST}")
         self.count, self._inputs, self._size = self._sizes(shapes)
         # Lengths that are all full say nothing new.
         if name := self._operands.get(_LENGTHS):
             if name not in known:
-                raise _UnrollError(f"how long its sequences are is not known; an array {name} in --input may tell it")
+                raise UnfitNode(f"how long its sequences are is not known; an array {name} in --input may tell it")
             if (known[name] != self.count).any():
-                raise _UnrollError(f"its sequences are not all of {counted(self.count, 'step')}")
+                raise UnfitNode(f"its sequences are not all of {counted(self.count, 'step')}")
 
     def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
         """Return the number of steps, and the elements of an input and of a state."""
         sequence, states = (self._operands.get(at, "") for at in (0, 2))
         if any(sequence not in each or states not in each for each in shapes):
-            raise _UnrollError("the shapes of its operands are not known")
+            raise UnfitNode("the shapes of its operands are not known")
         lengths = {each[sequence][0] for each in shapes}
         if len(lengths) > 1:
-            raise _UnrollError(f"how many steps it has {ON_BATCH}")
+            raise UnfitNode(f"how many steps it has {ON_BATCH}")
         (steps,) = lengths
         if not 0 < steps <= MOST_STEPS:
-            raise _UnrollError(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
+            raise UnfitNode(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
         # Weights of bytes stand the other way round.
         return steps, shapes[0][sequence][-1], shapes[0][states][1 if self._bytes else -1]
 
