@@ -13,7 +13,7 @@ from tpusim.report.shown import Bars, Column, CommandAnswer, Content, Paragraphs
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import MEMORY, RATES, TIMES
 from tpusim.result.vocabulary.states import CHIP_STATES
-from tpusim.study.explain.collectives import EasierCollective, ExplainedCollective
+from tpusim.study.explain.collectives import Changed, ExplainedCollective
 
 _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), *MEMORY)
 WAYS = {1: "+", -1: "-"}
@@ -157,17 +157,17 @@ def _explained(found: ExplainedCollective) -> Iterator[Sequence[Content]]:
         yield ["By another algorithm", _changes(found, found.algorithms, "algorithm")]
 
 
-def _changes(found: ExplainedCollective, rows: Sequence[EasierCollective], head: str) -> Table[EasierCollective]:
+def _changes(found: ExplainedCollective, changed: Changed, head: str) -> Table[tuple[str, CollectiveTime]]:
     unit, scale = column_scale([found.made.seconds * 1e6], TIMES)
     return Table(
         [
-            Column(head, lambda each: each.what, justify="fold", widest=60),
-            Column("chips", lambda each: f"{each.made.question.collective.group.size:,}", 2),
-            Column(f"time\n{unit}", lambda each: three_digits(each.made.seconds * 1e6 / scale)),
-            Column("change\n%", lambda each: f"{100 * (each.made.seconds / found.made.seconds - 1):+.1f}"),
-            Column("bandwidth\nGB/s", lambda each: three_digits(each.made.bandwidth / 1e9), 1),
+            Column(head, lambda each: each[0], justify="fold", widest=60),
+            Column("chips", lambda each: f"{each[1].question.collective.group.size:,}", 2),
+            Column(f"time\n{unit}", lambda each: three_digits(each[1].seconds * 1e6 / scale)),
+            Column("change\n%", lambda each: f"{100 * (each[1].seconds / found.made.seconds - 1):+.1f}"),
+            Column("bandwidth\nGB/s", lambda each: three_digits(each[1].bandwidth / 1e9), 1),
         ],
-        rows,
+        [*changed.items()],
     )
 
 
@@ -206,6 +206,6 @@ def _explained_data(found: ExplainedCollective | None) -> dict[str, Any]:
         return {}
     groups = {"easier": found.easier, "other_axes": found.axes, "other_algorithms": found.algorithms}
     return {
-        name: [{"what": each.what, "cycles": each.made.cycles, "time_s": each.made.seconds} for each in rows]
-        for name, rows in groups.items()
+        name: [{"what": what, "cycles": each.cycles, "time_s": each.seconds} for what, each in changed.items()]
+        for name, changed in groups.items()
     }
