@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS
 from tpusim.machines.tpu.slices.checked import MOST_CHECKED, MOST_CHIPS, CheckedCollective
@@ -118,11 +118,8 @@ def bound_of(made: CollectiveTime) -> str:
     return f"{words[most]}, {share} % of the time; of links {busiest}"
 
 
-class AxisLinks(NamedTuple):
-    """The links along an axis in one direction, and the part of the time for which each is held."""
-
-    name: str
-    shares: Sequence[float]
+AxisLinks = tuple[str, Sequence[float]]
+"""The links along an axis in one direction, and the part of the time for which each is held."""
 
 
 def _by_axis(made: CollectiveTime) -> list[AxisLinks]:
@@ -133,17 +130,17 @@ def _by_axis(made: CollectiveTime) -> list[AxisLinks]:
     for port in torus.ports:
         if port.place in shown and port.axis in spanned:
             found.setdefault(f"{torus.axes[port.axis].name}{WAYS[port.way]}", []).append(made.links.get(port, 0.0))
-    return [AxisLinks(*each) for each in sorted(found.items())]
+    return sorted(found.items())
 
 
 def _link_table(made: CollectiveTime) -> Table[AxisLinks]:
     return Table(
         [
-            Column("link", lambda each: each.name, justify="left"),
-            Column("links", lambda each: f"{len(each.shares):,}", 1),
-            Column("least %", lambda each: percent(min(each.shares))),
-            Column("mean %", lambda each: percent(sum(each.shares) / len(each.shares))),
-            Column("most %", lambda each: percent(max(each.shares))),
+            Column("link", lambda each: each[0], justify="left"),
+            Column("links", lambda each: f"{len(each[1]):,}", 1),
+            Column("least %", lambda each: percent(min(each[1]))),
+            Column("mean %", lambda each: percent(sum(each[1]) / len(each[1]))),
+            Column("most %", lambda each: percent(max(each[1]))),
         ],
         _by_axis(made),
     )
@@ -190,8 +187,8 @@ def _data(made: CollectiveTime) -> dict[str, Any]:
         "bandwidth_bytes_per_s": made.bandwidth,
         "closed_form_s": made.bound,
         "account": dict(made.account),
-        "links": {each.name: {"least": min(each.shares), "mean": sum(each.shares) / len(each.shares),
-                              "most": max(each.shares)} for each in _by_axis(made)},
+        "links": {name: {"least": min(shares), "mean": sum(shares) / len(shares), "most": max(shares)}
+                  for name, shares in _by_axis(made)},
     }  # fmt: skip
 
 
