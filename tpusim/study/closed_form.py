@@ -51,8 +51,8 @@ class LayerByForm(NamedTuple):
 
 
 class ComparedForms(NamedTuple):
-    """A run beside the closed form, layer by layer, on an array of so many rows and columns; and the layers of which
-    SCALE-Sim has none.
+    """A run beside the closed form, layer by layer, and the layers of which SCALE-Sim has none; `array` has the rows
+    and columns of PEs.
     """
 
     result: Result

@@ -72,7 +72,7 @@ class Point:
 
     @cached_property
     def key(self) -> str:
-        """Its key in a store: equal for points with the same results."""
+        """Return the key in a store: equal for points with equal results."""
         return key_of(self.jobs)
 
     @property

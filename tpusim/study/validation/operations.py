@@ -346,7 +346,7 @@ _ON_ROWS = "softmax", "layernorm", "gelu_tanh"
 
 
 def row_op(called: str, name: str, row: int, rows: int) -> Op:
-    """Make the op that a table calls so, on rows of so many elements."""
+    """Make the op that a table calls `called`, on `rows` rows of `row` elements."""
     made: Callable[..., Op] = OPS[ROW_OPS[called]]
     return made(name, row, images=rows, **_MORE.get(called, {}))
 
