@@ -35,22 +35,22 @@ from tpusim.machines.tpu.definition import (
     port_name,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.columns import columns_of
+from tpusim.machines.tpu.event.columns import columns_of, record_of
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Cycles
 from tpusim.machines.tpu.event.log import (
     BLOCKED,
     CAUSES,
-    LOAD_TIMES,
-    MOVE_TIMES,
-    PASS_TIMES,
     PORT_STALL,
     STARVING,
     UNKNOWN,
     VECTOR_WORK,
     WAITING_WEIGHTS,
-    WORK_TIMES,
     Log,
+    MoveTimes,
     Owners,
+    PassTimes,
+    PreloadTimes,
+    WorkTimes,
 )
 from tpusim.machines.tpu.event.memories import BankedHbm, PipedMemory
 from tpusim.machines.tpu.observation.timeline import STARVED, HoldEnds, who_waits
@@ -408,10 +408,10 @@ def timed(program: Program, hardware: Hardware) -> Log:
         columns=columns_of(program, hardware),
         frames=board.frames,
         buses=tuple(dma.memories),
-        loads=np.array(sorted(board.loads), LOAD_TIMES),
-        passes=np.array(sorted(board.passes), PASS_TIMES),
-        works=np.array(board.works, WORK_TIMES),
-        moves=np.array(board.moves, MOVE_TIMES),
+        loads=np.array(sorted(board.loads), record_of(PreloadTimes)),
+        passes=np.array(sorted(board.passes), record_of(PassTimes)),
+        works=np.array(board.works, record_of(WorkTimes)),
+        moves=np.array(board.moves, record_of(MoveTimes)),
         owned=owned,
         owners=owners,
         reads=np.array(reads, np.int64).reshape(-1, hardware.preload_words + 1),
