@@ -19,14 +19,12 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
     HBM,
+    KINDS,
     BankFill,
-    Fill,
-    Keep,
     LaneTransfer,
-    Prefetch,
     Spill,
     Transfer,
 )
@@ -36,13 +34,7 @@ Records: TypeAlias = NDArray[Any]
 """A table: an array of records, whose fields are columns, table["words"]."""
 
 PRELOAD, STREAM, VECTOR_STEP, FILL, SPILL, PREFETCH, BANK_FILL, KEEP = range(8)
-"""Kinds of steps."""
-
-KINDS = {
-    Preload: PRELOAD, Stream: STREAM, Vector: VECTOR_STEP, Fill: FILL, Spill: SPILL, Prefetch: PREFETCH,
-    BankFill: BANK_FILL, Keep: KEEP,
-}  # fmt: skip
-"""Kind of each class of steps."""
+"""Kinds of steps, by their numbers among KINDS of `program/transfers.py`."""
 
 
 class Row:
@@ -307,7 +299,7 @@ def columns_of(program: Program, hardware: Hardware) -> Columns:
     """The columns of a Program on a machine."""
     table, recipes, frames = program.rows.table, program.rows.recipes, program.frames(hardware)
     mine, delays = table["recipe"].astype(np.int64), table["delay"].astype(np.int64)
-    kinds = np.array([KINDS[type(each)] for each in recipes], np.int64)[mine]
+    kinds = program.rows.kinds
     transfers, keeps = np.flatnonzero((kinds >= FILL) & (kinds <= BANK_FILL)), np.flatnonzero(kinds == KEEP)
     preloads, streams, vectors = (np.flatnonzero(kinds == kind) for kind in (PRELOAD, STREAM, VECTOR_STEP))
     rows = np.zeros(len(kinds), record_of(Row))
@@ -435,7 +427,7 @@ def _moves(recipes: Sequence[Step], hardware: Hardware) -> tuple[Numbers, list[F
             numbers.append(0)
             continue
         # Tensors and work are shared by the steps of a layer, and live as long as the Program does.
-        key: Fields = KINDS[type(step)], step.words, step.hbm_bytes, id(step.tensor)
+        key: Fields = KINDS.index(type(step)), step.words, step.hbm_bytes, id(step.tensor)
         if isinstance(step, LaneTransfer) and step.work:
             key = *key, id(step.work), *(part.words for part in step.parts)
         elif isinstance(step, BankFill):

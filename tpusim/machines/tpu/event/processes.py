@@ -53,7 +53,7 @@ from tpusim.machines.tpu.event.log import (
     WorkTimes,
 )
 from tpusim.machines.tpu.event.memories import BankedHbm, PipedMemory
-from tpusim.machines.tpu.observation.timeline import STARVED, HoldEnds, who_waits
+from tpusim.machines.tpu.observation.timeline import STARVED, held_by, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import HBM, BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
@@ -352,10 +352,10 @@ class Dma:
             else:
                 words, done = yield from self.words(step, wanted)
         self.free[step.bus] = ended
-        held = HoldEnds(self.freed, come + 1, int(wanted[-1]) + 1)
+        held = self.freed, come + 1, int(wanted[-1]) + 1
         if not isinstance(step, Prefetch):
             self.staged, self.last = self.last, done
-            self.board.held[index] = CAUSES.index(held.by(done - 1))
+            self.board.held[index] = CAUSES.index(held_by(*held, done - 1))
         bus, taken = [*self.memories].index(step.bus), int(words[-1]) if len(words) else 0
         beside = bus, self.stored.get(index, 0), taken, self.board.held.get(index, 0)
         self.board.moves.append((index, free, ready, start, busy, stalled, ended, *held, done, *beside))

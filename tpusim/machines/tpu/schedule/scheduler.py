@@ -586,7 +586,8 @@ class Schedule:
                 Stream, -1, act.reads, act.result, act.words, act.rows, act.cols, not begins, act.finish, fill
             )  # fmt: skip
         load, stream = recipes[begins]
-        at = rows.write_pass(load, to_load, stream, waits, slots, array, delay)
+        at = rows.write(load, to_load, slots, array, delay=delay)
+        rows.write(stream, waits, slots, array, at)
         loaded.used["weights", array] = at
         into.written = self._computed[array] = at + 1
 
