@@ -20,11 +20,11 @@ from tpusim.machines.tpu.lowering.flash_gradient import gradient_ways
 from tpusim.machines.tpu.lowering.heads import HeadUnits, HeadWork, explained
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     Moves,
     Pass,
     Policy,
@@ -167,16 +167,16 @@ class AttentionUnits(HeadUnits):
         # For the next part, the largest score so far is the one before.
         now, before = (before, now) if of.part % 2 else (now, before)
 
-        def of_folds(name: str, to: int, *operands: int, coefficients: tuple[float, ...] = ()) -> Compute:
+        def of_folds(name: str, to: int, *operands: int, coefficients: tuple[float, ...] = ()) -> Vector:
             walks = [in_turn(at, folds) for at in operands]
             return self.step(name, walks, in_turn(to, folds), coefficients=coefficients)
 
-        def by_fold(name: str, area: str, apart: int, size: int, number: int) -> Iterator[Compute]:
+        def by_fold(name: str, area: str, apart: int, size: int, number: int) -> Iterator[Vector]:
             for fold in range(folds):
                 walk = in_turn(base[area] + fold * apart, size)
                 yield self.step(name, [walk], walk, number + fold)
 
-        steps: list[Compute] = []
+        steps: list[Vector] = []
         for at, fold in enumerate(blocks):
             if NUMBERS in base and (clear := plan.clear(fold, of.part)) < words:
                 both = base[SCORES] + at * plan.part_words, base[NUMBERS]
@@ -206,7 +206,7 @@ class AttentionUnits(HeadUnits):
             )  # fmt: skip
         folds = len(plan.blocks[of.block])
         if of.part == plan.seen(of.block) - 1 and fold == folds - 1:
-            steps: list[Compute] = []
+            steps: list[Vector] = []
             for fold in range(folds):
                 first = base[RESULTS] + fold * size
                 outputs, total = in_turn(first, plan.head_words), in_turn(first + plan.head_words, 1)

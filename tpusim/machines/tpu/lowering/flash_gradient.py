@@ -33,11 +33,11 @@ from tpusim.machines.tpu.lowering.drafts import Draft, one_draft
 from tpusim.machines.tpu.lowering.heads import HeadUnits, HeadWork, explained
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     Moves,
     Pass,
     Policy,
@@ -213,16 +213,16 @@ class GradientUnits(HeadUnits):
         shares, slopes, running, *seen = bases
         most, total, mean, free = (running + at for at in range(4))
 
-        def worked(name: str, walks: Sequence[int], number: int) -> Compute:
+        def worked(name: str, walks: Sequence[int], number: int) -> Vector:
             every = [in_turn(at, words) for at in walks]
             return self.step(name, every, every[0], number)
 
-        def to_a_word(name: str, firsts: Sequence[int], to: int, across: str, first: str = "") -> list[Compute]:
+        def to_a_word(name: str, firsts: Sequence[int], to: int, across: str, first: str = "") -> list[Vector]:
             steps, made = self.in_a_word(name, firsts, 0, words, free, 1, first)
             one = [in_turn(made, 1)], in_turn(to, 1)
             return [*steps, self.step(across, *one, coefficients=(plan.word,))]
 
-        steps: list[Compute] = []
+        steps: list[Vector] = []
         if seen and (clear := plan.clear(fold)) < words:
             numbers, last = seen
             at = shares + clear, numbers + clear - plan.clear(plan.blocks[of.block][0])

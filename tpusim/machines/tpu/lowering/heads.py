@@ -16,9 +16,9 @@ from tpusim.machines.tpu.lowering.drafts import memory_of
 from tpusim.machines.tpu.lowering.vector import feed, nested
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.units import Area, Compute, Key, Moves, Piece, Units
+from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Piece, Units
 from tpusim.memory.layout import Box
 from tpusim.network.ops.flash_attention import KEYS, LAST, NUMBERS
 from tpusim.network.ops.op import OFMAP, Shape
@@ -131,15 +131,15 @@ class HeadUnits(Units):
     def step(
         self, name: str, walks: Sequence[Counters], writes: Counters, number: int = -1,
         coefficients: tuple[float, ...] = (),
-    ) -> Compute:  # fmt: skip
+    ) -> Vector:  # fmt: skip
         """A step on words of all lanes, perhaps with the number at the beginning of word `number` of each."""
         operands, scalars = tuple(feed(self.cut.lanes, walk) for walk in walks), Scalars(number, 1, 1)
         to = feed(self.cut.lanes, writes)
-        return Compute(name, operands, to, writes.words, NO_SCALARS if number < 0 else scalars, coefficients)
+        return Vector((), name, operands, to, writes.words, NO_SCALARS if number < 0 else scalars, coefficients)
 
     def joined(
         self, name: str, firsts: Sequence[int], apart: int, count: int, together: int, to: int, folds: int
-    ) -> Iterator[Compute]:
+    ) -> Iterator[Vector]:
         """Steps that join `count` words, or pairs of words that begin at each of `firsts`, fold by fold: `together` at
         a time, the rest at last. Folds lie `apart`.
         """
@@ -153,12 +153,12 @@ class HeadUnits(Units):
 
     def in_a_word(
         self, name: str, firsts: Sequence[int], apart: int, words: int, free: int, folds: int, first: str = ""
-    ) -> tuple[list[Compute], int]:
+    ) -> tuple[list[Vector], int]:
         """Steps that join `words` of each fold to one, level by level, in words from `free` on, and where these are.
 
         The first level is done by another operation, if one is given: on pairs.
         """
-        steps, count, of = list[Compute](), words, len(firsts)
+        steps, count, of = list[Vector](), words, len(firsts)
         for at, (together, left) in enumerate(self.cut.levels(words, of)):
             steps += self.joined(name if at or not first else first, firsts, apart, count, together, free, folds)
             firsts, apart, count, free = (free,), left, left, free + left * folds

@@ -33,8 +33,9 @@ from tpusim.machines.tpu.lowering.vector import (
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Tensor
-from tpusim.machines.tpu.schedule.units import Compute, Moves
+from tpusim.machines.tpu.schedule.units import Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.pool2d import Cover, Pool2dGradient
@@ -181,7 +182,7 @@ class _PoolGradient(VectorUnits):
     def _kinds(self, block: Block) -> Iterator[tuple[Run, Run]]:
         return product(self._down(block.rows), self._across(block.cols))
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """Steps for each kind of elements: the sum of the windows above, or of those whose maximum the element is."""
         block, lanes, groups = of.block, len(of.channels), len(of.block.groups)
         patches, wide = [*self.patches(block, bases[0])], len(block.cols)
@@ -194,18 +195,20 @@ class _PoolGradient(VectorUnits):
             if not covers:
                 # Padding, which is no access: zeros.
                 nothing = Counters(bases[2], tuple([Counter(size, 0, 1, 0, 0) for size in sizes]))
-                yield Compute("copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups, body=body)
+                yield Vector((), "copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups, body=body)
             walks = list[Feed]()
             for (row, col), (_, patch, base) in product(covers, patches):
                 at = (row.output - patch.rows.start) * len(patch.cols) + col.output - patch.cols.start
                 apart = down.apart * len(patch.cols) * groups, across.apart * groups, 1
                 walks.append(feed(lanes, nested(base + at * groups, *zip(sizes, apart, strict=True))))
             for some in portions(len(covers), self.most):
-                own = walks[some.start * len(patches) : some.stop * len(patches)]
-                operands = *([writes] if some.start else []), *own
+                mine = walks[some.start * len(patches) : some.stop * len(patches)]
+                operands, last = (*([writes] if some.start else []), *mine), some.stop == len(covers)
                 operation, coefficients = self._of(covers, some)
-                given, last = Compute(operation, operands, writes, prod(sizes), coefficients=coefficients), len(covers)
-                yield given._replace(packed=self.groups, body=body if some.stop == last else 0)
+                yield Vector(
+                    (), operation, operands, writes, prod(sizes), coefficients=coefficients, packed=self.groups,
+                    body=body if last else 0,
+                )  # fmt: skip
 
     def _of(self, covers: Sequence[tuple[Cover, Cover]], some: range) -> tuple[str, tuple[float, ...]]:
         """The operation on some of the windows, and its coefficients: numbers of taps, or shares."""

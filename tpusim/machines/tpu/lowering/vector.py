@@ -29,11 +29,10 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import Scalars
+from tpusim.machines.tpu.program.steps import Scalars, Vector
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Policy,
     SlotNeed,
@@ -380,7 +379,7 @@ class VectorUnits(Units):
         """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
 
     @abstractmethod
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Vector]:
         """Steps of the vector unit on maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
@@ -559,7 +558,7 @@ class _Depthwise(VectorUnits):
         part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
         yield self.traffic.numbers(self.tensors[1], (part,), len(channels) * len(taps))
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block, _), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
@@ -569,7 +568,7 @@ class _Depthwise(VectorUnits):
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
             made = tuple(operands), writes, block.words, weights
-            yield Compute("multiply_add", *made, widened=self.widened, packed=self.groups)
+            yield Vector((), "multiply_add", *made, widened=self.widened, packed=self.groups)
 
 
 units_of = lru_cache(maxsize=1 << 10)(_Depthwise)

@@ -8,7 +8,7 @@ waits and addresses is made of its row only when somebody asks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, repeat
 from types import UnionType
@@ -320,7 +320,7 @@ class RowWriter:
         self._rows, self._waits = list[tuple[int, ...]](), list[int]()
         self._slots, self._origins = list[int](), list[int]()
         self._recipes: list[Step] = []
-        self._known: dict[Hashable, int] = {}
+        self._known: dict[Step, int] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -341,13 +341,10 @@ class RowWriter:
         self._recipes.append(step)
         return len(self._recipes) - 1
 
-    def recipe(self, kind: Callable[..., Step], *fields: Hashable) -> int:
-        """The number of the recipe of a kind with these fields, without waits; a new one if there is none yet."""
-        key = kind, fields
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.alone(kind((), *fields))
-        return found
+    def recipe(self, step: Step) -> int:
+        """The number of the recipe that is equal to a step without waits; a new one if there is none yet."""
+        found = self._known.get(step)
+        return self._known.setdefault(step, self.alone(step)) if found is None else found
 
     def origin(self, element: Iterable[int]) -> int:
         """The place of an element, a number for each axis of its tensor."""
