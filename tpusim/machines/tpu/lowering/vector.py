@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import islice, product
@@ -17,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, padded, portions
-from tpusim.machines.tpu.cut.geometry import ConvShape, StripMaps, padded_map, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, StripMaps, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, op_delay, step
@@ -137,6 +138,15 @@ class MapSource(NamedTuple):
         """The part of a patch that the source has: one row or column where all outputs share it."""
         rows, cols = (range(1) if self.share[axis] > 1 else at for axis, at in ((ROW, whole.rows), (COL, whole.cols)))
         return Patch(rows, cols, whole.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Maps(StripMaps):
+    """Rows and columns of outputs, and the images."""
+
+    images: int
+    row: MapAxis
+    col: MapAxis
 
 
 AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")

@@ -7,7 +7,7 @@ map. So padding changes no result, whatever the op.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, padded, portions
-from tpusim.machines.tpu.cut.geometry import MapAxis, StripMaps, in_strips
+from tpusim.machines.tpu.cut.geometry import MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, fitting, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.definition import Body, StepLoop
@@ -29,6 +29,7 @@ from tpusim.machines.tpu.lowering.vector import (
     IGNORED,
     IMAGES_IN_LANES,
     ChannelBlock,
+    Maps,
     MapSource,
     VectorUnits,
     apart_of,
@@ -98,15 +99,6 @@ def _may_be_cut(layer: VectorOp, hardware: Hardware) -> bool:
     """
     pools = isinstance(layer, Pool2d) and not isinstance(layer, Pool2dChoice)
     return pools and not hardware.mapping.block.given
-
-
-@dataclass(frozen=True, slots=True)
-class Maps(StripMaps):
-    """Rows and columns that windows move over, and the images."""
-
-    images: int
-    row: MapAxis
-    col: MapAxis
 
 
 class _PointByPoint(VectorUnits):
