@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import isclose
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -38,43 +38,64 @@ _IF = "If"
 _CONSTANT = "Constant"
 
 
-class RewrittenModel(NamedTuple):
-    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced, and
-    `why` has the reason by the first result of such a node.
+@dataclass
+class RewrittenModel:
+    """A model for a run of `images`, some of whose nodes are replaced by others.
+
+    Attributes:
+        taken: which branches were taken, in words.
+        expanded: operators that were written out as others.
+        steps: recurrent networks, and of how many steps they are, in words.
+        left: the nodes that could not be replaced, and why.
+        why: the reason why one was not written out, by its first result.
     """
 
     model: ModelProto
-    done: Sequence[str]
-    left: Sequence[str]
-    why: Mapping[str, str] = MappingProxyType({})
+    batch: ModelBatch
+    images: int
+    path: Path
+    taken: list[str] = field(default_factory=list)
+    expanded: Counter[str] = field(default_factory=Counter)
+    steps: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)
+
+    def inferred(self, enough: Callable[[InferredGraph], bool], more: int = 0) -> InferredGraph:
+        """Infer shapes for the run, or one of `more` images, until `enough` is known. Raises InputError."""
+        return inferred(self.model, self.batch, self.images + more, enough, self.path)
+
+    def put(self, nodes: Sequence[NodeProto]) -> None:
+        """Put nodes in the place of those that there are."""
+        changed = ModelProto()
+        changed.CopyFrom(self.model)
+        del changed.graph.node[:]
+        changed.graph.node.extend(nodes)
+        self.model = changed
 
 
-def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
-    """Replace each If whose condition can be settled, for a run of `images`, by its branch, also inside of branches."""
-    taken: list[str] = []
-    while ifs := [node for node in model.graph.node if node.op_type == _IF]:
-        known = _conditions(model, ifs, batch, images, path)
+def rewritten(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
+    """Replace what is not as layers know it, for a run of `images`. Raises InputError."""
+    found = RewrittenModel(model, batch, images, path)
+    for replace_some in (_take_branches, _write_out, _unroll):
+        replace_some(found)
+    return found
+
+
+def _take_branches(found: RewrittenModel) -> None:
+    """Replace each If whose condition can be settled by its branch, also inside of branches."""
+    while ifs := [node for node in found.model.graph.node if node.op_type == _IF]:
+        graph, known = found.model.graph, _conditions(found, ifs)
         ready = [node for node in ifs if node.input[0] in known]
         if not ready:
-            return RewrittenModel(model, taken, [_undecided(model.graph, node) for node in ifs])
-        taken += [f"{called(node)} {'then' if known[node.input[0]] else 'else'}" for node in ready]
-        nodes, names = list[NodeProto](), names_in(model.graph)
-        for node in model.graph.node:
+            found.left += [_undecided(graph, node) for node in ifs]
+            return
+        found.taken += [f"{called(node)} {'then' if known[node.input[0]] else 'else'}" for node in ready]
+        nodes, names = list[NodeProto](), names_in(graph)
+        for node in graph.node:
             known_now = node.op_type == _IF and node.input[0] in known
             nodes += _branch(node, known[node.input[0]], names) if known_now else [node]
         # Nodes that computed the conditions are dropped, as nothing reads them any more.
-        kept, _ = _behind(nodes, {each.name for each in model.graph.output})
-        model = _with_nodes(model, kept)
-    return RewrittenModel(model, taken, [])
-
-
-def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
-    """Return the model with these nodes instead."""
-    changed = ModelProto()
-    changed.CopyFrom(model)
-    del changed.graph.node[:]
-    changed.graph.node.extend(nodes)
-    return changed
+        found.put(_behind(nodes, {each.name for each in graph.output})[0])
 
 
 def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProto], set[str]]:
@@ -87,16 +108,11 @@ def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProt
     return kept[::-1], read
 
 
-def _conditions(
-    model: ModelProto, ifs: Iterable[NodeProto], batch: ModelBatch, images: int, path: Path
-) -> dict[str, bool]:
-    """Return the conditions that are known for a number of images, by name."""
+def _conditions(found: RewrittenModel, ifs: Iterable[NodeProto]) -> dict[str, bool]:
+    """Return the conditions that are known, by name."""
     wanted = {node.input[0] for node in ifs}
 
-    def settled(found: InferredGraph) -> bool:
-        return wanted <= {each.name for each in found.graph.initializer}
-
-    known = inferred(model, batch, images, settled, path).graph.initializer
+    known = found.inferred(lambda now: wanted <= {each.name for each in now.graph.initializer}).graph.initializer
     values = {each.name: numpy_helper.to_array(each) for each in known if each.name in wanted}
     return {name: bool(each.reshape(-1)[0]) for name, each in values.items() if each.size == 1}
 
@@ -167,17 +183,20 @@ _MOST_OPERANDS = 2
 """Most operands of a layer that works element by element."""
 
 
-def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
-    """Write operators out that are several others, for a run of `images`; what is written out may be in what is."""
-    done, why, names = list[str](), dict[str, str](), names_in(model.graph)
-    while made := _written_out(model, batch, images, path, names, why):
-        nodes = [*enumerate(model.graph.node)]
-        done += [operator(node) for at, node in nodes if at in made]
-        model = _with_nodes(model, [each for at, node in nodes for each in made.get(at, [node])])
-    left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
-            if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
-    joined, kept = _gated(model.graph)
-    return RewrittenModel(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+def _write_out(found: RewrittenModel) -> None:
+    """Write operators out that are several others; what is written out may be in what is."""
+    names = names_in(found.model.graph)
+    while made := _written_out(found, names):
+        nodes = [*enumerate(found.model.graph.node)]
+        found.expanded.update(operator(node) for at, node in nodes if at in made)
+        found.put([each for at, node in nodes for each in made.get(at, [node])])
+    why = found.why
+    found.left += [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in found.model.graph.node
+                   if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
+    joined, kept = _gated(found.model.graph)
+    if joined:
+        found.expanded.update(joined)
+        found.put(kept)
 
 
 def _is_several(node: NodeProto) -> bool:
@@ -186,34 +205,32 @@ def _is_several(node: NodeProto) -> bool:
     return (operator(node) in _SEVERAL or of_many) and len(node.output) > 0
 
 
-def _written_out(
-    model: ModelProto, batch: ModelBatch, images: int, path: Path, names: set[str], why: dict[str, str]
-) -> dict[int, list[NodeProto]]:
-    """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. What cannot be
-    written out gets its reason in `why`, by its first result; new values get names outside `names`.
+def _written_out(found: RewrittenModel, names: set[str]) -> dict[int, list[NodeProto]]:
+    """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. New values get
+    names outside `names`.
     """
-    nodes = enumerate(model.graph.node)
-    several = {at: node for at, node in nodes if _is_several(node) and node.output[0] not in why}
+    nodes = enumerate(found.model.graph.node)
+    several = {at: node for at, node in nodes if _is_several(node) and node.output[0] not in found.why}
     if not several:
         return {}
     wanted = {name for node in several.values() for name in node.input if name}
-    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
-    opset, made, lists = opset_of(model), dict[int, list[NodeProto]](), lists_of(found.graph)
-    refuse_forbidden(several.values(), found, opset, path)
+    now = found.inferred(lambda now: wanted <= now.shapes.keys())
+    opset, made, lists = opset_of(found.model), dict[int, list[NodeProto]](), lists_of(now.graph)
+    refuse_forbidden(several.values(), now, opset, found.path)
     for at, node in several.items():
         try:
             if operator(node) in WITH_BODIES:
-                made[at] = body_of(node, opset, found.kinds, found.shapes, names)
+                made[at] = body_of(node, opset, now.kinds, now.shapes, names)
             else:
                 new = NewNodes(called(node), opset, names)
                 op = operator(node)
                 expand = EXPANSIONS.get(op) or OF_MANY.get(op) or OF_ALL[op]
-                expand(SeveralOps.of(node, found.shapes, found.reals, lists), new)
+                expand(SeveralOps.of(node, now.shapes, now.reals, lists), new)
                 made[at] = new.made
         except UnknownShape:
             continue
         except (UnfitNode, ValueError, IndexError) as error:
-            why[node.output[0]] = str(error)
+            found.why[node.output[0]] = str(error)
     return made
 
 
@@ -264,43 +281,43 @@ _OLDEST = 7
 """Before this opset, adding a row to a matrix needs an attribute."""
 
 
-def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
-    """Replace the recurrent networks of the model by their steps, for a run of `images`, and say how many there are.
+def _unroll(found: RewrittenModel) -> None:
+    """Replace the recurrent networks of the model by their steps, and say how many there are.
 
     Steps that follow the batch show that it is none: a second number of images tells.
     """
-    cells = [node for node in model.graph.node if operator(node) in _CELLS]
+    graph, opset = found.model.graph, opset_of(found.model)
+    cells = [node for node in graph.node if operator(node) in _CELLS]
     # The shapes of these values give the number of steps and the sizes of inputs and states.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
-        return RewrittenModel(model, [], [])
+        return
     lengths = {name for node in cells for name in node.input[_LENGTHS : _LENGTHS + 1] if name}
 
-    def enough(found: InferredGraph) -> bool:
-        return wanted <= found.shapes.keys() and lengths <= {each.name for each in found.graph.initializer}
+    def enough(now: InferredGraph) -> bool:
+        return wanted <= now.shapes.keys() and lengths <= {each.name for each in now.graph.initializer}
 
-    found = inferred(model, batch, images, enough, path)
-    known = {each.name: numpy_helper.to_array(each) for each in found.graph.initializer if each.name in lengths}
-    refuse_forbidden([node for node in cells if operator(node) in GATES], found, opset_of(model), path)
-    shapes = [found.shapes]
-    if batch.names:
+    now = found.inferred(enough)
+    known = {each.name: numpy_helper.to_array(each) for each in now.graph.initializer if each.name in lengths}
+    refuse_forbidden([node for node in cells if operator(node) in GATES], now, opset, found.path)
+    shapes = [now.shapes]
+    if found.batch.names:
         # A model may be sound for this number alone.
         with suppress(InputError):
-            more = inferred(model, batch, images + 1, lambda found: wanted <= found.shapes.keys(), path)
-            shapes.append(more.shapes)
-    steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
-    for node in model.graph.node:
+            shapes.append(found.inferred(lambda now: wanted <= now.shapes.keys(), more=1).shapes)
+    steps, nodes, taken = dict[str, int](), list[NodeProto](), names_in(graph)
+    for node in graph.node:
         try:
-            unrolls = operator(node) in _CELLS
-            made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
+            made = _Steps(node, shapes, opset, taken, known) if operator(node) in _CELLS else None
         except UnfitNode as reason:
-            left.append(f"{operator(node)} {called(node)}: {reason}")
+            found.left.append(f"{operator(node)} {called(node)}: {reason}")
             made = None
         if made:
             steps[called(node)] = made.count
         nodes += made.nodes() if made else [node]
-    done = [f"{name} {count:,}" for name, count in steps.items()]
-    return RewrittenModel(_with_nodes(model, nodes) if done else model, done, left)
+    if steps:
+        found.steps += [f"{name} {count:,}" for name, count in steps.items()]
+        found.put(nodes)
 
 
 _SAID: Mapping[str, Sequence[str]] = {
