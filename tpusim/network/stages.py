@@ -21,6 +21,7 @@ from tpusim.network.workload import (
     CollectiveLayer,
     Source,
     Workload,
+    in_order,
     reads_of,
 )
 
@@ -250,7 +251,7 @@ class _Stages:
             if self._is_made(one):
                 readers.setdefault(one, {}).setdefault(self.number[name], []).append(name)
         elements = {each.name: prod(each.shapes(self.batch)[OFMAP]) for each in self.layers}
-        mesh, order = dict(self.share.mesh), list[CollectiveLayer]()
+        mesh = dict(self.share.mesh)
         elements |= {each.name: each.outcome(mesh) for each in self.collectives.values()}
         begun = {layer.name: at for at, layer in enumerate(self.layers)}
         ways = list[tuple[int, CollectiveLayer]]()
@@ -273,16 +274,10 @@ class _Stages:
                     for reader in here:
                         self.edges[reader] = [_renamed(source, {name: sent}) for source in self.edges[reader]]
                     made = sent
-        # Collectives stand in the order in which they may begin.
-        ways.sort(key=lambda way: way[0])
-        latest = -1
-        for each in self.collectives.values():
-            latest = max(latest, *(begun[self._maker(name)] for name in each.reads), -1)
-            while ways and ways[0][0] < latest:
-                order.append(ways.pop(0)[1])
-            order.append(each)
-        order += (each for _, each in ways)
-        self.collectives = {each.name: each for each in order}
+        # What comes of no layer may begin at once.
+        there = ((max((begun[self._maker(name)] for name in each.reads), default=-1), each)
+                 for each in self.collectives.values())  # fmt: skip
+        self.collectives = {each.name: each for each in in_order([*there], ways)}
 
     def workload(self, microbatches: int) -> Workload:
         """The share with its stages."""

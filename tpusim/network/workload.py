@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -586,6 +586,21 @@ def read_among(
         read_by = tuple(dict.fromkeys(readers[name]))
         found.append(collective._replace(reads=operands, read_by=read_by, weights=weights))
     return tuple(found)
+
+
+def in_order(
+    there: Iterable[tuple[int, CollectiveLayer]], more: Iterable[tuple[int, CollectiveLayer]]
+) -> Iterator[CollectiveLayer]:
+    """Yield collectives in the order in which they may begin, `more` of them among those that are there in order; each
+    comes with the place of the layer behind which it may.
+    """
+    due, latest = deque(sorted(more, key=lambda each: each[0])), -1
+    for place, each in there:
+        latest = max(latest, place)
+        while due and (due[0][0] < latest or {*each.reads} & {other.name for _, other in due}):
+            yield due.popleft()[1]
+        yield each
+    yield from (each for _, each in due)
 
 
 class BlocksAhead:
