@@ -156,6 +156,13 @@ class _Row:
         """Return the whole number in a column that a topology need not have. Raises InputError."""
         return self.number(column, min(usual, 1)) if self.text(column) else usual
 
+    def only(self, *columns: str, of: str, do: str) -> None:
+        """Refuse other numbers than the usual ones in some columns. Raises InputError."""
+        for column in columns:
+            usual = int(column != _PADDING)
+            if (given := self.usual(column, usual)) != usual:
+                raise self.wrong(f"{self.header.spelt(column)} {given}: not known of a {of}; {do}")
+
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the line. Raises InputError with all that are wrong."""
         columns = self.header.sizes
@@ -239,7 +246,8 @@ def read(path: Path, asked: ModelOptions) -> Document:
 def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | None) -> Iterator[str]:
     """Yield a line on what was read, and then what bears on the sizes."""
     apart = [each for each in header.places if each in _PLACES]
-    used = ", ".join(word for place, word in enumerate(header.words) if place in _used(header))
+    read = {place for column, place in header.places.items() if column not in _PLACES}
+    used = ", ".join(word for place, word in enumerate(header.words) if place in read)
     left = ", ".join([*map(header.spelt, apart), *header.empty])
     many = counted(len(found.entries), "layer")
     yield f"{many} read, {' and '.join(forms)}, from the columns {used}{f'; not read: {left}' if left else ''}"
@@ -252,10 +260,6 @@ def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | No
     for key, layers in found.noticed.items():
         if layers:
             yield _NOTES[key].format(f"{counted(len(layers), 'layer')} ({few(layers, _SHOWN)})")
-
-
-def _used(header: _Header) -> set[int]:
-    return {place for column, place in header.places.items() if column not in _PLACES}
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -422,10 +426,8 @@ def _unknown(kind: str, many: int, row: _Row) -> InputError:
 
 def _product(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     """Read a product: one of M, N and K, or a line whose type says so. Raises InputError."""
-    for column, usual in ((_BATCH, 1), (_PADDING, 0), (_DILATION, 1), (_GROUPS, 1)):
-        if (given := row.usual(column, usual)) != usual:
-            says = f"{row.header.spelt(column)} {given}: not known of a product"
-            raise row.wrong(f"{says}; write all its rows as M, one line for each product, and leave the column out")
+    row.only(_BATCH, _PADDING, _DILATION, _GROUPS, of="product",
+             do="write all its rows as M, one line for each product, and leave the column out")  # fmt: skip
     if row.header.products:
         return {"name": row.name, "op": "gemm", **{each.lower(): sizes[each] for each in _GEMM}}
     m, k, rows, cols, channels, filters = (sizes[each] for each in _MAP)
@@ -444,9 +446,7 @@ def _pooling(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     """Read a pooling, whose filter is its window; it has no filters. Raises InputError."""
     height, width, rows, cols, channels, filters = (sizes[each] for each in _MAP)
     strides = tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2
-    for column, usual in ((_PADDING, 0), (_DILATION, 1), (_GROUPS, 1)):
-        if (given := row.usual(column, usual)) != usual:
-            raise row.wrong(f"{row.header.spelt(column)} {given}: not known of a pooling; leave the column out")
+    row.only(_PADDING, _DILATION, _GROUPS, of="pooling", do="leave the column out")
     if filters not in (1, channels):
         says = f"{row.header.spelt('Num Filter')} {filters}: a pooling makes as many channels as it reads, {channels}"
         raise row.wrong(f"{says}; write that, or 1")

@@ -37,19 +37,11 @@ def _select(which: Values, *cases: Values) -> Values:
                                               for each in cases], mode="clip")  # fmt: skip
 
 
-def _power(values: Values, *, y: int = 2) -> Values:
-    return as_real(np.power(values.astype(np.float64), y), values)
-
-
 # ---- along axes
 
 
 def _over(function: Any) -> Function:
     return lambda values, *, axes=(): np.asarray(function(values, axis=tuple(axes)))
-
-
-def _sum(values: Values, *, axes: Sequence[int] = ()) -> Values:
-    return np.asarray(values.sum(axis=tuple(axes), dtype=values.dtype))
 
 
 def _farthest(function: Any) -> Function:
@@ -116,18 +108,10 @@ def _first(values: Values, starts: Sequence[Values], sizes: Sequence[int]) -> tu
     return tuple(slice(first, first + size) for first, size in zip(at, sizes, strict=True))
 
 
-def _dynamic_slice(values: Values, *starts: Values, slice_sizes: Sequence[int] = ()) -> Values:
-    return values[_first(values, starts, slice_sizes)]
-
-
 def _updated(values: Values, update: Values, *starts: Values) -> Values:
     made = values.copy()
     made[_first(values, starts, update.shape)] = update
     return made
-
-
-def _split(values: Values, *, sizes: Sequence[int] = (), axis: int = 0) -> Sequence[Values]:
-    return np.split(values, np.cumsum(sizes)[:-1], axis)
 
 
 def _places(
@@ -366,13 +350,15 @@ NODES: dict[str, Function] = {
     "softplus": in_doubles(pointwise.softplus), "silu": in_doubles(lambda x: x * pointwise.sigmoid(x)),
     "gelu": in_doubles(lambda x: pointwise.gelu(x, "none")),
     "gelu_tanh": in_doubles(lambda x: pointwise.gelu(x, "tanh")),
-    "rsqrt": like_first(lambda x: 1 / np.sqrt(x)), "square": lambda x: np.multiply(x, x), "integer_pow": _power,
+    "rsqrt": like_first(lambda x: 1 / np.sqrt(x)), "square": lambda x: np.multiply(x, x),
+    "integer_pow": like_first(lambda x, *, y=2: np.power(x.astype(np.float64), y)),
     "round": lambda x, *, rounding_method=None: (
         np.rint(x) if "EVEN" in str(rounding_method) else as_real(np.trunc(x + np.copysign(0.5, x)), x)
     ),
     "div": div, "convert_element_type": _converted, "select_n": _select, "copy": lambda x: x,
     "clamp": lambda low, x, high: np.clip(x, low, high), "reduce_precision": lambda x: x,
-    "reduce_sum": _sum, "reduce_max": _over(np.max), "reduce_min": _over(np.min), "reduce_prod": _over(np.prod),
+    "reduce_sum": lambda x, *, axes=(): np.asarray(x.sum(axis=tuple(axes), dtype=x.dtype)),
+    "reduce_max": _over(np.max), "reduce_min": _over(np.min), "reduce_prod": _over(np.prod),
     "reduce_and": _over(np.all), "reduce_or": _over(np.any), "argmax": _farthest(np.argmax),
     "argmin": _farthest(np.argmin), "cumsum": _cumulative, "dot_general": _dot,
     "mean": like_first(lambda x, *, axes=(): x.mean(axis=tuple(axes))), "softmax": _softmax,
@@ -386,7 +372,9 @@ NODES: dict[str, Function] = {
     "expand_dims": lambda x, *, dimensions=(): np.expand_dims(x, tuple(dimensions)),
     "rev": lambda x, *, dimensions=(): np.flip(x, tuple(dimensions)),
     "concatenate": lambda *operands, dimension=0: np.concatenate(operands, dimension),
-    "slice": _slice, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _updated, "split": _split,
+    "slice": _slice, "pad": _pad, "dynamic_update_slice": _updated,
+    "dynamic_slice": lambda x, *starts, slice_sizes=(): x[_first(x, starts, slice_sizes)],
+    "split": lambda x, *, sizes=(), axis=0: np.split(x, np.cumsum(sizes)[:-1], axis),
     "gather": _gather, "scatter": _scattered(False), "scatter-add": _scattered(True),
     "reduce_window_max": _window(np.maximum, _least), "reduce_window_sum": _window(np.add, lambda _: 0),
     "top_k": _largest, "average_pool": _average, "select_and_scatter_add": _chosen_add, "window_choice": _choice,

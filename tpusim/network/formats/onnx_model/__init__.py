@@ -32,20 +32,12 @@ from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_for
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
 from tpusim.network.formats.reasons import MOST_TOLD, LeftOut
-from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView
+from tpusim.network.graph import GivenInput, Graph, Node, OperandView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.element_types import Values
 
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
-
-
-class LayerNode(NamedTuple):
-    """A node that is a layer: its sizes for the batch, and the views of its values in one run of the model."""
-
-    node: NodeProto
-    sizes: LayerSizes
-    views: NodeViews
 
 
 @dataclass
@@ -57,6 +49,7 @@ class UnderstoodModel:
         run: the images that it was read for.
         values: the shapes of its values in a run of the model.
         left: what becomes no layer, and why.
+        layers: nodes that are layers: of sizes for the batch, and with the views of their values in one run.
         same: results of batch normalizations that merged into the layer before them.
         missing: which weights the model was shipped without, in words.
     """
@@ -66,7 +59,7 @@ class UnderstoodModel:
     facts: Facts
     values: InferredGraph
     left: LeftOut
-    layers: list[LayerNode] = field(default_factory=list)
+    layers: list[tuple[NodeProto, LayerOfNode]] = field(default_factory=list)
     folded: int = 0
     same: list[str] = field(default_factory=list)
     missing: str = ""
@@ -195,9 +188,9 @@ def _run(batch: ModelBatch, own: int, wanted: RunBatch, path: Path) -> ModelRun:
     return ModelRun(wanted.images, own)
 
 
-def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
+def layer_names(layers: Sequence[tuple[NodeProto, LayerOfNode]], names: Names) -> Iterator[str]:
     """Yield the name of each layer's entry in the workload."""
-    return (names.take(called(each.node), "count" in each.sizes) for each in layers)
+    return (names.take(called(node), "count" in layer.sizes) for node, layer in layers)
 
 
 def _inferred_for(whole: RewrittenModel, ops: Set[str], opset: int) -> InferredGraph:
@@ -236,9 +229,9 @@ def _add_layer(read: UnderstoodModel, node: NodeProto, path: Path) -> None:
     if node.output[0] in read.facts.merged:
         read.same.append(node.output[0])
         # Only the addition of the biases is left of this node: the layer before it takes them.
-        for before in read.layers:
-            if before.node.output[0] == node.input[0]:
-                before.sizes[BIASES] = True
+        for before, layer in read.layers:
+            if before.output[0] == node.input[0]:
+                layer.sizes[BIASES] = True
         return
     try:
         layer = _as_layer(node, read)
@@ -247,7 +240,8 @@ def _add_layer(read: UnderstoodModel, node: NodeProto, path: Path) -> None:
             del plain["images"]
         build: Any = OPS[layer.sizes["op"]]
         made = build(name="layer", **plain).shapes(1)[OFMAP]
-        read.layers.append(LayerNode(node, in_run(layer.sizes, read.run.times, read.run.images), layer.views))
+        sizes = in_run(layer.sizes, read.run.times, read.run.images)
+        read.layers.append((node, LayerOfNode(sizes, layer.views)))
     except (UnfitNode, InputError) as error:
         name, why = operator(node), ", ".join(str(error).splitlines())
         if name in ARRAY_OPS:
@@ -369,12 +363,12 @@ def _unknown(read: UnderstoodModel) -> str:
 def _document(read: UnderstoodModel, path: Path) -> Document:
     names, notes = Names(), [*_notes(read)]
     named = zip(layer_names(read.layers, names), read.layers, strict=True)
-    layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
+    layers = {node.output[0]: {"name": name, **_ordered(layer.sizes)} for name, (node, layer) in named}
     given = [each.name for each in inputs(read.graph)]
     opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.whole.model.opset_import)
     maker = printable(f"{read.whole.model.producer_name} {read.whole.model.producer_version}".strip())
     origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
-    views = {each.node.output[0]: each.views for each in read.layers}
+    views = {node.output[0]: layer.views for node, layer in read.layers}
     known = read.values, read.facts.constants, {*read.same}
     called_, entries, lost = wired(read.graph, layers, views, given, *known, names, read.run)
     # Large weights are inputs of the graph by now. The file names only the ones that a layer reads as it reads a map.
@@ -387,7 +381,7 @@ def _document(read: UnderstoodModel, path: Path) -> Document:
         **read.left.counts(),
         "layers": entries,
     }
-    nodes = {layers[each.node.output[0]]["name"]: each.node for each in read.layers}
+    nodes = {layers[node.output[0]]["name"]: node for node, _ in read.layers}
     moved = {
         f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
         for index, entry in enumerate(entries)
@@ -419,10 +413,10 @@ def _notes(read: UnderstoodModel) -> Iterator[str]:
         yield f"the model is for {counted(run.own, 'image')}; a larger batch is several runs, whose layers run together"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
-    if several := [called(node) for node, each, _ in read.layers if "count" in each]:
+    if several := [called(node) for node, layer in read.layers if "count" in layer.sizes]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
-    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
+    if any(layer.sizes["op"] not in _OF_THE_ARRAY for _, layer in read.layers):
         yield "pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out"
     if read.whole.taken:
         yield f"the branch that is taken of each If: {few(read.whole.taken, MOST_TOLD, more=', and {} more')}"
@@ -455,7 +449,7 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     read = understood(opened, RunBatch(images))
     own, graph = read.run.own, read.graph
     named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
-    layers = {each.node.output[0]: (name, each.views) for each, name in named}
+    layers = {node.output[0]: (name, layer.views) for (node, layer), name in named}
 
     def as_node(node: NodeProto) -> Node:
         plain = (each for each in node.attribute if each.type != AttributeProto.GRAPH)

@@ -27,7 +27,7 @@ from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_ALL, OF_MANY
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, lists_of
-from tpusim.network.formats.onnx_model.file import called, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, operator, opset_of, said
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, SeveralOps, UnknownShape, free, names_in
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape, inferred
@@ -259,8 +259,7 @@ _GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
 
 def _usual_gate(gate: NodeProto) -> bool:
     """Return whether a gate has the slope and the shift that the product is named for."""
-    said = {each.name: each.f for each in gate.attribute}
-    hard = said.get("alpha", 0.2), said.get("beta", 0.5)
+    hard = said(gate).get("alpha", 0.2), said(gate).get("beta", 0.5)
     return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
 
 
@@ -360,7 +359,7 @@ class _Steps:
         # By weights of bytes their scale and their zero point.
         self._scales = dict[str, tuple[str, str]]()
         self._new = NewNodes(self._label, opset, taken)
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = said(node)
         direction = attributes.get("direction", b"forward").decode()
         if direction not in _DIRECTIONS:
             raise UnfitNode(f"there is no direction {direction}")
@@ -500,8 +499,8 @@ class _Steps:
 
     def _active(self, which: int, name: str) -> str:
         """Add one of the activations of this direction."""
-        op, said = self._activations[self._way][which]
-        return self._new.add(op, [name], **said)
+        op, numbers = self._activations[self._way][which]
+        return self._new.add(op, [name], **numbers)
 
     def _plus(self, one: str, other: str) -> str:
         return self._new.add("Add", [one, other]) if one and other else one or other
