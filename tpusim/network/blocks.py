@@ -28,8 +28,6 @@ from tpusim.network.entries import (
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import (
     INPUT,
-    CollectiveLayer,
-    Edges,
     LayerBlock,
     OwnLowering,
     Source,
@@ -202,17 +200,6 @@ class _KnownEntry(NamedTuple):
         return _KnownEntry(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
 
 
-class Parts(NamedTuple):
-    """What the entries of a file make of a workload: the fields of `Workload` by these names."""
-
-    layers: tuple[Op, ...]
-    lowerings: tuple[OwnLowering, ...]
-    edges: Edges
-    biases: tuple[str, ...]
-    blocks: tuple[LayerBlock, ...]
-    collectives: tuple[CollectiveLayer, ...]
-
-
 class EntryReader:
     """The entries of a file, for whatever sizes it names.
 
@@ -275,8 +262,8 @@ class EntryReader:
         wiring.know(known.name, known.handed)
         return known.read
 
-    def parts(self, read: Sequence[Read]) -> Parts:
-        """Return what entries make together, which were read one by one."""
+    def parts(self, read: Sequence[Read]) -> dict[str, Any]:
+        """Return what entries that were read one by one make together: fields of a `Workload`."""
         layers: list[Op] = []
         own: list[OwnLowering] = []
         edges: list[tuple[str, tuple[Source, ...]]] = []
@@ -289,7 +276,7 @@ class EntryReader:
                 where = self._document.place(path_of(("layers", index, LOWERING)))[0]
                 own += [OwnLowering(each.name, lowering, where) for each in ops]
         names = [tuple(each.name for each in one.layers) for one in read]
-        blocks = (
+        blocks = tuple(
             LayerBlock(tuple(tuple(name for each in names[copy : copy + size] for name in each) for copy in
                              range(first, first + size * count, size)))
             for first, size, count in self._document.blocks
@@ -297,4 +284,5 @@ class EntryReader:
         exchanges = read_among(
             [each.collective for each in read if each.collective], [layer.name for layer in layers], edges
         )
-        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks), exchanges)
+        return {"layers": tuple(layers), "lowerings": tuple(own), "edges": tuple(edges), "biases": tuple(biases),
+                "blocks": blocks, "collectives": exchanges}  # fmt: skip

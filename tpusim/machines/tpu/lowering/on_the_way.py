@@ -127,9 +127,7 @@ class WorkedUnits(Units):
         ahead, and the spill of the results for all ops behind.
         """
         found = [_Ops([], None if where == "behind" else of, [])]
-        given = [*self.layer.given(batch, where)]
-        for number, op in enumerate(getattr(self.layer, where)):
-            mine = [each for each in given if each.op == number]
+        for op, mine in self.layer.chain(batch, where):
             beside = next((replace(of, name=each.name) for each in mine if each.is_map), None)
             if beside:
                 found.append(_Ops([], beside, []))
