@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -303,16 +303,6 @@ class LaneCycle:
     moving: int
 
 
-class WordPasses(NamedTuple):
-    """Passes of the array for a word of outputs: as many rows as a word has elements, and the columns of one array.
-
-    `least`: the passes if every one of them used all PEs.
-    """
-
-    taken: float
-    least: float
-
-
 class ReadyLayer(Protocol):
     """A layer made ready to run, shared by all layers of its shape. An implementation inherits from it."""
 
@@ -348,8 +338,10 @@ class ReadyLayer(Protocol):
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
         """The account of a layer that took this time."""
 
-    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses | None:
-        """How often the array passes for a word of outputs; None where a family has no array that passes."""
+    def passes_of_a_word(self, layer: Op, batch: int) -> tuple[float, float] | None:
+        """How often the array passes for a word of outputs, and how often if all PEs were used; None where a family has
+        no array that passes. A word has as many rows as elements, and the columns of one array.
+        """
         return None
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.lowerings import check_known, prepared
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.machines.lowered import WordPasses
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.processes import InputProgress, on_all_processors
@@ -242,7 +241,7 @@ class SimulatedRun(NamedTuple):
 
     cycles: int
     vector_work: int = 0
-    passes: WordPasses | None = None
+    passes: tuple[float, float] | None = None
     layers: tuple[tuple[str, int], ...] = ()
 
 
