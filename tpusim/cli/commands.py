@@ -555,18 +555,7 @@ def validate(
             f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} and {names.POD_SETS} (several chips), "
             f"{', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
             f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
-            autocompletion=words(
-                (
-                    *names.NUMBER_WORDS,
-                    *names.NUMBER_SETS,
-                    names.NETWORK_SETS,
-                    names.MEMORY_SETS,
-                    names.GPU_SETS,
-                    names.COLLECTIVE_SETS,
-                    names.POD_SETS,
-                    *names.GENERATION_SETS,
-                )
-            ),
+            autocompletion=words(names.ASKED_SETS),
         ),
     ] = None,
     lowering: options.AnotherLowering = None,

@@ -27,13 +27,7 @@ from tpusim.machines.family import Machine
 from tpusim.network.blocks import repeated
 from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
 from tpusim.network.workload import MOST_SIZE, Workload, mesh_named
-from tpusim.network.workload_file import (
-    batch_for,
-    described,
-    run_batch,
-    workload_of,
-    yaml_of,
-)
+from tpusim.network.workload_file import batch_for, described, run_batch, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import BYTES, COUNTS
