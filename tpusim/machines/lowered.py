@@ -99,15 +99,17 @@ class WrittenPart(Protocol):
     def items(self) -> Sequence[AxisCounter]: ...
 
 
-class Taker(Protocol):
-    """A receiver of a tensor's values as they are written, for callers that need not hold the whole tensor."""
+Taker = Callable[[Any, Any], None]
+"""Takes values [lane, *items] of a WrittenPart as they are written, for callers that need not hold the whole tensor;
+the view is valid during the call only.
+"""
+
+
+class TensorInMemory(Protocol):
+    """A tensor in memory, to which parts are written."""
 
     def write(self, part: Any, values: Any) -> None:
-        """Take `values` [lane, *items] of a WrittenPart; the view is valid during this call only."""
-
-
-class TensorInMemory(Taker, Protocol):
-    """A tensor in memory, to which parts are written."""
+        """Take the values of a part, as a Taker."""
 
     @property
     def values(self) -> Any:
