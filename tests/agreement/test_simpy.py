@@ -36,7 +36,7 @@ from tests.test_structure import imported
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, processes, state
-from tpusim.machines.tpu.event.plain import PlainRun
+from tpusim.machines.tpu.event.engine import PlainRun
 from tpusim.machines.tpu.lowering.registry import meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import prepared

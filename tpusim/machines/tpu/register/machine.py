@@ -40,10 +40,9 @@ from tpusim.machines.tpu.register.board import (
 from tpusim.machines.tpu.register.control import CONTROL, NOW, VALUE, Clock, MachineRegisters, advance
 from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords, outside_of
 from tpusim.machines.tpu.register.lanes import READ, WRITTEN, Lanes
-from tpusim.machines.tpu.register.on_the_way import WorkRegisters
 from tpusim.machines.tpu.register.tables import WaitTable, keeps_of, ports_of, preloads_of, streams_of, transfers_of
 from tpusim.machines.tpu.register.transfers import DramRegisters
-from tpusim.machines.tpu.register.vector import VectorRegisters
+from tpusim.machines.tpu.register.vector import VectorRegisters, WorkRegisters
 from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Floats, Wires
 from tpusim.memory.dram.clocked import Registers
 from tpusim.memory.timing import Clocks
