@@ -103,7 +103,8 @@ class ChannelUnits(Units):
         self.images = apart if apart > 1 else 0
         self.word_fill = _divisor(channels if self.images else images, elements)
         self.groups, self.kinds = images // (self.images or self.word_fill), layer.sums
-        self.maps, self.numbers = ("ifmap", *layer.others), layer.numbers
+        self.maps = "ifmap", *(name for name, kind in layer.beside.items() if kind == "each")
+        self.numbers = tuple(name for name in layer.beside if name not in self.maps)
         # Elements that a step joins at most: one for each scalar of a lane, but at least two.
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
         self.most, self.first = max(2, room), max(1, (room - len(self.numbers)) // len(self.maps))
