@@ -187,11 +187,7 @@ class Part(NamedTuple):
     @property
     def words(self) -> int:
         """Words of each lane."""
-        # A plain loop: a Program asks for this for every part of every transfer.
-        items = 1
-        for each in self.items:
-            items *= len(each.coordinates)
-        return -(-items // self.per_word)
+        return -(-prod(len(each.coordinates) for each in self.items) // self.per_word)
 
     @property
     def lanes(self) -> int:
@@ -490,12 +486,7 @@ class LaneTransfer(LaneStep, Transfer):
     work: Work | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        words = lane_words = 0
-        for part in self.parts:
-            own = part.words
-            words += own
-            lane_words += own * part.lanes * len(part.first_lanes) if part.feed is None else part.feed.accesses
-        self._moves(words, lane_words)
+        self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
 
     def _where(self, slots: SlotPlaces) -> dict[str, Any]:
         return {**Transfer._where(self, slots), "work": self.work and self.work.at(slots)}

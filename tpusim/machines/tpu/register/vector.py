@@ -25,8 +25,7 @@ class VectorRegisters:
         """Words hold up to `width` numbers; words of scalars hold only the machine's `word_elements`."""
         self.program, self.word_elements, lanes = program, hardware.vector_memory.word_elements, hardware.lanes
         self.queues, self.finishes = hardware.array.queues, any(each.finish for each in program.streams)
-        numbered = enumerate(program.rows)
-        beats = [each.beat(program.fill_of(at), hardware) for at, each in numbered if isinstance(each, Vector)]
+        beats = [each.beat(program.fill_of(at), hardware) for at, each in program.rows.steps(Vector)]
         self.most_together = max((each.together for each in beats), default=0)
         # Accesses of a cycle beyond the first, at most: a turn may have fewer than there are slots.
         accesses = (
@@ -77,7 +76,7 @@ class WorkRegisters:
 
     def __init__(self, program: Program, hbm: HbmWords, lanes: int) -> None:
         self.program, self.hbm = program, hbm
-        self.steps = {at: step for at, step in enumerate(program.rows) if isinstance(step, LaneTransfer) and step.work}
+        self.steps = {at: step for at, step in program.rows.steps(LaneTransfer) if step.work}
         count = max((1 + each.register for step in self.steps.values() for each in step.accesses), default=1)
         self.words = np.zeros((lanes, count, hbm.values.shape[1]), program.number)
         # First words of parts whose tallies begin at zero, by step.
