@@ -30,8 +30,8 @@ from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, native
 from tpusim.machines.tpu.event.columns import Columns, columns_of
+from tpusim.machines.tpu.event.engine import PlainRun
 from tpusim.machines.tpu.event.log import OverdueRun
-from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import LoopRun, LoopState, bounds_of
 from tpusim.machines.tpu.lowering import drafts
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
