@@ -8,7 +8,6 @@ sums that outputs are divided by.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
 from itertools import product
 from typing import NamedTuple
 
@@ -76,7 +75,7 @@ class AttentionUnits(HeadUnits):
         self.plan = plan
         self.policy = Policy((QUERIES, KEYS, VALUES, NUMBERS, LAST), when_free, 1)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         plan, lanes = self.plan, self.plan.lanes
         brings: dict[str, tuple[int, Callable[..., Iterator[Moves]]]] = {
