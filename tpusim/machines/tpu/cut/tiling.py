@@ -109,10 +109,17 @@ class Tiling(Generic[Extent]):
         return starmap(Tiling, zip(*(values.tolist() for values in vars(self).values()), strict=True))
 
 
-def together(tilings: Sequence[Tiling[Counts]]) -> Tiling[Counts]:
-    """Candidates of all tilings, in order."""
-    found: Tiling[Counts] = tilings[0].each(lambda *parts: np.concatenate(parts), *tilings[1:])
-    return found
+def together(tilings: Sequence[Tiling[Any]]) -> Tiling[Counts]:
+    """Candidates of all tilings, in order; what all of a tiling have in common may be a number there."""
+    sizes = [len(each.rows) for each in tilings]
+
+    def column(*parts: Any) -> NDArray[Any]:
+        if not any(isinstance(each, np.ndarray) for each in parts):
+            return np.repeat(parts, sizes)
+        arrays = zip(parts, sizes, strict=True)
+        return np.concatenate([each if isinstance(each, np.ndarray) else np.full(size, each) for each, size in arrays])
+
+    return tilings[0].each(column, *tilings[1:])
 
 
 def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:

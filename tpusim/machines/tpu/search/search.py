@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property, lru_cache, partial
-from itertools import chain, islice
+from itertools import islice, pairwise, starmap
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
@@ -135,16 +135,11 @@ def best(candidates: Candidates) -> tuple[Tiling[int], float] | None:
     data in the fewest pieces.
     """
     found: tuple[float, Tiling[int], float] | None = None
-    for ways in filter(None, candidates.fitting):
-        # All at once: an estimate takes as long for one tiling as for a thousand.
-        tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
-        costs = np.where(fits, candidates.estimate(tilings), np.inf)
-        of_ways, begin = list[int](), 0
-        for _, fits in ways:
-            mine = slice(begin, begin + len(fits))
+    for tilings, fits, ends, estimates in candidates.fitting:
+        costs, of_ways = np.where(fits, estimates, np.inf), list[int]()
+        for mine in starmap(slice, pairwise(ends)):
             close = costs[mine] <= costs[mine].min() * (1 + TOLERANCE)
-            of_ways.append(begin + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
-            begin = mine.stop
+            of_ways.append(mine.start + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
         least = costs[of_ways].min() * (1 + TOLERANCE)
         at = next(at for at in of_ways if costs[at] <= least)
         estimate, tiling = float(costs[at]), tilings.at(at)
@@ -254,21 +249,20 @@ def _in_order(candidates: Candidates, bound: Bound) -> Iterator[tuple[Tiling[int
 
     Fewer buffers are better where the bound is equal: operands that come later are not fetched early.
     """
-    whole, deep, *chunked = ([tilings.each(itemgetter(fits)) for tilings, fits in kind] for kind in candidates.fitting)
-    # The sort is stable: among equal ones, whole reductions come first, by their loop order, then those in chunks.
-    orders = [tilings.loop_order[0] for tilings in whole + deep]
-    simple = sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0]))
-    kinds = [together(kind) for kind in (simple, [*chain(*chunked)]) if kind]
+    kinds = candidates.fitting
     if not kinds:
         return
-    # All at once: a bound takes as long for one tiling as for a thousand.
-    tilings = together(kinds)
-    least, guessed = bound.cycles(tilings), candidates.estimate(tilings)
-    # Beside chunks, all were compared as chunks are, which hide nothing behind the next block.
-    estimated = np.concatenate([candidates.estimate(kind) for kind in kinds]) if len(kinds) > 1 else guessed
+    tilings = together([each.tilings.each(itemgetter(each.fits)) for each in kinds])
+    estimated = np.concatenate([each.estimates[each.fits] for each in kinds])
+    whole = (tilings.chunk_taps == candidates.taps) & (tilings.chunk_folds == candidates.folds)
+    # Beside chunks, all are compared as chunks are, which hide nothing behind the next block.
+    least, guessed = bound.cycles(tilings), estimated if whole.all() else candidates.estimate(tilings)
     estimated = np.maximum(estimated, least if bound.piped is bound else bound.piped.cycles(tilings))
     expected = least + BELIEVED * np.maximum(guessed - least, 0)
-    order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, expected // (least.min() * ALIKE)))
+    # Among equal ones, whole reductions come first, by their loop order, then those in chunks.
+    turned = tilings.loop_order != tilings.loop_order[0]
+    alike = expected // (least.min() * ALIKE)
+    order = np.lexsort((turned, ~whole, tilings.filter_buffers, least, -tilings.psum_words, alike))
     costs = (each[order].tolist() for each in (least, estimated, expected))
     yield from zip(tilings.each(itemgetter(order)).one_by_one(), *costs, strict=True)
 
