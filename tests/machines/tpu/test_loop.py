@@ -97,7 +97,7 @@ def agree(run: Loop, other: Loop, layer: Op, hardware: Hardware, how: str, own: 
 def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
     compiled = native.loaded()
     assert compiled
-    agree(PlainRun, compiled.begin, layer, hardware, how, own, part)
+    agree(PlainRun, compiled, layer, hardware, how, own, part)
 
 
 @drawn
@@ -159,7 +159,7 @@ def test_no_index_is_out_of_bounds(layer: Op, hardware: Hardware, how: str, own:
 
     compiled = native.loaded()
     assert compiled
-    agree(compiled.begin, CheckedRun, layer, hardware, how, own, part)
+    agree(compiled, CheckedRun, layer, hardware, how, own, part)
 
 
 def lowered_conv(size: int) -> tuple[Program, Hardware]:

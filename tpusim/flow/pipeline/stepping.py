@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tpusim.flow.pipeline.schedule import Interval, PipelineLog, PipelinePlan, Turn
+from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, Turn
+from tpusim.flow.steps.schedule import CycleSpan
 
 
 @dataclass
@@ -15,11 +16,7 @@ class _Link:
     waiting: list[int] = field(default_factory=list)
     left: int = 0
     start: int = 0
-    done: list[Interval] = field(default_factory=list)
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self.waiting)
+    done: list[CycleSpan] = field(default_factory=list)
 
 
 @dataclass
@@ -30,7 +27,7 @@ class _Chip:
     now: Turn | None = None
     left: int = 0
     start: int = 0
-    done: list[Interval] = field(default_factory=list)
+    done: list[CycleSpan] = field(default_factory=list)
 
 
 def run(plan: PipelinePlan) -> PipelineLog:
@@ -46,7 +43,7 @@ def run(plan: PipelinePlan) -> PipelineLog:
             # What ends: a turn hands on what it made.
             if chip.now is not None and not chip.left:
                 way, number = chip.now
-                chip.done.append(Interval(chip.start, cycle))
+                chip.done.append(CycleSpan(chip.start, cycle))
                 chip.now = None
                 if (at < last) if way == "forward" else (at > 0):
                     link = links[way][at]
@@ -55,11 +52,11 @@ def run(plan: PipelinePlan) -> PipelineLog:
                         link.left, link.start = link.cycles, cycle
         for link in (*ahead, *back):
             while link.waiting and not link.left:
-                link.done.append(Interval(link.start, cycle))
+                link.done.append(CycleSpan(link.start, cycle))
                 del link.waiting[0]
                 link.left, link.start = link.cycles, cycle
         for at, chip in enumerate(chips):
-            if chip.now is not None or (not plan.beside and any(links[way][at].is_busy for way in links)):
+            if chip.now is not None or (not plan.beside and any(links[way][at].waiting for way in links)):
                 continue
             if chip.turns:
                 way, number = chip.turns[0]
@@ -71,7 +68,7 @@ def run(plan: PipelinePlan) -> PipelineLog:
                 chip.left = plan.stages[at].forward if way == "forward" else plan.stages[at].backward
             elif not updated[at]:
                 updated[at] = True
-                chip.done.append(Interval(cycle, cycle + plan.stages[at].update))
+                chip.done.append(CycleSpan(cycle, cycle + plan.stages[at].update))
         if all(updated):
             found = [chip.done for chip in chips], *([link.done for link in links[way]] for way in links)
             return PipelineLog(*(tuple(map(tuple, each)) for each in found))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, show, whole_number
 from tpusim.input.source import read_text
@@ -251,8 +251,7 @@ def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | No
         yield _REORDERED.format(", ".join(header.sizes))
     for key, layers in found.noticed.items():
         if layers:
-            more = ", ..." if len(layers) > _SHOWN else ""
-            yield _NOTES[key].format(f"{counted(len(layers), 'layer')} ({', '.join(layers[:_SHOWN])}{more})")
+            yield _NOTES[key].format(f"{counted(len(layers), 'layer')} ({few(layers, _SHOWN)})")
 
 
 def _used(header: _Header) -> set[int]:

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
 _TRAINING = (
-    "leaky_relu_gradient", "clip_gradient", "gelu_gradient", "weighted_sum", "adam_second", "adam_step",
-    "over_deviation", "batch_norm_shift", "batch_norm_slope", "batch_norm_offset", "batch_norm_gradient",
-    "scale_shift_relu", "shortcut", "mean_of_total", "variance_of_squares", "centred_total",
+    "weighted_sum", "adam_second", "adam_step", "over_deviation", "batch_norm_slope", "batch_norm_offset", "shortcut",
+    "mean_of_total", "variance_of_squares",
 )  # fmt: skip
-_OWN = "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", "soft_cap"
+_OWN = "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", "soft_cap"
 POINTWISE = (*ROWS, *_OWN, *_TRAINING)
 """Ops that make each element from the one at the same place of a map."""
 _MODULES = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tpusim.base.errors import DeadlockError
@@ -37,7 +35,7 @@ _steps = 0
 """Steps that this process has timed as Python, or was asked to."""
 
 
-def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], LoopRun]:
+def _fast_enough(columns: Columns) -> native.Begin:
     """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
 
     A command that times little neither compiles nor loads anything.
@@ -47,8 +45,7 @@ def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], LoopRun]:
         # A step takes Python as long as sixteen words of a transfer.
         accesses = columns.moves["accesses"][columns.rows["recipe"][columns.transfers]]
         _steps += len(columns.rows) + int(accesses.sum()) // 16
-    compiled = native.loaded() if _steps >= _SHORT else None
-    return compiled.begin if compiled else PlainRun
+    return (native.loaded() if _steps >= _SHORT else None) or PlainRun
 
 
 def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:

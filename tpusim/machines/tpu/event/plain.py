@@ -11,17 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tpusim.machines.tpu.event import columns, log, loop, state
+from tpusim.machines.tpu.event import columns, loop, state
 from tpusim.machines.tpu.event.columns import Columns
 from tpusim.machines.tpu.event.state import LoopRun, LoopState
-
-_OF_RECORD = {
-    tuple(fields): row
-    for module in (columns, log, state)
-    for row in vars(module).values()
-    if isinstance(row, type) and (fields := vars(row).get("__annotations__"))
-}
-"""Classes of rows, by the names of their fields."""
 
 
 class PlainRun(LoopRun):
@@ -29,7 +21,8 @@ class PlainRun(LoopRun):
 
     def __init__(self, program: Columns, tables: LoopState) -> None:
         super().__init__(program, tables)
-        self.program, self.state = Columns(*map(_listed, program)), LoopState(*map(_listed, tables))
+        self.program = Columns(*(_listed(each, columns.ROWS.get(name)) for name, each in program._asdict().items()))
+        self.state = LoopState(*(_listed(each, state.ROWS.get(name)) for name, each in tables._asdict().items()))
 
     def _once(self) -> int:
         return loop.run(self.program, self.state)
@@ -43,17 +36,14 @@ class PlainRun(LoopRun):
         return super().tables
 
 
-def _listed(table: Any) -> Any:
-    """A table as a list of objects, and numbers as a list; what has two axes stays an array."""
-    if table.ndim > 1:
-        return table
-    if table.dtype.names is None:
-        return table.tolist()
-    names = table.dtype.names
-    row, rows = _OF_RECORD[names], []
+def _listed(table: Any, row: Any) -> Any:
+    """A table as a list of rows, and numbers as a list; what has two axes stays an array."""
+    if row is None:
+        return table if table.ndim > 1 else table.tolist()
+    rows = []
     for values in table.tolist():
         each: Any = row()
-        each.__dict__.update(zip(names, values, strict=True))
+        each.__dict__.update(zip(table.dtype.names, values, strict=True))
         rows.append(each)
     return rows
 

@@ -536,11 +536,6 @@ CHANNEL_FIRST = Lowering(
     partial(convolved, by_taps),
     pipelined=True,
     banks=True,
-    instead={
-        **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "stride_phases"),
-        "deform_conv2d": "deformable",
-    },
-    rivals=("block_diagonal", "vector"),
     ignores=_unused,
 )
 PRODUCTS = Handover(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)

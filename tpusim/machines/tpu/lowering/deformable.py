@@ -37,10 +37,10 @@ from tpusim.machines.tpu.program.addresses import (
     pointers_a_word,
 )
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Piece,
     SlotNeed,
@@ -243,7 +243,7 @@ class SampledConvolution(Convolution):
 
     def _gathered(
         self, load: Load, key: TableKey, place: int, into: int, band: int, pointers: int, blends: int
-    ) -> Iterator[Compute]:
+    ) -> Iterator[Vector]:
         """Vector steps that gather corner by corner, weighting each element by its distance."""
         group, block, chunk, *_ = load
         patch, lanes = self.patch(block, chunk), self.cut.lanes_of(self.plan.chunks[chunk], place, group)
@@ -261,7 +261,7 @@ class SampledConvolution(Convolution):
             walk = in_turn(near + corner, patch.words, len(CORNERS))
             operands += [Feed(tuple(groups)), feed(count, walk)]
         writes = in_turn(into + place * patch.words, patch.words)
-        yield Compute(OPERATION, tuple(operands), feed(count, writes), patch.words)
+        yield Vector((), OPERATION, tuple(operands), feed(count, writes), patch.words)
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:

@@ -385,7 +385,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     @cache
     def work(product: ConvShape) -> Transformation:
         # Drafts in the same strips share it, since they differ in nothing else but the tiling of the product.
-        window = windowed(whole, product, hardware).window
+        window, _ = windowed(whole, product, hardware)
         return Transformation(whole.in_strips_of(product), product, hardware, window)
 
     def draft(product: ConvShape, rank: RankedTiling) -> Draft:
@@ -393,20 +393,16 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         units, told = partial(_Explicit, plan, work(product)), partial(_explained, plan, work(product), layer)
         return Draft(units, lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate)
 
-    ranked = ranked_shapes(lambda each, on: windowed(whole, each, on).ranks, product, hardware)
+    ranked = ranked_shapes(lambda each, on: windowed(whole, each, on)[1], product, hardware)
     return [draft(*each) for each in ranked]
 
 
-class WindowChoice(NamedTuple):
-    """A window that transforms a map, and the tilings of the product, with estimates of both together."""
-
-    window: RollingWindow
-    ranks: tuple[RankedTiling, ...]
-
-
 @lru_cache(maxsize=1 << 10)
-def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> WindowChoice:
-    """The window for the map of a `whole` layer, and the tilings of its `product`, in the strips of the product.
+def windowed(
+    whole: ConvShape, product: ConvShape, hardware: Hardware
+) -> tuple[RollingWindow, tuple[RankedTiling, ...]]:
+    """The window for the map of a `whole` layer, and the tilings of its `product` with estimates of both together, in
+    the strips of the product.
 
     Before the product the window may take all words; beside the product it takes its share of them, if the product
     fits into the rest, else the fewest possible.
@@ -434,7 +430,7 @@ def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Window
             left = hardware.vector_memory.capacity_bytes - words * hardware.word_bytes
             with suppress(CapacityError):
                 found = tilings_of(cut, hardware.having("vector_memory", capacity_bytes=left))
-                return WindowChoice(window, tuple([both(window, rank) for rank in found]))
+                return window, tuple([both(window, rank) for rank in found])
     raise too_small((0 if before else LEAST_WORDS) + least_words(cut, hardware), hardware)
 
 

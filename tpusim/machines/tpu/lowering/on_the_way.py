@@ -22,12 +22,12 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Fill, Part, Tensor, TransferOp, Work
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     EqualMoves,
     Key,
     Moves,
@@ -303,7 +303,7 @@ class WorkedUnits(Units):
         numbered = _numbered(way) > 0
         needs = (SlotNeed(name, 0), *piece.needs) if numbered else piece.needs
 
-        def brings(base: int, *bases: int) -> Iterator[Moves | Compute]:
+        def brings(base: int, *bases: int) -> Iterator[Moves | Vector]:
             first, others = (bases[0], bases[1:]) if numbered else (0, bases)
             for each in piece.brings(base, *others):
                 if isinstance(each, Moves) and each.tensor.name == way.tensor.name:
@@ -484,7 +484,7 @@ class WorkedUnits(Units):
         """The vector step that adds the elements of every sum."""
         terms, words = self.word_fill * len(self._copies), len(self._tallies) * len(self._portions)
         operands = tuple(feed(self._lanes, in_turn(gathered + each, words, terms)) for each in range(terms))
-        step = Compute("add", operands, feed(self._lanes, in_turn(totals, words)), words)
+        step = Vector((), "add", operands, feed(self._lanes, in_turn(totals, words)), words)
         yield VectorWork([step], (Touch(0),), 1, True)
 
     def _moved_out(self, base: int) -> Moves:

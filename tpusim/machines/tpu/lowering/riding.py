@@ -21,14 +21,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.program import StepCounts
-from tpusim.machines.tpu.program.steps import Finish, Scalars
+from tpusim.machines.tpu.program.steps import Finish, Scalars, Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
     Bias,
-    Compute,
     EqualMoves,
     Key,
     Moves,
@@ -200,10 +199,10 @@ class RidingUnits(Units):
             if self.layer.bias:
                 numbers = Scalars(self._bias_of(unit, bases), 1, 1)
                 yield VectorWork(
-                    [Compute("add", (at,), at, part.words, numbers)], (results, Touch(len(bases) - 1)), unit.leaves
+                    [Vector((), "add", (at,), at, part.words, numbers)], (results, Touch(len(bases) - 1)), unit.leaves
                 )
             for operation, coefficients in self._finish:
-                step = Compute(operation, (at,), at, part.words, coefficients=coefficients)
+                step = Vector((), operation, (at,), at, part.words, coefficients=coefficients)
                 yield VectorWork([step], (results,), unit.leaves)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import islice, product
@@ -17,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, padded, portions
-from tpusim.machines.tpu.cut.geometry import ConvShape, StripMaps, padded_map, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, StripMaps, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, op_delay, step
@@ -29,11 +30,10 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import Scalars
+from tpusim.machines.tpu.program.steps import Scalars, Vector
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Policy,
     SlotNeed,
@@ -138,6 +138,15 @@ class MapSource(NamedTuple):
         """The part of a patch that the source has: one row or column where all outputs share it."""
         rows, cols = (range(1) if self.share[axis] > 1 else at for axis, at in ((ROW, whole.rows), (COL, whole.cols)))
         return Patch(rows, cols, whole.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Maps(StripMaps):
+    """Rows and columns of outputs, and the images."""
+
+    images: int
+    row: MapAxis
+    col: MapAxis
 
 
 AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
@@ -380,7 +389,7 @@ class VectorUnits(Units):
         """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
 
     @abstractmethod
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Vector]:
         """Steps of the vector unit on maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
@@ -559,7 +568,7 @@ class _Depthwise(VectorUnits):
         part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
         yield self.traffic.numbers(self.tensors[1], (part,), len(channels) * len(taps))
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block, _), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
@@ -569,7 +578,7 @@ class _Depthwise(VectorUnits):
             operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
             made = tuple(operands), writes, block.words, weights
-            yield Compute("multiply_add", *made, widened=self.widened, packed=self.groups)
+            yield Vector((), "multiply_add", *made, widened=self.widened, packed=self.groups)
 
 
 units_of = lru_cache(maxsize=1 << 10)(_Depthwise)

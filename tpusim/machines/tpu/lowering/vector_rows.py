@@ -26,11 +26,10 @@ from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_a_body, in_tur
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import NO_SCALARS
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Piece,
     Policy,
@@ -570,7 +569,7 @@ class RowUnits(Units):
             yield from _one_by_one(steps, reads)
             return
 
-        def outputs(at: int, words: int, shares: int) -> Compute:
+        def outputs(at: int, words: int, shares: int) -> Vector:
             walks = [in_turn(each + at, words) for each in rows] + [in_turn(each, words, 0) for each in known]
             walks += [in_turn(each + at, words) for each in shared]
             to, body, own = base["results"] + at, ceil(words * self._body(stage)), self.does.own(stage)
@@ -580,7 +579,7 @@ class RowUnits(Units):
         steps = [outputs(at, words, shares) for shares, at, words in runs]
         yield VectorWork(steps, tuple(reads), place["results"], True)
 
-    def _last(self, of: RowStretch, operation: str, operands: Sequence[int], to: int) -> Iterator[Compute]:
+    def _last(self, of: RowStretch, operation: str, operands: Sequence[int], to: int) -> Iterator[Vector]:
         """A step on single words of the lanes whose share is longer."""
         yield self._step(of, operation, [in_turn(each, 1) for each in operands], to, 1, shares=self.longer)
 
@@ -594,7 +593,7 @@ class RowUnits(Units):
         if exchanged := "exchanged" in place:
             reads.append(Touch(place["exchanged"]))
             first, count, room = base["exchanged"], self.shares, base["joined"]
-        steps: list[Compute] = []
+        steps: list[Vector] = []
         levels = self.does.levels(stage, count)
         for count, left in pairwise(levels):
             steps += self._joined(of, stage.joins, [], [first], count, room, self.does.most(stage))
@@ -612,7 +611,7 @@ class RowUnits(Units):
     def _joined(
         self, of: RowStretch, operation: str, known: list[int], bases: list[int], count: int, to: int, most: int,
         body: Fraction = Fraction(0),
-    ) -> Iterator[Compute]:  # fmt: skip
+    ) -> Iterator[Vector]:  # fmt: skip
         """Vector steps that join `count` words from each base on, at most `most` at a time."""
         whole, left = divmod(count, most)
         for first, words, together in ((0, whole, most), (whole * most, 1, left)):
@@ -626,11 +625,11 @@ class RowUnits(Units):
     def _step(
         self, of: RowStretch, operation: str, walks: list[Counters], to: int, words: int,
         coefficients: tuple[float, ...] = (), shares: int = 0, body: int = 0, widened: Fraction = Fraction(1),
-    ) -> Compute:  # fmt: skip
+    ) -> Vector:  # fmt: skip
         """A step in the lanes with the first shares of some rows; 0: with all."""
         lanes = self._lanes(self.blocks[of.rows], shares or self.shares)
         operands, writes = tuple(feed(lanes, walk) for walk in walks), feed(lanes, in_turn(to, words))
-        return Compute(operation, operands, writes, words, NO_SCALARS, coefficients, widened, body=body)
+        return Vector((), operation, operands, writes, words, NO_SCALARS, coefficients, widened, body=body)
 
     def _body(self, stage: Stage) -> Fraction:
         """Cycles of each channel of a lane for what the loop bodies of a stage take beyond their slots."""
@@ -725,7 +724,7 @@ class RowUnits(Units):
         return own + met + joint
 
 
-def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[VectorWork]:
+def _one_by_one(steps: Iterable[Vector], reads: Sequence[Touch]) -> Iterator[VectorWork]:
     """Steps one after another, of which only the first waits, for the operands of all."""
     for step in steps:
         yield VectorWork((step,), tuple(reads))

@@ -245,13 +245,9 @@ class Program:
         """The different paces, in the order of `frames`."""
         return self._paced[0]
 
-    def pace_of(self, index: int) -> Pace:
-        """Pace of a step."""
-        return self._paced[0][int(self._paced[1][index])]
-
     def fill_of(self, index: int) -> int:
         """Elements of a word in use at the pace of a step."""
-        return self.pace_of(index).word_fill
+        return self.all_paces[int(self.numbers_of_paces[index])].word_fill
 
     @cached_property
     def _paced(self) -> tuple[tuple[Pace, ...], NDArray[np.int32]]:

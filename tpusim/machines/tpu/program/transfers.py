@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, SlotPlaces
 from tpusim.machines.tpu.program.operations import Arity, work_of
-from tpusim.machines.tpu.program.steps import Step, Use, step_of_a_program
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector, step_of_a_program
 from tpusim.memory.layout import Box, Bytes, Region, shifted
 
 Coordinates: TypeAlias = range | tuple[int, ...]
@@ -715,3 +715,7 @@ class Keep(LaneStep):
     @property
     def words_read(self) -> Iterator[range]:
         return self._extents
+
+
+KINDS: tuple[type[Step], ...] = Preload, Stream, Vector, Fill, Spill, Prefetch, BankFill, Keep
+"""Kinds of steps, each of which ends in order on its unit."""

@@ -36,12 +36,17 @@ def _results(*operands: Any, jaxpr: Any) -> Any:
 _SHARE.def_abstract_eval(_results)
 
 
-_CALLS = {
-    "checkpoint": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "jit": "jaxpr", "pjit": "jaxpr",
-    "remat": "jaxpr", "remat2": "jaxpr",
-}  # fmt: skip
-"""Primitives that only call a function, and the parameter that is its body."""
+_CALLS = frozenset({
+    SHARE, "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "jit", "pjit", "remat", "remat2",
+})  # fmt: skip
+"""Primitives that only call a function."""
+
+
+def body_of(eqn: Any) -> Any:
+    """Return the function that a primitive only calls; None for other primitives."""
+    bodies = (eqn.params[name] for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in eqn.params)
+    return next(bodies, None) if eqn.primitive.name in _CALLS else None
 
 
 class LocalFunction(NamedTuple):
@@ -170,7 +175,7 @@ class _Localizing(LocalValues):
         op, said = eqn.primitive.name, eqn.params
         if op == "shard_map":
             return self._share(eqn, given)
-        if op in _CALLS and (body := said.get(_CALLS[op]) or said.get("jaxpr") or said.get("call_jaxpr")):
+        if (body := body_of(eqn)) is not None:
             placed = self._asked(said.get("in_shardings", ()), given)
             # JAX traces a function of a library once, for all who call it.
             made = self.run(body, placed, traceback if self.line and of_a_library(body) else None)

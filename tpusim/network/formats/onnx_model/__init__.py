@@ -16,19 +16,11 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
-from tpusim.network.formats import (
-    LayerOfNode,
-    LayerSizes,
-    ModelOptions,
-    Names,
-    RunBatch,
-    UnfitNode,
-    printable,
-    reasons,
-)
+from tpusim.network.formats import ModelOptions, Names, RunBatch, printable, reasons
+from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING, Facts
@@ -39,12 +31,12 @@ from tpusim.network.formats.onnx_model.shapes import InferredGraph, inferred, in
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
+from tpusim.network.formats.reasons import MOST_TOLD, LeftOut
 from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.element_types import Values
 
-_MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
 
 
@@ -65,8 +57,7 @@ class UnderstoodModel:
         values: the shapes of its values in a run of the model.
         taken: which branches were taken, in words.
         steps: recurrent networks, and of how many steps they are, in words.
-        reasons: why what the array would compute cannot be a layer.
-        untimed: by op that takes no time how often each reason holds.
+        left: what becomes no layer, and why.
         same: results of batch normalizations that merged into the layer before them.
         missing: which weights the model was shipped without, in words.
         expanded: operators that were written out as others.
@@ -79,20 +70,12 @@ class UnderstoodModel:
     values: InferredGraph
     taken: Sequence[str]
     steps: Sequence[str]
-    reasons: list[str]
+    left: LeftOut
     layers: list[LayerNode] = field(default_factory=list)
-    not_timed: Counter[str] = field(default_factory=Counter)
-    not_known: Counter[str] = field(default_factory=Counter)
     folded: int = 0
     same: list[str] = field(default_factory=list)
-    untimed: dict[str, Counter[str]] = field(default_factory=dict)
     missing: str = ""
     expanded: Counter[str] = field(default_factory=Counter)
-
-    def leave_out(self, op: str, why: str) -> None:
-        """Count an op that takes no time, and the reason."""
-        self.not_timed[op] += 1
-        self.untimed.setdefault(op, Counter())[why] += 1
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -158,32 +141,30 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> UnderstoodModel:
     if batch.fixed:
         own = _images_of(steps.model, values, own, alone=not wanted.usual and wanted.images == 1)
     run = _run(batch, own, wanted, path)
-    read = UnderstoodModel(
-        steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *whole.left, *steps.left]
-    )
+    left = LeftOut(reasons=[*ways.left, *whole.left, *steps.left])
+    read = UnderstoodModel(steps.model, batch, run, facts, values, ways.done, steps.done, left, missing=opened.missing)
     read.expanded.update(whole.done)
-    read.missing = opened.missing
     for node in read.model.graph.node:
         name = operator(node)
         # Convolutions and products inside such a node are lost with it, and are named.
         if name not in ARRAY_OPS and name not in NOT_TIMED:
-            read.not_known[name] += 1
-            read.reasons += _inside(node)
+            read.left.not_known[name] += 1
+            read.left.reasons += _inside(node)
         # Constants are worked out before the network runs, and take no time even if a layer could compute them.
         elif all(name in facts.constants for name in node.output):
             read.folded += 1
         elif name in ops:
             _add_layer(read, node, path)
         elif name in VECTOR_OPS:
-            read.not_timed[name] += 1
+            read.left.not_timed[name] += 1
         else:
             why = whole.why.get(next(iter(node.output), "")) or _UNLIKE.get(name, reasons.NO_LAYER)
-            read.leave_out(name, _in_place(node, values.reals) if name in STAYING else why)
-    if read.not_known and not asked.skip_unknown:
+            read.left.take_no_time(name, _in_place(node, values.reals) if name in STAYING else why)
+    if read.left.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
         more = "; ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
-        why = f": {reasons.untimed(read.untimed)}" if read.untimed else ""
+        why = f": {read.left.why_untimed()}" if read.left.untimed else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{why}{more}", str(path)))
     return read
 
@@ -278,10 +259,10 @@ def _add_layer(read: UnderstoodModel, node: NodeProto, path: Path) -> None:
     except (UnfitNode, InputError) as error:
         name, why = operator(node), ", ".join(str(error).splitlines())
         if name in ARRAY_OPS:
-            read.not_known[name] += 1
-            read.reasons.append(f"{name} {called(node)}: {why}")
+            read.left.not_known[name] += 1
+            read.left.reasons.append(f"{name} {called(node)}: {why}")
         else:
-            read.leave_out(name, why)
+            read.left.take_no_time(name, why)
         return
     result = layer.views.result
     inferred_as = result.sizes(result.shape) if result.axes else made
@@ -381,15 +362,16 @@ def _listed(ops: Mapping[str, int]) -> str:
 
 def _unknown(read: UnderstoodModel) -> str:
     """Describe all unknown ops at once."""
-    total = counted(sum(read.not_known.values()), "op")
-    why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
+    left = read.left
+    total = counted(left.not_known.total(), "op")
+    why = f" ({few(left.reasons, MOST_TOLD, '; ', '; ...')})" if left.reasons else ""
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
     settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.batch.names))
-    if settle and any(ON_BATCH in reason for reason in read.reasons):
+    if settle and any(ON_BATCH in reason for reason in left.reasons):
         leave = f"{settle} says how many there are; {leave}"
-    elif settle and read.batch.by_place and any(NO_MULTIPLE in reason for reason in read.reasons):
+    elif settle and read.batch.by_place and any(NO_MULTIPLE in reason for reason in left.reasons):
         leave = f"if its inputs begin with no number of images, give {settle} and batch 1; {leave}"
-    return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
+    return f"{total} not known here: {_listed(left.not_known)}{why}; {leave}"
 
 
 def _document(read: UnderstoodModel, path: Path) -> Document:
@@ -410,8 +392,7 @@ def _document(read: UnderstoodModel, path: Path) -> Document:
         "name": printable(path.stem) or "model",
         "source": f"{printable(path.name)}, {origin}",
         INPUTS: [each for each in called_ if each in reads or each not in weights],
-        "not_timed": dict(read.not_timed.most_common()),
-        "not_known": dict(read.not_known.most_common()),
+        **read.left.counts(),
         "layers": entries,
     }
     nodes = {layers[each.node.output[0]]["name"]: each.node for each in read.layers}
@@ -452,23 +433,17 @@ def _notes(read: UnderstoodModel) -> Iterator[str]:
     if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
         yield "pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out"
     if read.taken:
-        more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
-        yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
+        yield f"the branch that is taken of each If: {few(read.taken, MOST_TOLD, more=', and {} more')}"
     if read.steps:
-        each = ", ".join(read.steps[:_MOST_TOLD])
-        more = ", ..." if len(read.steps) > _MOST_TOLD else ""
-        yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
+        each = few(read.steps, MOST_TOLD)
+        yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}"
     if read.expanded:
         yield f"taken as the operators that they are made of, or a part of: {_listed(read.expanded)}"
     if read.same:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:
         yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
-    if told := reasons.untimed(read.untimed, but=reasons.IN_PLACE):
-        yield f"not timed: {told}"
-    if read.reasons:
-        more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
-        yield f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}"
+    yield from read.left.notes()
 
 
 # ---- the graph, with its weights

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.source import read_bytes
 from tpusim.network.formats import printable
 
@@ -137,8 +137,7 @@ def values_missing(model: ModelProto, path: Path) -> str:
         else:
             stripped += not holds_values(tensor)
     told = [f"{name} ({counted(tensors, 'tensor')})" for name, tensors in files.items() if tensors]
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    parts = [f"files of weights are missing: {', '.join(told[:_SHOWN])}{more}"] if told else []
+    parts = [f"files of weights are missing: {few(told, _SHOWN, more=' and {} more')}"] if told else []
     parts += [f"{counted(stripped, 'tensor')} of weights without values"] if stripped else []
     return ", and ".join(parts)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
 
 _SIZES_AS_OPERAND = 13
 """From this opset on, the sizes of a Split are an operand."""

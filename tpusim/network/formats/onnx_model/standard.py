@@ -11,11 +11,12 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from onnx import NodeProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.facts import tensors_of
 from tpusim.network.formats.onnx_model.file import attributes_of, called, operator
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape
+from tpusim.network.formats.reasons import MOST_TOLD
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """By operator of a recurrent network, how many numbers its weights hold for each element of a state."""
@@ -31,7 +32,6 @@ _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _PICKING = ("Gather", "GatherElements")
 _MOST_OPERANDS = 8
 """Most operands that a rule looks at, there or not."""
-_MOST_TOLD = 8
 
 _Value = TypeVar("_Value", int, bytes, list[int])
 
@@ -86,9 +86,8 @@ def refuse_beyond(found: InferredGraph, path: Path) -> None:
 
 def _refuse(forbidden: Iterable[tuple[NodeProto, str]], path: Path) -> None:
     if told := [f"{operator(node)} {called(node)}: {says}" for node, says in forbidden]:
-        more = f"; and {len(told) - _MOST_TOLD:,} more" if len(told) > _MOST_TOLD else ""
-        says = f"{'; '.join(told[:_MOST_TOLD])}{more}: the ONNX standard forbids that; export the model again"
-        raise InputError(Problem(says, str(path)))
+        says = few(told, MOST_TOLD, "; ", "; and {} more")
+        raise InputError(Problem(f"{says}: the ONNX standard forbids that; export the model again", str(path)))
 
 
 def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) -> Iterator[str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tpusim.machines.tpu.slices.algorithms.ring import WAYS, RingWalk, way_along
+from tpusim.machines.tpu.slices.algorithms.ring import WAYS, RingWalk, kept_and_left, way_along
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, MovedPiece, OperandRange, ResultRanges
+from tpusim.machines.tpu.slices.exchange import Exchange, MovedPiece
 from tpusim.machines.tpu.slices.torus import Group, Place, Span
 
 Stream = tuple[tuple[Span, ...], int]
@@ -25,22 +25,6 @@ def rotations(group: Group) -> list[tuple[Span, ...]]:
     spans = [span for span in group.spans if not group.torus.axes[span.axis].direct]
     slow = tuple(span for span in group.spans if span not in spans)
     return [(*spans[turn:], *spans[:turn], *slow) for turn in range(len(spans))] or [slow]
-
-
-def kept_and_left(collective: Collective) -> tuple[OperandRange, ResultRanges]:
-    """Where operands and results of an op stand in memory, when all of it is added up: a reduce-scatter keeps a chip's
-    part, an all-gather begins with padded parts.
-    """
-    whole, ranks = (0, collective.elements), collective.group.size
-
-    def own(rank: int) -> tuple[int, int]:
-        return cut(*whole, ranks, rank)
-
-    holds: OperandRange = (
-        (lambda rank: (*own(rank), own(rank)[0])) if collective.op == "all_gather" else (lambda _: (*whole, 0))
-    )
-    leaves: ResultRanges = (lambda rank: [own(rank)]) if collective.op == "reduce_scatter" else (lambda _: [whole])
-    return holds, leaves
 
 
 def reduces(collective: Collective) -> Exchange:

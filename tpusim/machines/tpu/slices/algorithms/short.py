@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from tpusim.machines.tpu.slices.algorithms.rotated_pincer import kept_and_left, rotations
+from tpusim.machines.tpu.slices.algorithms.ring import kept_and_left
+from tpusim.machines.tpu.slices.algorithms.rotated_pincer import rotations
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
 from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, Way
-from tpusim.machines.tpu.slices.torus import Group, LinkPort, Place, Span
+from tpusim.machines.tpu.slices.torus import Group, Place, Span
 
 
 def reduces(collective: Collective) -> Exchange:
@@ -53,9 +54,5 @@ def reduces(collective: Collective) -> Exchange:
 def _way(group: Group, span: Span, offset: int) -> Way:
     return Way(
         partial(group.next, span=span, way=offset), partial(group.next, span=span, way=-offset),
-        partial(_straight, group, span, offset),
+        lambda place: group.torus.between(place, group.next(place, span, offset)),
     )  # fmt: skip
-
-
-def _straight(group: Group, span: Span, offset: int, place: Place) -> tuple[LinkPort, ...]:
-    return group.torus.between(place, group.next(place, span, offset))
