@@ -304,11 +304,12 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
     unit, shape, word = hardware.vector_unit, cut.shape, hardware.vector_memory.word_elements
-    # Elements of a word and lanes that are in use: what is empty is not converted.
-    lanes = min(unit.slots.lanes, hardware.lanes) if unit.slots else hardware.lanes
-    used = Fraction(sum(len(each.channels) for each in chunk.places) * shape.word_groups(word)[1], lanes * word)
-    converted = prod(patch(shape, chunk, sizes)) * groups * used * unit.convert_cycles
-    rotated = converted + rotating(cut, chunk, sizes, unit.stack_cycles)
+    rotated = Fraction(rotating(cut, chunk, sizes, unit.stack_cycles))
+    if unit.convert_cycles:
+        # Elements of a word and lanes that are in use: what is empty is not converted.
+        lanes = min(unit.slots.lanes, hardware.lanes) if unit.slots else hardware.lanes
+        used = Fraction(sum(len(each.channels) for each in chunk.places) * shape.word_groups(word)[1], lanes * word)
+        rotated += prod(patch(shape, chunk, sizes)) * groups * used * unit.convert_cycles
     if hardware.mapping.entry == "ready" or not cycles:
         return rotated, Fraction(0)
     words = rows * cols * groups * shape.cell

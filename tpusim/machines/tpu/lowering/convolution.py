@@ -122,11 +122,10 @@ class Convolution(Units):
         """Ifmap, filter, partial sums."""
         plan, (ifmap, weights, sums) = self.plan, self.plan.tiling.buffers
         lanes, cols = plan.ifmap_lanes or max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
-        # Loads come again, for other column folds and other blocks.
-        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, cache(self.cut_ifmap), self._ready)
+        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, self.cut_ifmap, self._ready)
         return (
             replace(held, memory=plan.ifmap_memory, fill=plan.fill),
-            Area("weights", "filter", *weights, cols, cache(self._sections)),
+            Area("weights", "filter", *weights, cols, self._sections),
             Area("sums", "ofmap", *sums, cols),
         )
 
