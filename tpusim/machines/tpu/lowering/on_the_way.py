@@ -231,7 +231,7 @@ class WorkedUnits(Units):
             if parts:
                 yield self._traffic.numbers(tensor, parts, tensor.size)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the core, then those for maps behind, numbers, sums, and the elements of sums."""
         areas = [self._worked_on(each) for each in self.core.areas]
