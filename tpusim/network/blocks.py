@@ -28,6 +28,8 @@ from tpusim.network.entries import (
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import (
     INPUT,
+    CollectiveLayer,
+    Edges,
     LayerBlock,
     OwnLowering,
     Source,
@@ -200,6 +202,17 @@ class _KnownEntry(NamedTuple):
         return _KnownEntry(name, self.sizes, [*reads], read, {name: made._replace(source=now(made.source))})
 
 
+class Parts(NamedTuple):
+    """What the entries of a file make of a workload: the fields of `Workload` by these names."""
+
+    layers: tuple[Op, ...]
+    lowerings: tuple[OwnLowering, ...]
+    edges: Edges
+    biases: tuple[str, ...]
+    blocks: tuple[LayerBlock, ...]
+    collectives: tuple[CollectiveLayer, ...]
+
+
 class EntryReader:
     """The entries of a file, for whatever sizes it names.
 
@@ -262,8 +275,8 @@ class EntryReader:
         wiring.know(known.name, known.handed)
         return known.read
 
-    def parts(self, read: Sequence[Read]) -> dict[str, Any]:
-        """Return what entries that were read one by one make together: fields of a `Workload`."""
+    def parts(self, read: Sequence[Read]) -> Parts:
+        """Return what entries make together, which were read one by one."""
         layers: list[Op] = []
         own: list[OwnLowering] = []
         edges: list[tuple[str, tuple[Source, ...]]] = []
@@ -284,5 +297,4 @@ class EntryReader:
         exchanges = read_among(
             [each.collective for each in read if each.collective], [layer.name for layer in layers], edges
         )
-        return {"layers": tuple(layers), "lowerings": tuple(own), "edges": tuple(edges), "biases": tuple(biases),
-                "blocks": blocks, "collectives": exchanges}  # fmt: skip
+        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), blocks, exchanges)

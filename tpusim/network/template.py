@@ -35,7 +35,7 @@ class Template:
             if sound and several <= MOST_LAYERS:
                 parts = self._reader.parts(self._reader.read(names, self._wiring.anew()))
                 now = tuple((name, names[name]) for name, _ in self._whole.sizes)
-                found = replace(self._whole, **parts, sizes=now)
+                found = replace(self._whole, **parts._asdict(), sizes=now)
                 return found.with_stored(*self._stored).with_asked(None, self._ops)
         except InputError:
             pass

@@ -358,14 +358,14 @@ def workload_of(document: Document, batch: int, ops: str | None = None, reader: 
     file = _FILE.read(document, context, _problems_together(document, names))
     parts = reader.parts(file.layers)
     if file.training:
-        wrong = file.training.misnamed(parts["layers"])
+        wrong = file.training.misnamed(parts.layers)
         problems = [document.problem(path_of((TRAINING, key, at)), says) for (key, at), says in wrong]
         if problems:
             raise InputError(problems)
     same = {name: getattr(file, name) for name in _SAME}
     same["mesh"] = file.mesh or file.share_of
-    _check_share(document, parts["collectives"], dict(file.share_of))
-    work = narrowed(Workload(batch=batch, **parts, **same), document)
+    _check_share(document, parts.collectives, dict(file.share_of))
+    work = narrowed(Workload(batch=batch, **parts._asdict(), **same), document)
     return work.with_asked(ops, file.ops)
 
 
