@@ -30,8 +30,8 @@ from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, native
 from tpusim.machines.tpu.event.columns import Columns, columns_of
+from tpusim.machines.tpu.event.engine import PlainRun
 from tpusim.machines.tpu.event.log import OverdueRun
-from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import LoopRun, LoopState, bounds_of
 from tpusim.machines.tpu.lowering import drafts
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
@@ -44,7 +44,7 @@ from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 
 Loop = Callable[[Columns, LoopState], LoopRun]
-relaxed = settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 MOST_STEPS = 1500
 """Of a case: few have more, and they take most of the time."""
 

@@ -485,8 +485,7 @@ def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cy
     numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
     order = np.argsort(first)
     for recipe, step in zip(order.tolist(), moves["step"][first[order]].tolist(), strict=True):
-        its = program.rows.recipes[program.rows.table["recipe"][step]]
-        numbers[recipe] = known.setdefault(its.label, len(known))
+        numbers[recipe] = known.setdefault(program.rows.recipe(step).label, len(known))
     return [*known], numbers[at]
 
 

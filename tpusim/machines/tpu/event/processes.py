@@ -122,7 +122,7 @@ class Board:
         found = Inputs(0, -1, 0)
         for each in step.after:
             done = yield self.done[each]
-            if self.program.rows[each].cause != STARVED:
+            if self.program.rows.recipe(each).cause != STARVED:
                 found = found._replace(others=max(found.others, done))
             elif done > found.data:
                 found = found._replace(data=done, by=each)
@@ -295,11 +295,10 @@ def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vec
 def keeps(board: Board) -> Waits[None]:
     """Finish Keeps in order, each with the last step that it waits for (section 6)."""
     done = 0
-    for index, step in enumerate(board.program.rows):
-        if isinstance(step, Keep):
-            waited = yield from board.waited(step)
-            done = max(done, waited.data, waited.others)
-            board.finish(index, done)
+    for index, step in board.program.rows.steps(Keep):
+        waited = yield from board.waited(step)
+        done = max(done, waited.data, waited.others)
+        board.finish(index, done)
 
 
 class Dma:
@@ -322,16 +321,15 @@ class Dma:
 
     def process(self) -> Waits[None]:
         """Begin each transfer when the steps are done that it waits for, and its bus is free."""
-        for index, step in enumerate(self.board.program.rows):
-            if isinstance(step, Transfer):
-                waited = yield from self.board.waited(step)
-                # What a fill reads must all be in the memory, that of the last lane, too.
-                stored = max((self.stored.get(each, 0) for each in self.board.program.sources(step)), default=0)
-                ready = max(self.free[step.bus], self.begun, waited.data, waited.others, stored)
-                self.freed = max(self.freed, waited.others)
-                # Two at most have data on their way; a prefetch has none on its way to lanes or banks.
-                self.begun = ready if isinstance(step, Prefetch) else max(ready, self.staged)
-                yield from self.move(index, step, ready)
+        for index, step in self.board.program.rows.steps(Transfer):
+            waited = yield from self.board.waited(step)
+            # What a fill reads must all be in the memory, that of the last lane, too.
+            stored = max((self.stored.get(each, 0) for each in self.board.program.sources(step)), default=0)
+            ready = max(self.free[step.bus], self.begun, waited.data, waited.others, stored)
+            self.freed = max(self.freed, waited.others)
+            # Two at most have data on their way; a prefetch has none on its way to lanes or banks.
+            self.begun = ready if isinstance(step, Prefetch) else max(ready, self.staged)
+            yield from self.move(index, step, ready)
 
     def move(self, index: int, step: Transfer, ready: int) -> Waits[None]:
         """Move a transfer that has its bus. The memory behind it says when each word may cross the port."""

@@ -95,7 +95,7 @@ class SampledConvolution(Convolution):
         self.policy = self.policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
         self._folds = [chunk.passes[0].runs[0].channels.start for chunk in plan.chunks]
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the product, and areas for bands of the ifmap, for pointers to elements in them, and for blends."""
         (ifmap, *others), copies = super().areas, self.copies
@@ -293,7 +293,7 @@ def _explained(told: Explanation, work: SampledConvolution, program: Program) ->
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
     # Bytes of the tables in HBM, read before the layer begins.
     names = {each.tensor for each in program.constants}
-    moved = sum(step.hbm_bytes for step in program.rows if isinstance(step, Fill) and step.tensor.name in names)
+    moved = sum(program.bytes_moved(name, Fill) for name in names)
     side = f", {cut.most_kinds} side by side" if cut.most_kinds > 1 else ""
     more = 100 * moved / (program.use.hbm_read_bytes - moved)
     tables = (

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded
 from tpusim.machines.tpu.cut.tiling import delay_of
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.lowering.drafts import memory_of
-from tpusim.machines.tpu.lowering.vector import feed, nested
+from tpusim.machines.tpu.lowering.vector import lane_step, nested
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
@@ -133,9 +133,8 @@ class HeadUnits(Units):
         coefficients: tuple[float, ...] = (),
     ) -> Vector:  # fmt: skip
         """A step on words of all lanes, perhaps with the number at the beginning of word `number` of each."""
-        operands, scalars = tuple(feed(self.cut.lanes, walk) for walk in walks), Scalars(number, 1, 1)
-        to = feed(self.cut.lanes, writes)
-        return Vector((), name, operands, to, writes.words, NO_SCALARS if number < 0 else scalars, coefficients)
+        scalars = NO_SCALARS if number < 0 else Scalars(number, 1, 1)
+        return lane_step(self.cut.lanes, name, walks, writes, scalars=scalars, coefficients=coefficients)
 
     def joined(
         self, name: str, firsts: Sequence[int], apart: int, count: int, together: int, to: int, folds: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise, product
-from math import ceil, prod
+from math import prod
 from typing import NamedTuple
 
 from tpusim.base.words import counted
@@ -21,7 +21,14 @@ from tpusim.machines.tpu.cut.traffic import Traffic, Turn
 from tpusim.machines.tpu.definition import body_share
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, IMAGES_IN_LANES, feed, in_turn, least_padded
+from tpusim.machines.tpu.lowering.vector import (
+    IGNORED,
+    IMAGES_IN_LANES,
+    in_turn,
+    joining_steps,
+    lane_step,
+    least_padded,
+)
 from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Vector
@@ -301,15 +308,15 @@ class ChannelUnits(Units):
         for kind in range(len(self.kinds)):
             at, words, to = first + kind * self.sums, self.sums, base["joined"]
             for made in self._joined_to(words, self.most):
-                yield from self._level("add", lanes, [at], words, self.most, to, [])
+                yield from joining_steps(lanes, "add", [at], words, self.most, to)
                 at, words, to = to, made, to + made
             yield self._ended(lanes, range(at, at + words), base["results"] + kind)
 
     def _ended(self, lanes: int, words: range, to: int) -> Vector:
         """The step that makes a channel's number of the last words of its sum."""
         operation, coefficients = self.ending
-        operands = tuple(feed(lanes, in_turn(each, 1)) for each in words)
-        return Vector((), operation, operands, feed(lanes, in_turn(to, 1)), 1, coefficients=coefficients)
+        walks = (in_turn(each, 1) for each in words)
+        return lane_step(lanes, operation, walks, in_turn(to, 1), coefficients=coefficients)
 
     def _joined(self, of: PixelRun, lanes: int, base: dict[str, int]) -> Iterator[Vector]:
         """Steps that join the words of a piece, as many at a time as a step takes, and then add them to the sum."""
@@ -321,14 +328,14 @@ class ChannelUnits(Units):
             body, slots = self._body(operation), self.hardware.vector_unit.slots
             # Pieces are summed up one after another, as if they were one.
             every = sum(piece.words for piece in self.pieces) if slots else 0
-            yield from self._level(operation, lanes, firsts, words, self.first, to, known, body, every)
+            yield from joining_steps(lanes, operation, firsts, words, self.first, to, known, body, chain=every)
             for count, made in pairwise(levels):
-                yield from self._level("add", lanes, [to], count, self.most, to + count, [])
+                yield from joining_steps(lanes, "add", [to], count, self.most, to + count)
                 to += count
                 assert made < count
             so_far = [kind] if of.piece else []
-            operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
-            yield Vector((), "add", operands, feed(lanes, in_turn(kind, 1)), 1)
+            walks = (in_turn(each, 1) for each in (*so_far, *range(to, to + levels[-1])))
+            yield lane_step(lanes, "add", walks, in_turn(kind, 1))
 
     def _body(self, operation: str) -> Fraction:
         """Cycles of each word of a map for what loop bodies take beyond their slots."""
@@ -336,22 +343,6 @@ class ChannelUnits(Units):
         words = len(self.portions) * sum(piece.words for piece in self.pieces)
         bare = OPERATIONS[operation].bare and self.hardware.vector_unit.widen == 0
         return body_share(words, lanes, self.hardware, "bare_summed" if bare else "summed")
-
-    def _level(
-        self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int],
-        body: Fraction = Fraction(0), chain: int = 0,
-    ) -> Iterator[Vector]:  # fmt: skip
-        """Steps that make a word of `most` words of each map, and one of those that are left."""
-        whole, left = divmod(count, most)
-        for start, words, together in ((0, whole, most), (whole * most, 1, left)):
-            if words and together:
-                walks = [in_turn(each + start + at, words, most) for at in range(together) for each in firsts]
-                walks += [in_turn(each, words, 0) for each in known]
-                operands = tuple(feed(lanes, walk) for walk in walks)
-                writes = feed(lanes, in_turn(to, words))
-                total = 0 if body == 0 else ceil(words * together * body)
-                yield Vector((), operation, operands, writes, words, body=total, chain=chain)
-                to += words
 
     def spill(self, unit: Unit, base: int) -> Moves:
         if unit.makes is None:

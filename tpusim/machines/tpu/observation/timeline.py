@@ -284,7 +284,7 @@ class _Use:
 
         A word that is spilled from where it was filled counts once, and so does one that passes add to.
         """
-        kept = {step.tensor.name for step in self._program.rows if isinstance(step, Keep)}
+        kept = {step.tensor.name for _, step in self._program.rows.steps(Keep)}
         tracks = self._drains, self._loads, self._dma
         for index, step in self._steps():
             match step:
@@ -327,7 +327,7 @@ def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int,
 def _readers_of_kept(program: Program) -> dict[int, list[int]]:
     """Steps that read words of each Keep before these are overwritten."""
     # Words beyond the last Keep cannot be read as kept ones, so the table of owners ends there.
-    ends = [words.stop for step in program.rows if isinstance(step, Keep) for words in step.words_read]
+    ends = [words.stop for _, step in program.rows.steps(Keep) for words in step.words_read]
     whose = np.full(max(ends, default=0), -1)
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(program.rows if ends else ()):

@@ -279,14 +279,26 @@ class Rows(Sequence[Step]):
     @cached_property
     def kinds(self) -> Numbers:
         """The kind of each row, by its number among KINDS."""
-        kinds = np.array([KINDS.index(type(each)) for each in self.recipes], np.int64)
-        found: Numbers = kinds[self.table["recipe"]]
+        return self.told(lambda each: KINDS.index(type(each)))
+
+    def told(self, of: Callable[[Step], Any]) -> NDArray[Any]:
+        """What is told of the recipe of each row."""
+        found: NDArray[Any] = np.array([of(each) for each in self.recipes])[self.table["recipe"].astype(np.int64)]
         return found
 
     def are(self, kind: type[Step] | UnionType) -> NDArray[np.bool_]:
         """A mask of the rows whose recipe is of a kind."""
-        found: NDArray[np.bool_] = np.array([isinstance(each, kind) for each in self.recipes])[self.table["recipe"]]
-        return found
+        return self.told(lambda each: isinstance(each, kind))
+
+    def steps(self, kind: type[Kind]) -> Iterator[tuple[int, Kind]]:
+        """The steps of a kind, each with its row."""
+        for at in np.flatnonzero(self.are(kind)).tolist():
+            if isinstance(step := self[at], kind):
+                yield at, step
+
+    def recipe(self, at: int) -> Step:
+        """The recipe of a row."""
+        return self.recipes[int(self.table["recipe"][at])]
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:

@@ -240,9 +240,7 @@ class PreparedLayer(ReadyLayer):
 
         program = self.program
         check_program(program, self.running)
-        rows = program.rows
-        moved = (rows[at] for at in np.flatnonzero(rows.are(Spill)).tolist())
-        spills = [step for step in moved if isinstance(step, Spill)]
+        spills = [step for _, step in program.rows.steps(Spill)]
         return {
             name: [part for step in spills if step.tensor.name == name for part in step.parts]
             for name in {OFMAP, *program.checked}

@@ -120,8 +120,8 @@ class Waits:
         for mine, others in waits:
             for at, number in zip(*(each[mine < begins].tolist() for each in (mine, others)), strict=True):
                 waiting[at].add(number)
-        passes = (rows.recipes[each] for each in rows.table["recipe"][rows.are(Stream)].tolist())
-        own = [each.fill for each in passes if isinstance(each, Stream)] or [self._fill]
+        passes = rows.told(lambda each: each.fill if isinstance(each, Stream) else 0)[rows.are(Stream)]
+        own = passes.tolist() or [self._fill]
         changes, self._fill = own[0] != self._fill, own[-1]
         if self._before and (self._together or changes or self._hardware.sequencer.between_blocks == "drain"):
             loads = rows.are(Preload)
@@ -131,7 +131,7 @@ class Waits:
         # Only fills that wait for no step of their own layer may go ahead of it.
         free: dict[int, tuple[Fill, set[int]]] = {}
         for at in np.flatnonzero(rows.ends[:begins] == rows.table["waits"][:begins]).tolist():
-            step = rows.recipes[rows.table["recipe"][at]]
+            step = rows.recipe(at)
             assert isinstance(step, Fill)
             free[first + at] = step, waiting[at]
         early: set[int] = set()
@@ -262,16 +262,15 @@ class JoinedLayer:
         """`first` is the number that the first step of the Program has."""
         rows = program.rows
         own = np.array(numbers, np.int64) - first
-        recipes, arrays = rows.table["recipe"][own], rows.table["array"][own].tolist()
+        arrays = rows.table["array"][own].tolist()
         self._numbers, self._hardware = numbers, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
         pace = program.frame(hardware).period / hardware.array.together if program.passes else 0.0
-        taken = np.array([
-            each.words * pace if isinstance(each, Stream)
+        taken = rows.told(
+            lambda each: each.words * pace if isinstance(each, Stream)
             else each.words * each.beat(program.word_fill, hardware).a_word if isinstance(each, Vector)
             else 0.0
-            for each in rows.recipes
-        ])[recipes]  # fmt: skip
+        )[own]  # fmt: skip
         # Cycles of passes and vector steps behind each place, the first one ahead of all steps.
         self._behind = [*accumulate(taken[::-1].tolist(), initial=0.0)][::-1]
         self._spills = rows.are(Spill)[own]
