@@ -220,7 +220,7 @@ def convolved(layer: ArrayOp, ifmap: Any, filter_: Any, *box: Any) -> Any:
     return reference.compute(layer, {"ifmap": ifmap, "filter": filter_}, *box)
 
 
-def cases(share: float = 1.0, usual: int = 36) -> int:
+def cases(share: float = 1.0, usual: int = 24) -> int:
     """Random cases of a test: its share of the TPUSIM_CASES that a proof by hand asks for, or of the `usual` ones.
 
     Where the proof sets TPUSIM_SHARES to "whole", each test has as many.

@@ -53,7 +53,7 @@ Layer = Conv2d | Conv1d | ConvTranspose2d | DeformConv2d | Gemm | Conv2dInputGra
 MOST_WORK = 40_000
 MOST_CYCLES = 2_000
 """Of a case for an engine that takes time for every cycle: longer ones cost most of it and show nothing more."""
-CASES = cases(usual=18)
+CASES = cases(usual=12)
 """Random machines and layers on which the engines must agree; for a proof by hand, many more."""
 PARTS = 3
 """In which they are tried, perhaps side by side."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.checks import ESTIMATE
 from tests.rules import rule
-from tests.strategies import machine, machines
+from tests.strategies import cases, machine, machines
 from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import lowered
@@ -60,7 +60,7 @@ def agrees(entry: Attention, batch: int, hardware: Hardware) -> None:
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
-@settings(relaxed, max_examples=7)
+@settings(relaxed, max_examples=cases(1 / 5))
 @given(entry=attentions(), batch=st.integers(1, 2), hardware=machines())
 def test_random_attention_on_random_machines(entry: Attention, batch: int, hardware: Hardware) -> None:
     agrees(entry, batch, hardware.with_overrides(ESTIMATE))
@@ -109,7 +109,7 @@ BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_c
 
 
 @rule("T95", "T97", "T98", "T99", "T100")
-@settings(relaxed, max_examples=7)
+@settings(relaxed, max_examples=cases(1 / 5))
 @given(layer=flash_attentions(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
 def test_random_attention_in_one_on_random_machines(
     layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
@@ -142,8 +142,8 @@ def gradients(draw: st.DrawFn, tokens: int = 24) -> FlashAttentionGradient:
 
 
 @rule("T170", "T171", "T172")
-@settings(relaxed, max_examples=14)
-@given(layer=gradients(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
+@settings(relaxed, max_examples=cases(1 / 4))
+@given(layer=gradients(7), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
 def test_random_gradients_of_attention_in_one_on_random_machines(
     layer: FlashAttentionGradient, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from tests.agreement.test_agreement import short
 from tests.agreement.test_corruption import BATCH, CORRUPTIONS, LAYER, MACHINE
 from tests.checks import ESTIMATE, check_layer, check_program_values, program_for
-from tests.strategies import conv, deform_convs, layers, machine, machines, small_layers, transposed_convs, vector_ops
+from tests.strategies import (
+    cases,
+    conv,
+    deform_convs,
+    layers,
+    machine,
+    machines,
+    small_layers,
+    transposed_convs,
+    vector_ops,
+)
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.engines import Task, timed
@@ -47,7 +57,7 @@ def verdict_of(program: Program, engine: str, numbers: Numbers) -> Verdict:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(layers(), transposed_convs(), deform_convs(), vector_ops(12, 4)),
     batch=st.integers(1, 9),
@@ -85,7 +95,7 @@ def test_the_bound_is_not_so_wide_that_a_wrong_address_passes(name: str, dtype: 
         assert abs(verdict.first.actual - verdict.first.expected) > verdict.first.bound
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=st.one_of(small_layers(), transposed_convs(), deform_convs()),
     batch=st.integers(1, 9),

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
-from tests.strategies import conv, machine, machines, small_layers
+from tests.strategies import cases, conv, machine, machines, small_layers
 from tests.written import by_hand
 from tpusim import simulate
 from tpusim.base.errors import CapacityError
@@ -160,7 +160,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOWERINGS, NAME, by_hand(NAME, lower))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(2 / 5), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layer=small_layers(),
     batch=st.integers(1, 9),

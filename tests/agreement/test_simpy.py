@@ -46,7 +46,7 @@ from tpusim.network.ops.op import Op
 
 MOST_STEPS = 600
 """Of a case: few have more, and they take most of the time."""
-relaxed = settings(max_examples=cases(usual=6), deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(usual=4), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import tpusim
 from tests import ROOT
+from tests.covering import few
 from tpusim import Workload, load_hardware, load_workload, simulate
 from tpusim.api.answer import Answer
 from tpusim.api.asked import WorkloadOptions
@@ -312,20 +313,13 @@ def test_a_page_is_not_written_as_a_picture(suffix: str, in_folder: Path) -> Non
 # ---- the package
 
 
-def test_report_is_the_function_whatever_was_imported() -> None:
+@pytest.mark.parametrize("first", few(1, [1, 0]))
+def test_report_is_the_function_whatever_was_imported(first: int) -> None:
     lines = "import tpusim", "import tpusim.report.shown", "from tpusim import report", "from tpusim.report import text"
-    for first in (0, 1):
-        code = "; ".join(
-            [
-                *lines[first:],
-                *lines[:first],
-                "import pickle, tpusim; print(report, pickle.loads(pickle.dumps(tpusim.report)))",
-            ]
-        )
-        shown = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-        ).stdout
-        assert shown.count("<function report") == 2
+    shows = "import pickle, tpusim; print(report, pickle.loads(pickle.dumps(tpusim.report)))"
+    code = "; ".join([*lines[first:], *lines[:first], shows])
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert shown.count("<function report") == 2
 
 
 def test_the_package_imports_nothing_until_it_is_asked() -> None:

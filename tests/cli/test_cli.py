@@ -234,10 +234,6 @@ def test_in_a_process_of_its_own() -> None:
     good = command("run", "small.yaml", *TINY)
     assert (good.returncode, forked.told(good.stderr)) == (0, [])
     assert "0 wrong." in good.stdout
-    bad = command("run", "small.yaml", "--batch", "0")
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("Error: ")
-    assert bad.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", [None, *COMMANDS])
@@ -269,6 +265,8 @@ def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> 
         words = [less.get(word, word) for word in shlex.split(example.removeprefix("Example: tpusim "))]
         if words[0] == "sweep" or (shorter and words[0] == "list"):
             continue
+        if shorter and words[0] == "scale":
+            words += ["--dim", "context=8", "--dim", "vocabulary=64"]
         result = tpusim(*words)
         assert result.exit_code == 0, f"{example}: {result.output}"
 
@@ -740,6 +738,7 @@ def test_without_numba_the_dram_runs_as_python_and_a_line_says_so() -> None:
     assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
 
 
+@pytest.mark.long
 def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
     """`tpusim trace ... | head` does not go on simulating."""
     Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 1000, n: 8, k: 60}]\n")

@@ -282,7 +282,7 @@ def test_what_ulimit_forbids_is_refused_at_once(option: tuple[str, ...]) -> None
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, 2 * 10**9))
 
-    images = ("--layers", "conv1", "--batch", "65536", "--set", "array.size=8")
+    images = ("--layers", "conv1", "--batch", "65536", "--set", "array.size=8", "--set", "mapping.search=estimate")
     shown = command("run", "resnet50", *images, *option, preexec_fn=limited)
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith("Error: layer ")

@@ -64,7 +64,12 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(
             "raise RuntimeError('a mistake in here')", 1, "RuntimeError: a mistake in here", marks=pytest.mark.long
         ),
-        ("raise KeyboardInterrupt", 130, "Interrupted after 0 of 3 layers; no file was written."),
+        pytest.param(
+            "raise KeyboardInterrupt",
+            130,
+            "Interrupted after 0 of 3 layers; no file was written.",
+            marks=pytest.mark.long,
+        ),
         (WRONG.strip(), 1, "Error: the check failed: layer fig10: 1 of 72 outputs are wrong"),
     ],
 )

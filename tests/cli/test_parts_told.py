@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.test_screens import SHIPPED
 from tests.covering import covering, few
 from tests.network.test_composites import SMALL
 from tpusim import Conv2d, Gemm, Hardware, Workload, load_hardware, load_workload, simulate
@@ -92,7 +93,7 @@ def test_python_tells_a_share_and_the_shipped_one_is_listed() -> None:
     assert work.chips == 4
     result = simulate(work, load_hardware("tiny_4x4", "mapping.search=estimate"), check=False)
     assert SHARE in html_of(result).replace("&#x27;", "'")
-    assert {load_workload(name, batch=1).chips for name in shipped("workloads")} == {1}
+    assert {SHIPPED(name, batch=1).chips for name in shipped("workloads")} == {1}
 
 
 @pytest.mark.parametrize("chips", ["0", "2.5", "many", "true"])
@@ -206,7 +207,7 @@ def test_tokens_hear_of_it_and_so_do_shipped_networks_of_language(capsys: pytest
     assert "the paper's" not in shown(*asked, *QUICK)
     heard = set()
     for name in shipped("workloads"):
-        tell_unasked(load_workload(name, batch=1))
+        tell_unasked(SHIPPED(name, batch=1))
         if capsys.readouterr().err:
             heard.add(name)
     assert heard == {

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import tpusim
 from tests.cli.test_shared_networks import ESTIMATE, NETWORK
+from tests.covering import covering, few
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
 from tpusim.machines.tpu.slices.slice import load_slice
@@ -46,9 +47,20 @@ def refused(*arguments: str) -> str:
     return " ".join(done.output.split())
 
 
-@pytest.mark.parametrize("more", [(), ("--training",), ("--set", "slice.overlap=none"),
-                                  ("--set", "sequencer.between_layers=overlap"), ("--dtype", "int8")])  # fmt: skip
-@pytest.mark.parametrize("mesh", ["fsdp=*", "tensor=2,data=*"])
+@pytest.mark.parametrize(
+    ("mesh", "more"),
+    covering(
+        1,
+        ["fsdp=*", "tensor=2,data=*"],
+        [
+            (),
+            ("--training",),
+            ("--set", "slice.overlap=none"),
+            ("--set", "sequencer.between_layers=overlap"),
+            ("--dtype", "int8"),
+        ],
+    ),
+)
 def test_a_row_is_what_a_run_of_that_slice_says(network: str, mesh: str, more: tuple[str, ...]) -> None:
     data = scaled(network, "--slices", "v6e_2x4,v6e_2x2", "--mesh", mesh, "--batch", "16", *more)
     assert [each["slice"] for each in data["slices"]] == ["v6e_2x2", "v6e_2x4"]
@@ -121,8 +133,10 @@ def test_standard_input_is_refused() -> None:
     assert "standard input is read once" in refused("-", "--slices", "v6e_2x2")
 
 
-@pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF"),
-                                                ("html", b"<!doctype html>")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("suffix", "begins"),
+    few(2, [("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>"), ("pdf", b"%PDF")]),
+)
 def test_a_picture_or_a_page_is_written(network: str, suffix: str, begins: bytes) -> None:
     done = typed("scale", network, "--slices", "v6e_2x2,v6e_2x4", "--batch", "8", "--out", f"scaling.{suffix}")
     assert done.exit_code == 0, done.output

@@ -47,6 +47,15 @@ def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "load_workload", SHIPPED)
 
 
+def help_of(*words: str) -> str:
+    """What `--help` shows on a terminal."""
+    done = CliRunner().invoke(
+        cli.app, [*words, "--help"], prog_name="tpusim", env={"COLUMNS": "80", **COLOURS}, color=True
+    )
+    assert done.exit_code == 0, done.stderr
+    return PLAIN.sub("", done.stdout)
+
+
 def by_itself(*words: str, **more: str) -> str:
     """What a process of its own shows, which has the name that help tells."""
     done = forked.tpusim(*words, more={"COLUMNS": "80", **COLOURS, **more}, folder=ROOT)
@@ -79,7 +88,7 @@ def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> No
     assert (names[0], names[-1], {*names}) == ("channel_first", AUTO, {*LOWERINGS, AUTO})
     assert all(len(gloss) > 20 for _, gloss in glosses())
     for name in ("run", "explain"):
-        shown = " ".join(by_itself(name, "--help").split())
+        shown = " ".join(help_of(name).split())
         assert "tpusim list says what each is" in shown
         assert "A layer's own lowering: in the workload file goes before it." in shown
 
@@ -156,7 +165,7 @@ def test_list_as_json_tells_all_that_comes_along() -> None:
 
 
 def test_summaries_of_commands_are_not_cut() -> None:
-    shown = by_itself("--help")
+    shown = help_of()
     told = shown.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in told] == COMMANDS
     for line in told:
@@ -166,7 +175,7 @@ def test_summaries_of_commands_are_not_cut() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_every_command_fits(name: str) -> None:
-    assert max(map(len, by_itself(name, "--help").splitlines())) <= 80
+    assert max(map(len, help_of(name).splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

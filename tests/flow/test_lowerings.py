@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from tests.agreement import test_second_lowering as second
 from tests.agreement.test_agreement import suppose
-from tests.strategies import conv, machine, machines, small_layers
+from tests.strategies import cases, conv, machine, machines, small_layers
 from tests.written import by_hand
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
@@ -216,7 +216,7 @@ def test_what_is_no_name_is_told_with_the_rest_of_the_file(value: str, desk: Pat
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 4))])
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=small_layers(), batch=st.integers(1, 9), hardware=machines(8, st.sampled_from([1, 2, 4, 8])))
 def test_auto_is_the_fastest_of_those_that_fit(part: int, layer: Op, batch: int, hardware: Hardware) -> None:
     """Of equals, the first."""

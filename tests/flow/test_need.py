@@ -47,7 +47,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, layer: Op, free: float, batch: int 
     return str(problem)
 
 
-@pytest.mark.parametrize("lowering", few(3, GENERAL))
+@pytest.mark.parametrize("lowering", few(2, GENERAL))
 @pytest.mark.parametrize(
     "name", ["resnet50", *(pytest.param(each, marks=pytest.mark.long) for each in ("alexnet", "densenet121"))]
 )

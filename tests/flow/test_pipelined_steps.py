@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.covering import few
 from tpusim import Workload, simulate
 from tpusim.api.asked import asked_for, check_held, model_options
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
@@ -189,7 +190,9 @@ def test_layers_by_themselves_need_no_slice() -> None:
 # ---- a share that does not fit
 
 
-@pytest.mark.parametrize(("training", "mesh", "fits"), [(True, {"data": 8}, "fsdp=8"), (False, {"data": 8}, "data=4")])
+@pytest.mark.parametrize(
+    ("training", "mesh", "fits"), few(1, [(True, {"data": 8}, "fsdp=8"), (False, {"data": 8}, "data=4")])
+)
 def test_a_refusal_names_a_mesh_that_is_not_refused(training: bool, mesh: dict[str, int], fits: str) -> None:
     options = model_options(training=training, dims=SMALL, mesh=mesh)
     found = asked_for("llama3_8b", "tpu_v5e", 8, None, options)

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from tests.covering import covering
 from tests.strategies import cases
 from tpusim import Conv2d, Gemm, Training, Workload, load_hardware, simulate, training_step
 from tpusim.flow.jobs import resolve
@@ -202,11 +203,15 @@ _BETWEEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mesh", [{"tensor": 2}, {"fsdp": 2, "tensor": 2}], ids=str)
+WITH_TENSOR: list[dict[str, int]] = [{"tensor": 2}, {"fsdp": 2, "tensor": 2}]
+
+
 @pytest.mark.parametrize(
-    ("first", "between"), [(first, each) for first, several in _BETWEEN.items() for each in several]
+    ("op", "mesh"),
+    covering(1, [(first, each) for first, several in _BETWEEN.items() for each in several], WITH_TENSOR),
 )
-def test_values_behind_ops_between(tmp_path: Path, first: str, between: str, mesh: dict[str, int]) -> None:
+def test_values_behind_ops_between(tmp_path: Path, op: tuple[str, str], mesh: dict[str, int]) -> None:
+    first, between = op
     last = "gemm, n: 4" if first is _ROWS else "conv2d, out_channels: 4, kernel: 1"
     path = tmp_path / "net.yaml"
     path.write_text(f"name: net\nlayers:\n  - {first}\n  - {{name: other, op: {between}}}\n"

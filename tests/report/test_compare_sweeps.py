@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -141,9 +138,8 @@ def test_what_cannot_be_compared_is_one_line(other: str, says: str) -> None:
 
 
 def test_it_fits_a_terminal_of_80_and_explains_what_it_shows() -> None:
-    environment = {**os.environ, "COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "xterm"}
-    words = [sys.executable, "-m", "tpusim", "compare", *both()]
-    raw = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+    terminal = {"COLUMNS": "80", "FORCE_COLOR": "1", "TERM": "xterm"}
+    raw = CliRunner().invoke(cli.app, ["compare", *both()], env=terminal, color=True).stdout
     lines = re.sub(r"\x1b\[[0-9;]*m", "", raw).splitlines()
     assert raw != "\n".join(lines)
     assert max(map(len, lines)) <= 80

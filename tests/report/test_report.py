@@ -129,7 +129,7 @@ def names_of(network: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "names", [pytest.param(["only"], marks=pytest.mark.long), names_of("densenet121")[-25:]], ids=len
+    "names", [pytest.param(["only"], marks=pytest.mark.long), names_of("densenet121")[-12:]], ids=len
 )
 def test_plots_are_pictures_with_labelled_axes(names: list[str]) -> None:
     pictures = files(result(*map(layer, names)))

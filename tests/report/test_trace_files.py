@@ -20,6 +20,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 from typer.testing import CliRunner, Result
 from vcd.reader import TokenKind, tokenize
 
+from tests.covering import few
 from tests.strategies import machine
 from tpusim.api import trace as action
 from tpusim.cli import app as cli
@@ -426,29 +427,34 @@ def test_an_interrupted_timeline_leaves_no_file(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("hidden", "suffix", "library"), [("perfetto", "perfetto-trace", "perfetto"), ("vcd", "vcd", "pyvcd")]
 )
-def test_a_missing_library_is_told_with_the_command(hidden: str, suffix: str, library: str) -> None:
-    code = f"import sys; sys.modules['{hidden}'] = None; from tpusim.cli.app import main; main()"
-    words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", f"run.{suffix}"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert shown.returncode == 2
+def test_a_missing_library_is_told_with_the_command(
+    hidden: str, suffix: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [name for name in sys.modules if name.startswith(f"{hidden}.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, hidden, None)
+    shown = tpusim("trace", "tiny", *TINY, "--layers", "fig10", "-o", f"run.{suffix}")
+    assert shown.exit_code == 2
     assert shown.stderr.startswith(f"Error: a .{suffix} file needs {library}, which cannot be imported (")
     assert shown.stderr.endswith(f"): {sys.executable} -m pip install {library}\n")
     assert not list(Path().iterdir())
 
 
-def test_a_timeline_needs_no_numba_and_a_text_or_json_none_of_the_extras() -> None:
-    for hidden, files in ((["numba"], ["run.pftrace"]), (["vcd", "perfetto"], ["run.txt", "run.json"])):
-        code = f"""
+@pytest.mark.parametrize(
+    ("hidden", "files"), few(1, [(["numba"], ["run.pftrace"]), (["vcd", "perfetto"], ["run.txt", "run.json"])])
+)
+def test_a_timeline_needs_no_numba_and_a_text_or_json_none_of_the_extras(hidden: list[str], files: list[str]) -> None:
+    code = f"""
 import sys
 sys.modules.update(dict.fromkeys({hidden}))
 from tpusim.cli.app import main
 for sys.argv[-1] in {files}:
     main()
 """
-        words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", "named above"]
-        shown = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-        assert shown.returncode == 0, shown.stderr
-        assert all(Path(file).stat().st_size for file in files)
+    words = [sys.executable, "-c", code, "trace", "tiny", *TINY, "--layers", "fig10", "-o", "named above"]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert all(Path(file).stat().st_size for file in files)
 
 
 @pytest.mark.skipif(shutil.which("trace_processor_shell") is None, reason="no trace_processor_shell on the PATH")

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import LETTERS, cases
 from tpusim import Result, load_hardware, load_workload, simulate
 from tpusim.report.page import run as page
 from tpusim.result.load import parse_result
 from tpusim.result.records import LayerResult, total_of
 
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
+NAMES = st.text(LETTERS.replace("\0", ""), min_size=1, max_size=6)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def plain(layer: LayerResult) -> dict[str, Any]:
     return {name: held[name] for name in held if held[name] or name not in ("own", "riders", "phase")}
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=cases(1 / 4))
 @given(data=st.data())
 def test_json_is_that_of_layers_one_by_one(result: Result, data: st.DataObject) -> None:
     """Whatever names they have, and read, and whatever figures differ."""

@@ -93,6 +93,7 @@ def test_what_scale_sim_does_not_take_is_told_before_anything_runs(tmp_path: Pat
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["file/there", pytest.param("there", marks=pytest.mark.long)])
 def test_a_failed_installation_is_told_and_not_taken_for_one(place: str, tmp_path: Path) -> None:
     """Where no environment can be made, or no package found: nothing is written, and the next call begins anew."""

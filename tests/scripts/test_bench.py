@@ -20,6 +20,7 @@ import pytest
 from typer.main import get_command
 
 from tests import ROOT
+from tests.covering import few
 from tpusim.cli.app import app
 from tpusim.network.workload_file import load_workload
 from tpusim.study.sweep.points import load_sweep
@@ -143,7 +144,7 @@ def test_ratios_are_of_cpu_seconds_and_goals_are_judged(
     assert line.split() == ["spends", "CPU-s", "1", "1", "0.75", "0.1"]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", few(1, [signal.SIGINT, signal.SIGTERM]))
 def test_what_is_interrupted_leaves_nothing(ending: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     words = [sys.executable, BENCH, "--rows", "help", "--repeat", "500"]

@@ -17,7 +17,7 @@ from tpusim.study.sweep.points import load_sweep
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "walk_paths"))
 PAGE = Page("docs/paths.md")
 SET_UP, *PATHS = SCRIPT["walks"](PAGE.text)
-CHEAP = "--layers fig10", "area ", "tpusim list"
+CHEAP = "--layers fig10", "area "
 """Parts of commands that take a moment."""
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.strategies import cases
 from tpusim import load_hardware
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
@@ -27,7 +28,7 @@ def compared(*layers: Gemm | Conv2d, batch: int = 1, machine: str = "tiny_4x4") 
     return compare_with_forms(resolve(work, load_hardware(machine, ESTIMATED)))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=cases())
 @given(m=st.integers(1, 40), k=st.integers(1, 20), n=st.integers(1, 20))
 def test_a_product_takes_what_scale_sim_counts(m: int, k: int, n: int) -> None:
     """By SCALE-Sim's own words: folds, each filled, streamed through and drained."""

@@ -201,6 +201,8 @@ def test_a_scheduler_that_dies_is_told_and_what_is_finished_is_kept(tmp_path: Pa
 
 @needs_dask
 def test_workers_that_cannot_do_it(scheduler: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed import Client
+
     address, _ = scheduler
     monkeypatch.setattr("tpusim.api.sweep._JOIN_SECONDS", 0.2)
     alone = sweep("--cluster", address)
@@ -212,10 +214,14 @@ def test_workers_that_cannot_do_it(scheduler: Scheduler, tmp_path: Path, monkeyp
         shutil.copytree(ROOT / "tpusim", other / "tpusim")
         with (other / "tpusim" / "machines" / "__init__.py").open("a") as file:
             file.write("# another model\n")
-        with workers(address, 1, other):
-            shown = sweep("--cluster", address)
+        with workers(address, 1, other), Client(address, set_as_default=False) as client:
+            (worker,) = client.nthreads()
+            shown, named = (sweep("--cluster", each) for each in (address, worker))
         assert shown.exit_code == 2
         assert "has another version of tpusim; install there the version that is on this computer" in shown.stderr
+        # A worker itself is no scheduler, whatever it holds.
+        assert named.exit_code == 2
+        assert f"--cluster {worker}: is a worker of Dask; give the address of its scheduler" in named.stderr
     assert not Path("results").exists()
 
 
@@ -379,18 +385,6 @@ def test_tls_with_certificates(certificates: Path, tmp_path: Path, scheduler: Sc
     assert f"Error: --cluster {plain}: no secure connection to what answers there (" in shown.stderr
     assert sweep("--out", "here", "--workers", "1").exit_code == 0
     assert stored("there") == stored("here")
-
-
-@needs_dask
-def test_a_worker_instead_of_the_scheduler(scheduler: Scheduler) -> None:
-    from distributed import Client
-
-    address, _ = scheduler
-    with workers(address, 1), Client(address, set_as_default=False) as client:
-        (worker,) = client.nthreads()
-        shown = sweep("--cluster", worker)
-    assert shown.exit_code == 2
-    assert f"--cluster {worker}: is a worker of Dask; give the address of its scheduler" in shown.stderr
 
 
 def test_without_dask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ axes:
   mapping.multi_tile: [1, auto, rows]
 where: pes <= 200
 """
-BUDGET = 12
+BUDGET = 8
 SHORTER = SPEC.replace("budget: 20", f"budget: {BUDGET}")
 
 
@@ -100,7 +100,7 @@ def test_the_same_points_however_they_are_computed() -> None:
 
 
 def test_another_seed_is_another_walk() -> None:
-    shorter = SPEC.replace("budget: 20", "budget: 8")
+    shorter = SPEC.replace("budget: 20", "budget: 4")
     Path("hunt.yaml").write_text(shorter)
     first, _ = searched("a.sqlite")
     Path("hunt.yaml").write_text(shorter.replace("seed: 3", "seed: 4"))
@@ -124,7 +124,7 @@ def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
     pytest.importorskip("optuna", reason="the extra search is not installed")
 
     def interrupt(done: int, *_: object) -> None:
-        if done == 7:
+        if done == 5:
             raise KeyboardInterrupt
 
     Path("hunt.yaml").write_text(SHORTER)
@@ -133,7 +133,7 @@ def test_interrupted_and_begun_again_it_walks_the_same_way() -> None:
         run_search(load_sweep("hunt.yaml"), opened, InTurn(), False, interrupt)
     opened.close()
     outcome, rows = searched("a.sqlite")
-    assert (outcome.reused, outcome.computed) == (7, BUDGET - 7)
+    assert (outcome.reused, outcome.computed) == (5, BUDGET - 5)
     assert rows == searched("b.sqlite")[1]
 
 

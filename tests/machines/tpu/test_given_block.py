@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.covering import few
 from tests.strategies import GENERAL, blocks, cases, conv, fills, layers, machine, machines
 from tests.study.small_sweep import NET, QUICK, sweep
 from tpusim.base.errors import CapacityError, InputError
@@ -46,7 +47,7 @@ def told(name: str, layer: Conv2d | Gemm = LAYER, batch: int = 32, **sizes: int)
     return blocking.rows, blocking.cols, blocking.images, explanation.choices["kept_folds"]
 
 
-@pytest.mark.parametrize("name", [*GENERAL, "banked"])
+@pytest.mark.parametrize("name", few(4, [*GENERAL, "banked"]))
 def test_every_lowering_keeps_what_is_given(name: str) -> None:
     assert told(name, rows=3, cols=5, images=16, out_channels=256) == (3, 5, 16, 2)
     assert told(name, rows=3, cols=14)[:2] == (3, 14)

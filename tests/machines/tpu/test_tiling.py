@@ -117,10 +117,10 @@ def test_a_forced_multi_tile_keeps_the_block(capacity: int) -> None:
 
 
 def sample() -> list[Op]:
-    """Every third shape of four networks."""
+    """Every fifth shape of four networks."""
     networks = (load_workload(name, batch=8) for name in ("resnet50", "googlenet", "vgg16", "alexnet"))
     shapes = {layer.shape_key: layer for network in networks for layer in network.layers}
-    return [*shapes.values()][::3]
+    return [*shapes.values()][::5]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_estimates_are_near_the_cycles_of_the_engine(base: str, changes: list[st
     for layer in sample():
         estimated = drafts_of(layer, 8, hardware, "channel_first")[0].estimate()
         ratios.append(estimated / prepared(layer, 8, hardware, "channel_first").timing.cycles)
-    assert len(ratios) >= 30
+    assert len(ratios) >= 18
     assert 3 / 4 < min(ratios) <= max(ratios) < 4 / 3, sorted(ratios)
     assert 0.9 < median(ratios) < 1.1
 

@@ -18,12 +18,7 @@ from tpusim.cli.terminal import say
 from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives, with_pods
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
-from tpusim.study.validation.collectives import (
-    COLLECTIVES,
-    collective_sets,
-    compare_collectives,
-    compiled_collectives,
-)
+from tpusim.study.validation.collectives import COLLECTIVES, collective_sets, compare_collectives, compiled_collectives
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets

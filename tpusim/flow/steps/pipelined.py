@@ -12,16 +12,7 @@ from tpusim.flow.agreement import agreed
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
 from tpusim.flow.steps.schedule import CycleSpan
 from tpusim.machines.exchanged import DCN, Exchanges, TimedCollective
-from tpusim.network.workload import (
-    ACCUMULATE,
-    FORWARD,
-    HOST,
-    RELOAD,
-    STAGE,
-    UPDATE,
-    CollectiveLayer,
-    Workload,
-)
+from tpusim.network.workload import ACCUMULATE, FORWARD, HOST, RELOAD, STAGE, UPDATE, CollectiveLayer, Workload
 from tpusim.result.records import CollectiveResult, LayerResult, StageResult
 
 WAITS = ("links", DCN, HOST, "bubble")

@@ -13,10 +13,7 @@ from math import ceil, prod
 from typing import Literal, NamedTuple
 
 from tpusim.network.ops.array_op import Gemm
-from tpusim.network.ops.elementwise import (
-    Copy,
-    ScaleShift,
-)
+from tpusim.network.ops.elementwise import Copy, ScaleShift
 from tpusim.network.ops.moves import Transpose
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d

@@ -365,13 +365,11 @@ def compare_pods(sets: Sequence[NumberSet], changes: Sequence[str], progress: In
     outcomes = on_all_processors(partial(simulated, tuple(changes)), groups, lambda runs: runs[0].slice, progress)
     made = {run: found for runs, every in outcomes.items() for run, found in zip(runs, every, strict=True)}
     return [
-        _compared(replace(each, asked=tuple(changes)), [pod for pod in wanted if pod.group == each.name], made)
+        Comparison(
+            replace(each, asked=tuple(changes)), tuple(_rows([pod for pod in wanted if pod.group == each.name], made))
+        )
         for each in sets
     ]
-
-
-def _compared(numbers: NumberSet, pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> Comparison:
-    return Comparison(numbers, tuple(_rows(pods, made)))
 
 
 def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> Iterator[ComparedPod]:

@@ -67,7 +67,7 @@ def agree(case: CollectiveCase, seed: int) -> None:
 
 def test_engines_and_values_agree() -> None:
     """Of a few dozen; `scripts/prove slices` takes 2,000."""
-    for seed in range(cases(usual=40)):
+    for seed in range(cases()):
         agree(random_case(seed), seed)
 
 
@@ -86,7 +86,7 @@ def test_the_cases_have_everything() -> None:
 
 def test_values_are_right_in_every_order_that_steps_allow() -> None:
     """What a step needs it waits for: nothing is right because something else happens to take longer."""
-    for seed in range(cases(usual=60)):
+    for seed in range(cases(usual=40)):
         case = random_case(seed)
         exchange = exchange_of(case.collective, case.algorithm)
         every = messages_of(exchange, case.rates, case.collective.element_bytes, every=True)
@@ -126,14 +126,14 @@ def any_order(exchange: Exchange, messages: Messages, random: Random) -> Exchang
 
 def test_passes_that_repeat_are_left_out_without_a_change() -> None:
     left_out = 0
-    for seed in range(cases(usual=80)):
+    for seed in range(cases(usual=40)):
         case = with_passes(random_case(seed), 24)
         few, whole = (timed(*case, whole=whole) for whole in (False, True))
         assert few.cycles == whole.cycles, seed
         held = [dict(zip(each.messages.servers, each.held, strict=True)) for each in (few, whole)]
         assert held[0] == held[1], seed
         left_out += few.left_out > 0
-    assert left_out > 5
+    assert left_out > 2
 
 
 SMALL = Emitters(launch_ps=1, chunk_bytes=4, most_passes=16, dma_bytes=4)
@@ -278,7 +278,7 @@ def test_the_network_between_slices_carries_the_smallest_parts(algorithm: str) -
     joined=st.sampled_from([1, 2, 3]), network=st.sampled_from(["3 GB/s", "60 GB/s"]), op=st.sampled_from([*OPS]),
     size=st.integers(2**11, 2**24), more=st.integers(1, 2**20), passes=st.sampled_from([1, 4]), data=st.data(),
 )  # fmt: skip
-@settings(max_examples=cases(usual=25), deadline=None)
+@settings(max_examples=cases(2 / 3), deadline=None)
 def test_laws_of_time(
     slice_name: str, joined: int, network: str, op: str, size: int, more: int, passes: int, data: st.DataObject
 ) -> None:

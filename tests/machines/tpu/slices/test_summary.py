@@ -39,7 +39,7 @@ def random_question(seed: int) -> Question:
 def test_accounts_are_complete_whatever_is_left_out() -> None:
     """The states of a chip add up to the cycles, and passes that are left out are told as if they had been run."""
     left_out = 0
-    for seed in range(cases(usual=60)):
+    for seed in range(cases(usual=40)):
         question = random_question(seed)
         made, whole = (timed_collective(question, whole=each) for each in (False, True))
         assert made.cycles == whole.cycles, seed
@@ -54,7 +54,7 @@ def test_accounts_are_complete_whatever_is_left_out() -> None:
 
 
 def test_a_chip_does_one_thing_after_another() -> None:
-    for seed in range(cases(usual=20)):
+    for seed in range(cases(usual=12)):
         made = timed_collective(random_question(seed), whole=True)
         for place in range(len(made.timing.messages.places)):
             parts = segments(made.timing, place, 0, made.cycles)
@@ -63,7 +63,7 @@ def test_a_chip_does_one_thing_after_another() -> None:
 
 
 def test_no_collective_is_faster_than_its_bytes_go_over_the_links() -> None:
-    for seed in range(cases(usual=60)):
+    for seed in range(cases(usual=40)):
         made = timed_collective(random_question(seed))
         assert made.bound < made.seconds, seed
 

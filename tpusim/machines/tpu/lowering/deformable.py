@@ -95,7 +95,7 @@ class SampledConvolution(Convolution):
         self.policy = self.policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
         self._folds = [chunk.passes[0].runs[0].channels.start for chunk in plan.chunks]
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the product, and areas for bands of the ifmap, for pointers to elements in them, and for blends."""
         (ifmap, *others), copies = super().areas, self.copies

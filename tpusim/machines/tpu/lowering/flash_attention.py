@@ -8,7 +8,7 @@ sums that outputs are divided by.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 
 from tpusim.base.words import counted
@@ -60,7 +60,7 @@ class AttentionUnits(HeadUnits):
         self.plan = plan
         self.policy = Policy((QUERIES, KEYS, VALUES, NUMBERS, LAST), when_free, 1)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         plan, lanes = self.plan, self.plan.lanes
         return self.held(

@@ -70,7 +70,7 @@ class GradientUnits(HeadUnits):
         """Heads that share keys and values."""
         return self.layer.heads // self.layer.of_kv_heads
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         plan, lanes = self.plan, self.plan.lanes
         chunk, column = len(plan.chunks[0]), len(plan.columns[0])

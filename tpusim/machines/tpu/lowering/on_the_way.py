@@ -127,9 +127,7 @@ class WorkedUnits(Units):
         ahead, and the spill of the results for all ops behind.
         """
         found = [_Ops([], None if where == "behind" else of, [])]
-        given = [*self.layer.given(batch, where)]
-        for number, op in enumerate(getattr(self.layer, where)):
-            mine = [each for each in given if each.op == number]
+        for op, mine in self.layer.chain(batch, where):
             beside = next((replace(of, name=each.name) for each in mine if each.is_map), None)
             if beside:
                 found.append(_Ops([], beside, []))
@@ -233,7 +231,7 @@ class WorkedUnits(Units):
             if parts:
                 yield self._traffic.numbers(tensor, parts, tensor.size)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the core, then those for maps behind, numbers, sums, and the elements of sums."""
         areas = [self._worked_on(each) for each in self.core.areas]

@@ -123,7 +123,7 @@ class RidingUnits(Units):
     def more(self) -> Mapping[str, Any]:
         return self.core.more
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the core, and areas for tensors added to sums, which come as soon as their slot is free, and for
         biases, which come once.

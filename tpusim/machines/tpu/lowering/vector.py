@@ -441,7 +441,7 @@ class VectorUnits(Units):
             yield source, patch, base
             base += patch.words
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results."""
         (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])

@@ -461,7 +461,7 @@ class _BandPooling(_PointByPoint):
         lanes = len(self.portions[0])
         return [self._bytes(self.maps[0].tensor, tiling.ifmap_words, 1, lanes)], self._bytes(self.ofmap, 1, 1, lanes)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results, and a word for each row of a band."""
         return (*super().areas, Area("joined", OFMAP, self.tiling.chunk_taps, 1, len(self.portions[0])))

@@ -345,10 +345,11 @@ class Schedule:
         rings, whole, grows = self.rings, policy.whole, policy.grows
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
         for name in policy.order:
-            area, cut = rings[name].area, rings[name].area.cut
-            where = area.gaps or policy.gaps
+            area = rings[name].area
+            # Loads come again, for other column folds and other blocks.
+            where, cut = area.gaps or policy.gaps, cache(area.cut) if area.cut else None
             for tenancy in rings[name].all if cut else ():
-                assert cut is not None
+                assert cut
                 before, first = tenancy.before, tenancy.first
                 gaps = where(before.last if before else -1, first, tenancy.ahead)
                 pieces = cut(tenancy.key, len(gaps), grows and not first)

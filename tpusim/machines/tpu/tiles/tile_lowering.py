@@ -248,7 +248,7 @@ class TileUnits(Units):
         derived = DerivedTensor(self.plan.filter.name, "filter", self.filtering.by.transformed)
         return {"derived": (derived,), "doubles": True}
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, transformed filter, results, transformed data, products."""
         plan, (ifmap, weights, results) = self.plan, self.plan.tiling.buffers

@@ -135,22 +135,6 @@ class DecoderConfig:
         return plain and self.act != "geglu" and not any(kind.window for kind in self.blocks)
 
 
-class Entries(NamedTuple):
-    """The part of a file that is the decoder's.
-
-    Attributes:
-        sizes: its sizes by name, some worked out from others.
-        phases: sizes of each phase.
-        layers: entries and blocks of entries.
-        parameters: sums of sizes that make the number of its weights, together.
-    """
-
-    sizes: dict[str, int | str]
-    phases: dict[str, dict[str, int | str]]
-    layers: list[Entry]
-    parameters: list[str]
-
-
 # ---- its entries
 
 CONTEXT = "context"
@@ -158,8 +142,10 @@ CONTEXT = "context"
 _ROWS, _EPSILON, _BASE = "batch*tokens", {"rms_norm": 1e-6, "layer_norm": 1e-5}, 10000.0
 
 
-def entries_of(decoder: DecoderConfig) -> Entries:
-    """Return the entries of a decoder."""
+def entries_of(decoder: DecoderConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the part of a file that is the decoder's: its sizes and phases, what grows, and its entries in blocks; and
+    sums of sizes that together make the number of its weights.
+    """
     trains = decoder.trains
     phases: dict[str, dict[str, int | str]] = {"prefill": {"tokens": CONTEXT}, "decode": {"tokens": 1}}
     if trains:
@@ -183,7 +169,8 @@ def entries_of(decoder: DecoderConfig) -> Entries:
     if decoder.logit_cap:
         behind.add("capped", "soft_cap", cap=_plain(decoder.logit_cap))
     sizes = _sizes(decoder, {name: each for _, counts, _ in blocks for name, each in counts.items()})
-    return Entries(sizes, phases, layers + behind.entries, parameters + behind.parameters)
+    data = {"sizes": sizes, "phases": phases, "grows": CONTEXT, "layers": layers + behind.entries}
+    return data, parameters + behind.parameters
 
 
 def _sizes(decoder: DecoderConfig, counts: Mapping[str, int]) -> dict[str, int | str]:

@@ -201,11 +201,8 @@ def understood(
         name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
         if not isinstance(leaf, jax.ShapeDtypeStruct)
     }  # fmt: skip
-    mesh: tuple[tuple[str, int], ...] = ()
-    places: dict[str, Placement] = {}
-    if (share := localized(closed, label)) is not None:
-        closed, mesh = share.closed, share.mesh
-        places = dict(zip((*inputs, *outputs), (*share.inputs, *share.outputs), strict=True))
+    closed, mesh, placed = localized(closed, label)
+    places = dict(zip((*inputs, *outputs), placed, strict=True)) if mesh else {}
     sizes = {name: value for name, value in given.items() if not any(places.get(name, ()))}
 
     def flat(batch: int = 0) -> UnderstoodFunction:

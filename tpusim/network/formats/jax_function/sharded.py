@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import lax
@@ -49,23 +49,10 @@ def body_of(eqn: Any) -> Any:
     return next(bodies, None) if eqn.primitive.name in _CALLS else None
 
 
-class LocalFunction(NamedTuple):
-    """A jaxpr of local shapes.
-
-    Attributes:
-        closed: what a chip computes.
-        mesh: the axes of the mesh, each with its number of chips.
-        inputs, outputs: placements of the whole function's.
-    """
-
-    closed: Any
-    mesh: tuple[tuple[str, int], ...]
-    inputs: Sequence[Placement]
-    outputs: Sequence[Placement]
-
-
-def localized(closed: Any, label: str) -> LocalFunction | None:
-    """Return the share of a function that has sharded parts; None for one that has none.
+def localized(closed: Any, label: str) -> tuple[Any, tuple[tuple[str, int], ...], Sequence[Placement]]:
+    """Return a jaxpr of what a chip computes, for a function that has sharded parts; the axes of the mesh, each with
+    its number of chips; and the placements of the whole function's inputs and outputs. Without sharded parts there is
+    no mesh, and the function is as it was.
 
     Inputs without a sharded type are placed as the first that reads them wants it.
 
@@ -73,7 +60,7 @@ def localized(closed: Any, label: str) -> LocalFunction | None:
     """
     meshes = [*dict.fromkeys(_meshes(closed.jaxpr))]
     if not meshes:
-        return None
+        return closed, (), ()
     if len(meshes) > 1:
         told = " and ".join(", ".join(f"{name}={many}" for name, many in each) for each in meshes[:2])
         raise InputError(Problem(f"it has several meshes, {told}; give its parts one by one", label))
@@ -101,7 +88,7 @@ def localized(closed: Any, label: str) -> LocalFunction | None:
         found = jax.make_jaxpr(share, axis_env=[*mesh])(*shapes)
         # What a reader wants is known when it reads, which is behind the start: then all begins again.
         if work.learned == learned:
-            return LocalFunction(found, mesh, places, ends)
+            return found, mesh, (*places, *ends)
         learned = work.learned
 
 

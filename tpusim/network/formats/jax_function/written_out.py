@@ -28,14 +28,6 @@ _MOST_INSIDE = 24
 _Element = Callable[..., Any]
 
 
-def _quiet(function: _Element) -> _Element:
-    def compute(*operands: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*operands)
-
-    return compute
-
-
 _ELEMENTS: Mapping[str, _Element] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative,
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "tanh": np.tanh, "square": np.square,

@@ -9,10 +9,11 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted, few
@@ -62,6 +63,11 @@ def operator(node: NodeProto) -> str:
 def _operator(domain: str, op_type: str) -> str:
     of = "" if domain in _MAIN else f"{domain}."
     return printable(f"{of}{op_type}")[:60] or "an op without a name"
+
+
+def said(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node, by name."""
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
 def opset_of(model: ModelProto) -> int:

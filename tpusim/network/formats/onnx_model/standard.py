@@ -8,13 +8,13 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted, few
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.facts import tensors_of
-from tpusim.network.formats.onnx_model.file import attributes_of, called, operator
+from tpusim.network.formats.onnx_model.file import attributes_of, called, operator, said
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape
 from tpusim.network.formats.reasons import MOST_TOLD
 
@@ -56,8 +56,8 @@ class _Node(NamedTuple):
 
 def _get(node: NodeProto, name: str, default: _Value) -> _Value:
     """Read an attribute in the type of its default; an attribute of another kind is reported elsewhere."""
-    every = (helper.get_attribute_value(each) for each in node.attribute if each.name == name)
-    return next((each for each in every if isinstance(each, type(default))), default)
+    given = said(node).get(name)
+    return given if isinstance(given, type(default)) else default
 
 
 _Rule: TypeAlias = Callable[[_Node], Iterator[str]]
@@ -141,8 +141,8 @@ def _convolution(node: _Node) -> Iterator[str]:
         yield f"{what}, and its input {_text(maps)} has {maps[1]:,}"
     elif groups < 1 or maps[1] % groups or made % groups:
         yield f"its {groups:,} groups do not divide its {maps[1]:,} channels and {made:,} outputs"
-    if (said := node.get("kernel_shape", [*kernel])) != [*kernel]:
-        yield f"kernel_shape says {_text(said)}, and its weights are {_text(weights)}"
+    if (given := node.get("kernel_shape", [*kernel])) != [*kernel]:
+        yield f"kernel_shape says {_text(given)}, and its weights are {_text(weights)}"
     if (bias := more[1 if deformed else 0]) not in (None, (made,)):
         yield f"its biases are {_text(bias)}, for {made:,} outputs"
     if deformed:
