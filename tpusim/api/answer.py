@@ -16,8 +16,6 @@ from tpusim.report.shown import CommandAnswer, plain_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from tpusim.report.plots.figure import Picture
-
 Row = Mapping[str, Any]
 _OF_A_LINE = 100
 
@@ -51,7 +49,8 @@ class Answer:
     notes: tuple[str, ...] = ()
     heading: str = field(default="", kw_only=True)
     tiles: Sequence[Tile] = field(default=(), kw_only=True)
-    draw: Callable[[], Picture] | None = field(default=None, kw_only=True)
+    # A `Picture`; its module takes a while to import, and docs ask every field for its type.
+    draw: Callable[[], Any] | None = field(default=None, kw_only=True)
 
     @property
     def title(self) -> str:
