@@ -16,6 +16,8 @@ from tpusim.report.shown import CommandAnswer, plain_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from tpusim.report.plots.figure import Picture
+
 Row = Mapping[str, Any]
 _OF_A_LINE = 100
 
