@@ -562,6 +562,7 @@ def test_a_pipe_gets_plain_text_in_full() -> None:
     assert not any(line.endswith(" ") for line in shown.stdout.splitlines())
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_early_changes_nothing() -> None:
     words = [sys.executable, "-m", "tpusim", "run", "small.yaml", *TINY, "--json", "a.json"]
     # Unbuffered, there would be nothing left to flush at exit.
