@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tpusim.input.form import Choice, FileSection, Name, Quantity, Rational, Reader
+from tpusim.input.form import Choice, FileSection, Quantity, Reader
 from tpusim.machines.family import FAMILIES, family_named
 from tpusim.machines.gpu.description import Gpu
 from tpusim.machines.tpu.description import Hardware
@@ -161,10 +161,6 @@ def allowed(info: FieldInfo) -> str:
         if isinstance(kind, Quantity):
             each = "a list, each " if get_origin(info.annotation) is tuple else ""
             return f"{each}a {kind.unit.kind} with its unit, at most {kind.most}"
-        if isinstance(kind, Rational):
-            return f"a number, {text_of(float(kind.least))} to {kind.most}"
-        if isinstance(kind, Name):
-            return "a line of text"
     return "a list of sections" if model_in(info) else "a list" if get_origin(info.annotation) is tuple else "text"
 
 

@@ -10,7 +10,7 @@ from tests.strategies import machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timeline import HOLDERS, HoldEnds, Timing
+from tpusim.machines.tpu.observation.timeline import HOLDERS, Timing, held_by
 from tpusim.network.ops.array_op import Gemm
 
 ONE_STRIP = [
@@ -78,5 +78,5 @@ def test_words_still_in_use_are_the_output_sides() -> None:
 )
 def test_of_what_holds_a_fill_the_first_counts(now: int, cause: str) -> None:
     """Its bytes would not have come sooner had the words been free, nor would a wider port have helped before."""
-    assert HoldEnds(freed=3, come=5, converted=8).by(now) == cause
-    assert HoldEnds(freed=0, come=9, converted=9).by(now) == ("starved" if now < 9 else "port_stall")
+    assert held_by(freed=3, come=5, converted=8, now=now) == cause
+    assert held_by(freed=0, come=9, converted=9, now=now) == ("starved" if now < 9 else "port_stall")

@@ -36,7 +36,7 @@ from tests.test_structure import imported
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, processes, state
-from tpusim.machines.tpu.event.plain import PlainRun
+from tpusim.machines.tpu.event.engine import PlainRun
 from tpusim.machines.tpu.lowering.registry import meant
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.runs.prepared import prepared
@@ -129,7 +129,7 @@ def test_random_chains_that_stay_on_chip_to_the_cycle(chain: Chain, leaves: bool
 
 def test_neither_has_a_rule_of_the_other() -> None:
     """They share what the machine is, the columns of a Program and the tables of a log."""
-    loop = {"loop", "plain", "native", "engine", "state"}
+    loop = {"loop", "native", "engine", "state"}
     names = {f"machines.tpu.event.{each}" for each in loop}
     assert not imported("machines.tpu.event.processes") & names
     assert not [name for name in names if "machines.tpu.event.processes" in imported(name)]

@@ -42,8 +42,10 @@ from tpusim.network.ops.elementwise import (
     ROWS,
     Add,
     Arithmetic,
+    BatchNormGradient,
     Div,
     Gelu,
+    GeluGradient,
     Masked,
     Mul,
     Relu,
@@ -56,7 +58,7 @@ from tpusim.network.ops.elementwise import (
 from tpusim.network.ops.moves import ChannelShuffle, Embedding, Move, Pad, Slice, Spread, Transpose, Upsample
 from tpusim.network.ops.op import VectorOp
 from tpusim.network.ops.pool2d import Pool2d, Pool2dChoice, Pool2dGradient
-from tpusim.network.ops.training import AdamStep, BatchNormGradient, BatchNormOffset, GeluGradient, WeightedSum
+from tpusim.network.ops.training import AdamStep, BatchNormOffset, WeightedSum
 from tpusim.network.workload import Workload
 
 LOWERING = "vector_ops"

@@ -26,7 +26,7 @@ from tpusim.machines.tpu.cut.dense import Dense, LaneMatrixCut, TransposedCut
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
 from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import Cut, TapGroups
-from tpusim.machines.tpu.cut.tiling import Counts, Tiling
+from tpusim.machines.tpu.cut.tiling import Counts, Tiling, together
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.banked import BankCut, BankedCandidates, BankedPlan
 from tpusim.machines.tpu.lowering.convolution import Convolution, by_bundles, by_taps
@@ -69,7 +69,7 @@ def tilings_of(candidates: Candidates) -> list[tuple[Tiling[Counts], int, float]
     """All that fit, each with its place among others and its bound."""
     bound, found = Bound(candidates), []
     for ways in (candidates.whole(), candidates.deep(), candidates.chunked()):
-        for tilings in ways:
+        for tilings in map(together, zip(ways)):
             least = bound.cycles(tilings)
             found += [(tilings, at, least[at]) for at in np.flatnonzero(candidates.fits(tilings)).tolist()]
     return found

@@ -8,11 +8,12 @@ import pytest
 
 from tests.flow.test_fusion import RESIDUAL, on
 from tpusim import Workload, load_hardware, load_workload, simulate
+from tpusim.api.asked import asked_for
 from tpusim.base.errors import CapacityError, InputError, Problem
-from tpusim.cli.actions.inputs import load
 from tpusim.flow.jobs import Job, alone, resolve
 from tpusim.flow.simulation import run
 from tpusim.machines.family import Machine
+from tpusim.network.formats import NOTHING
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.elementwise import Relu
 from tpusim.study.sweep.points import load_sweep
@@ -97,7 +98,7 @@ def test_a_lowering_that_is_none_is_refused_before_anything_is_fused(lowering: s
 
 def test_nothing_is_lowered_while_files_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpusim.machines.tpu.family.Tpu.lowered", lambda *_: pytest.fail("lowered"))
-    asked = load("tiny", "tiny_4x4", 2, ["sequencer.fusion=results"])
+    asked = asked_for("tiny", "tiny_4x4", 2, ["sequencer.fusion=results"], NOTHING)
     assert (asked.work, asked.machine.name) == (load_workload("tiny", batch=2), "tiny_4x4")
 
 

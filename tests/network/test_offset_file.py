@@ -16,7 +16,6 @@ from tpusim.flow.jobs import resolve
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 from tpusim.network.workload import Workload
-from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.store import key_of
 
 NET = """\
@@ -113,5 +112,5 @@ def test_points_of_a_sweep_know_what_the_file_holds(folder: Path) -> None:
     keys = set()
     for more in (0, 0.25, 0):
         work = Workload("net", 2, (read(folder, quarters(SHAPE) + more),))
-        keys.add(key_of(Point(resolve(work, load_hardware("tiny_4x4"), "deformable"))))
+        keys.add(key_of(resolve(work, load_hardware("tiny_4x4"), "deformable")))
     assert len(keys) == 2

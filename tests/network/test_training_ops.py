@@ -11,9 +11,10 @@ from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.flow.numbers import numbers_of
 from tpusim.network.ops.channels import ChannelProducts, ChannelSum
+from tpusim.network.ops.elementwise import BatchNormGradient
 from tpusim.network.ops.pool2d import Pool2dChoice, Pool2dGradient
 from tpusim.network.ops.rows import LayerNormGradient
-from tpusim.network.ops.training import AdamSecond, AdamStep, BatchNormGradient, BatchNormSlope, OverDeviation
+from tpusim.network.ops.training import AdamSecond, AdamStep, BatchNormSlope, OverDeviation
 
 
 def test_a_gradient_of_a_pool_turns_its_maps_around() -> None:

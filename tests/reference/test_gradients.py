@@ -17,9 +17,14 @@ from tpusim import reference
 from tpusim.network.ops import training
 from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import (
+    BatchNormGradient,
+    BatchNormShift,
     Clip,
+    ClipGradient,
     Gelu,
+    GeluGradient,
     LeakyRelu,
+    LeakyReluGradient,
     Pointwise,
     Relu,
     ReluGradient,
@@ -42,7 +47,6 @@ from tpusim.network.ops.rows import (
     Softmax,
     SoftmaxGradient,
 )
-from tpusim.network.ops.training import ClipGradient, GeluGradient, LeakyReluGradient
 
 MAP = ("x", 3, 4, 5)
 OF_RESULTS = "relu", "leaky_relu", "clip", "sigmoid", "tanh"
@@ -205,13 +209,13 @@ def normalized(x: Any, weight: Any, bias: Any, dy: Any) -> tuple[Any, Any, Any, 
     mean = made(ChannelMean(*maps), x)
     variance = made(ChannelVariance(*maps), x, mean)
     scale = made(training.OverDeviation(**numbers, epsilon=0.5), variance, weight)
-    y = made(ScaleShift(*maps), x, scale, made(training.BatchNormShift(**numbers), mean, scale, bias))
+    y = made(ScaleShift(*maps), x, scale, made(BatchNormShift(**numbers), mean, scale, bias))
     total = made(ChannelSum(*maps), dy)
     products = made(ChannelProducts(*maps, centred=True), dy, x, mean)
     of_weight = made(training.OverDeviation(**numbers, epsilon=0.5), variance, products)
     slope = made(training.BatchNormSlope(**numbers, elements=count, epsilon=0.5), variance, scale, of_weight)
     offset = made(training.BatchNormOffset(**numbers, elements=count), mean, scale, slope, total)
-    return y, made(training.BatchNormGradient(*maps), dy, x, scale, slope, offset), of_weight, total
+    return y, made(BatchNormGradient(*maps), dy, x, scale, slope, offset), of_weight, total
 
 
 def test_a_batch_normalization_is_that_of_torch() -> None:

@@ -31,7 +31,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.observation.drawing import COUNTERS, OF_AN_ARRAY, TRACKS, TimelineDrawing, windows
-from tpusim.machines.tpu.observation.timeline import SliceTable, Timeline, Track, unwatched
+from tpusim.machines.tpu.observation.timeline import Timeline, Track, unwatched
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.sections import MOST_ARRAYS
 from tpusim.network.ops.array_op import Gemm
@@ -574,7 +574,8 @@ def test_a_transfer_is_spread_over_its_busy_cycles_alone() -> None:
     sizes = {i: s.hbm_bytes for i, s in enumerate(program.rows) if isinstance(s, Transfer)}
     step = next(iter(sizes))
     timeline = event.record(program, hardware).timeline()
-    bus = Track.of([SliceTable("busy", np.array([0, 20]), 2, step), SliceTable("port_stall", 2, 3, step)])
+    starts, cycles = np.array([0, 2, 20]), np.array([2, 3, 2])
+    bus = Track.in_order(("busy", "port_stall"), np.array([0, 1, 0]), starts, cycles, np.full(3, step))
     made = Timeline(timeline.cycles, {**timeline.tracks, "hbm": bus})
     found = TimelineDrawing(made.cycles, program, made, hardware).counters(np.array([0, 2, 20, 21, 22]))[
         "HBM bandwidth"

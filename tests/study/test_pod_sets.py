@@ -47,7 +47,7 @@ def row(name: str, **more: str) -> dict[str, str]:
 
 
 def found() -> dict[str, PodRun]:
-    return {each.name: each.run for each in measured_pods()[0]}
+    return {each.name: each.asked for each in measured_pods()[0]}
 
 
 @pytest.fixture
@@ -115,26 +115,26 @@ def test_a_row_that_is_unclear_is_left_out(small_rows: list[MeasuredPod]) -> Non
 def test_rows_are_simulated_as_a_user_would(small_rows: list[MeasuredPod]) -> None:
     """Layers that two rows share are timed once, and neither row takes another time than by itself."""
     one, two, wider, _ = small_rows
-    assert one.run.share == two.run.share != wider.run.share
-    place = load_slice(two.run.slice, [f"slices={two.run.slices}"])
+    assert one.asked.share == two.asked.share != wider.asked.share
+    place = load_slice(two.asked.slice, [f"slices={two.asked.slices}"])
     by_itself = simulate(
-        workload_for(two.run), load_hardware(two.run.machine), dtype=two.run.dtype, check=False, slice=place
+        workload_for(two.asked), load_hardware(two.asked.machine), dtype=two.asked.dtype, check=False, slice=place
     )
     assert by_itself.step
-    together = simulated((), [one.run, two.run])
+    together = simulated((), [one.asked, two.asked])
     assert together[1].seconds == by_itself.step.seconds > together[0].seconds
     assert dict(together[1].parts)["dcn"] == by_itself.step.parts["dcn"] / by_itself.step.cycles > 0
     assert not any(each.too_large for each in together)
 
 
 def test_a_token_is_simulated(small_rows: list[MeasuredPod]) -> None:
-    (found,) = simulated((), [small_rows[-1].run])
+    (found,) = simulated((), [small_rows[-1].asked])
     assert 0 < found.ideal < found.seconds
     assert dict(found.parts)["links"] > 0
 
 
 def test_rows_are_told_beside_one_number(small_rows: list[MeasuredPod], monkeypatch: pytest.MonkeyPatch) -> None:
-    ideal = {pod.run: 0.001 * 2**at for at, pod in enumerate(small_rows)}
+    ideal = {pod.asked: 0.001 * 2**at for at, pod in enumerate(small_rows)}
     parts = ("compute", 0.75), ("links", 0.25)
 
     def found(_: object, inputs: Sequence[tuple[PodRun, ...]], *__: object) -> Mapping[object, list[SimulatedPod]]:
@@ -165,7 +165,7 @@ def test_rows_are_told_beside_one_number(small_rows: list[MeasuredPod], monkeypa
 
 def test_what_is_set_changes_slices_and_machines(small_rows: list[MeasuredPod]) -> None:
     (plain,), (alone,), (slow,) = (
-        simulated(changes, [small_rows[0].run])
+        simulated(changes, [small_rows[0].asked])
         for changes in ((), ("slice.overlap=none",), ("hbm.bandwidth=100 GB/s",))
     )
     assert plain.seconds < alone.seconds
@@ -173,7 +173,7 @@ def test_what_is_set_changes_slices_and_machines(small_rows: list[MeasuredPod]) 
 
 
 def test_more_than_a_chip_holds_is_told(small_rows: list[MeasuredPod]) -> None:
-    (found,) = simulated(("hbm.capacity=1 MB",), [small_rows[0].run])
+    (found,) = simulated(("hbm.capacity=1 MB",), [small_rows[0].asked])
     assert found.too_large
 
 
@@ -189,8 +189,8 @@ KNOWN: Mapping[str, float] = {
 @pytest.mark.parametrize("name", KNOWN)
 def test_rows_come_as_close_as_is_told(name: str) -> None:
     (pod,) = (each for each in measured_pods()[0] if each.name == name)
-    (found,) = simulated((), [pod.run])
-    assert found.seconds / pod.seconds - 1 == pytest.approx(KNOWN[name], abs=0.02)
+    (found,) = simulated((), [pod.asked])
+    assert found.seconds / pod.took - 1 == pytest.approx(KNOWN[name], abs=0.02)
 
 
 @pytest.mark.long

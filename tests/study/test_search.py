@@ -17,7 +17,7 @@ from tpusim.cli import app as cli
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Done, Parcel, simulated
 from tpusim.study.sweep.points import load_sweep
-from tpusim.study.sweep.run import SweepOutcome, keyed, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import SweepOutcome, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import Store
 
 NET = """
@@ -78,7 +78,7 @@ def searched(store: str, executor: Any = None, fresh: bool = False) -> tuple[Swe
 
 
 def keys(outcome: SweepOutcome) -> list[str]:
-    return [key for _, key in outcome.points]
+    return [point.key for point in outcome.points]
 
 
 def test_different_points_within_the_budget_and_the_constraint() -> None:
@@ -174,7 +174,7 @@ def test_it_finds_better_points_than_most() -> None:
     Path("hunt.yaml").write_text(f"{SQUARE}mode: search\nsearch: {{objectives: [pe_utilization], budget: 15, seed: 1}}")
     best = max(row["pe_utilization"] for row in searched("a.sqlite")[1])
     sweep, store = load_sweep("grid.yaml"), Store(Path("grid.sqlite"))
-    outcome = run_sweep(keyed(sweep), store, InTurn(), False, nothing)
+    outcome = run_sweep(sweep.points, store, InTurn(), False, nothing)
     everything = sorted((row["pe_utilization"] for row in rows_of(sweep, store, outcome.points)), reverse=True)
     store.close()
     assert best >= everything[2]

@@ -29,8 +29,8 @@ from tpusim.study.sweep.axes import Constraint
 from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
-from tpusim.study.sweep.run import keyed, run_sweep
-from tpusim.study.sweep.store import FILE, LOCK, Store, key_of
+from tpusim.study.sweep.run import run_sweep
+from tpusim.study.sweep.store import FILE, LOCK, Store
 
 
 @pytest.fixture(autouse=True)
@@ -130,9 +130,9 @@ def test_layers_that_overlap_or_ride_are_swept_as_they_run() -> None:
 def test_what_layers_read_is_in_the_key_of_a_point() -> None:
     Path("graph.yaml").write_text(GRAPH)
     Path("together.yaml").write_text(TOGETHER)
-    keys = {key_of(point) for point in load_sweep("together.yaml").points}
+    keys = {point.key for point in load_sweep("together.yaml").points}
     Path("graph.yaml").write_text(GRAPH.replace("[two, relu]", "[two, one]"))
-    assert keys.isdisjoint({key_of(point) for point in load_sweep("together.yaml").points})
+    assert keys.isdisjoint({point.key for point in load_sweep("together.yaml").points})
 
 
 def test_layers_are_stored_with_their_names() -> None:
@@ -297,7 +297,7 @@ def test_progress_is_the_share_of_the_work_that_is_done() -> None:
     found = load_sweep("small.yaml")
     told: list[tuple[int, str, float]] = []
     with closing(Store(Path(FILE))) as store, Processes(simulated, 1) as executor:
-        run_sweep(keyed(found), store, executor, False, lambda *each: told.append(each))
+        run_sweep(found.points, store, executor, False, lambda *each: told.append(each))
     counts, names, shares = zip(*told, strict=True)
     assert (counts[-1], {*names[-1:]}, shares[-1]) == (9, {"net"}, pytest.approx(1))
     # It is told what is begun, too.

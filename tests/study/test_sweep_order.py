@@ -19,7 +19,7 @@ from tpusim.cli import app as cli
 from tpusim.cli.progress import Meter
 from tpusim.study.sweep.parcels import Assembly, Done, Parcel, WorkFinding, simulated, weight
 from tpusim.study.sweep.points import load_sweep
-from tpusim.study.sweep.run import keyed, run_sweep
+from tpusim.study.sweep.run import run_sweep
 from tpusim.study.sweep.store import FILE, Store
 
 MIXED = """
@@ -77,7 +77,7 @@ class TimeReport:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_points_end_one_after_another(workers: int) -> None:
-    points = {key: point for point, key in keyed(load_sweep("grid.yaml"))}
+    points = {point.key: point for point in load_sweep("grid.yaml").points}
     assembly, executor, keys = Assembly(points), TimeReport(workers), [*points]
     parcels = assembly.parcels(workers)
     # Otherwise any order would do.
@@ -85,7 +85,7 @@ def test_points_end_one_after_another(workers: int) -> None:
     assert len(parcels) > len(points)
     ended: list[tuple[float, int]] = []
     for parcel, findings in executor.outcomes(parcels):
-        ended += [(executor.now, keys.index(key)) for key, _, _ in assembly.add(parcel, findings)]
+        ended += [(executor.now, keys.index(point.key)) for point, _ in assembly.add(parcel, findings)]
     assert sorted(place for _, place in ended) == [*range(len(points))]
     # Several at a time may end a few places early or late, but none waits for those behind it.
     assert all(abs(at - place) <= 2 * (workers - 1) for at, (_, place) in enumerate(ended))
@@ -98,16 +98,16 @@ def test_points_end_one_after_another(workers: int) -> None:
 def test_a_parcel_that_a_point_needs_comes_ahead_of_those_that_only_later_points_need(
     order: list[int], many: int
 ) -> None:
-    every = [(key, point) for point, key in keyed(load_sweep("grid.yaml"))]
+    every = [(point.key, point) for point in load_sweep("grid.yaml").points]
     points = dict(every[place] for place in order)
     assembly, keys = Assembly(points), [*points]
-    done = [key for parcel in assembly.parcels(many) for key, _, _ in assembly.add(parcel, ["none"] * len(parcel))]
+    done = [point.key for parcel in assembly.parcels(many) for point, _ in assembly.add(parcel, ["none"] * len(parcel))]
     assert done == keys
 
 
 def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
-    points = keyed(load_sweep("grid.yaml"))
-    keys = [key for _, key in points]
+    points = load_sweep("grid.yaml").points
+    keys = [point.key for point in points]
     seen: list[int] = []
 
     class Looking:
@@ -130,7 +130,7 @@ def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
 
 
 def test_an_interrupted_sweep_keeps_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    parcels = Assembly({key: point for point, key in keyed(load_sweep("grid.yaml"))}).parcels(1)
+    parcels = Assembly({point.key: point for point in load_sweep("grid.yaml").points}).parcels(1)
     left = len(parcels) // 2
 
     def interrupted(parcel: Parcel) -> Sequence[WorkFinding]:

@@ -34,8 +34,8 @@ from tpusim.flow.simulation import run
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Assembly, simulated
-from tpusim.study.sweep.points import Point, load_sweep
-from tpusim.study.sweep.run import keyed, run_sweep
+from tpusim.study.sweep.points import load_sweep
+from tpusim.study.sweep.run import run_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
 from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
 
@@ -291,7 +291,7 @@ def test_every_shape_is_simulated_once_on_each_machine() -> None:
     Path("twin.yaml").write_text(NET.replace("name: net", "name: twin").replace("n: 7", "n: 8"))
     spec = SPEC.replace("[net.yaml]", "[net.yaml, twin.yaml]").replace("[2, 4, 8]", "[4, 8]")
     Path("small.yaml").write_text(spec + "  hbm.bandwidth: [1 GB/s, 1000 MB/s]\n")
-    points = {key: point for point, key in keyed(load_sweep("small.yaml"))}
+    points = {point.key: point for point in load_sweep("small.yaml").points}
     works = [work for parcel in Assembly(points).parcels(workers=5) for work in parcel]
     shapes = [(work.hardware, job.batch, shape(job.layer)) for work in works for job in work.each]
     assert len(shapes) == len(set(shapes))
@@ -308,8 +308,8 @@ def shape(layer: Any) -> Any:
 def test_few_points_are_cut_into_parcels_for_all_workers(workers: int) -> None:
     work, machine = load_workload("vgg16", batch=1), load_hardware("tpu_v2")
     Path("one.yaml").write_text("workloads: [vgg16]\naxes: {batch: [1]}\n")
-    ((point, key),) = keyed(load_sweep("one.yaml"))
-    parcels = Assembly({key: point}).parcels(workers)
+    (point,) = load_sweep("one.yaml").points
+    parcels = Assembly({point.key: point}).parcels(workers)
     shapes = {shape(layer) for layer in work.layers}
     found = [shape(job.layer) for parcel in parcels for work in parcel for job in work.each]
     assert {*found} == shapes
@@ -409,12 +409,12 @@ def test_the_keys_follow_the_model() -> None:
 def test_a_key_knows_everything_but_names() -> None:
     work, machine = load_workload("net.yaml", batch=2), load_hardware("tiny_4x4")
     jobs = resolve(work, machine, "channel_first")
-    key = key_of(Point(jobs))
-    assert key == key_of(Point(jobs.on(machine.model_copy(update={"name": "other"}))))
+    key = key_of(jobs)
+    assert key == key_of(jobs.on(machine.model_copy(update={"name": "other"})))
     others = [
-        key_of(Point(resolve(load_workload("net.yaml", batch=3), machine, "channel_first"))),
-        key_of(Point(jobs.on(load_hardware("tiny_4x4", ["hbm.latency=1 ns"])))),
-        key_of(Point(resolve(work, machine, "explicit"))),
+        key_of(resolve(load_workload("net.yaml", batch=3), machine, "channel_first")),
+        key_of(jobs.on(load_hardware("tiny_4x4", ["hbm.latency=1 ns"]))),
+        key_of(resolve(work, machine, "explicit")),
     ]
     assert len({key, *others}) == 4
 
@@ -430,8 +430,8 @@ def test_columns_are_typed_and_the_rest_is_json() -> None:
 
 def test_a_store_is_asked_for_some_of_its_points(tmp_path: Path) -> None:
     with closing(Store(tmp_path / FILE)) as store:
-        run_sweep(keyed(load_sweep("small.yaml")), store, Processes(simulated, 1), False, lambda *_: None)
-        keys = [key for _, key in keyed(load_sweep("small.yaml"))]
+        run_sweep(load_sweep("small.yaml").points, store, Processes(simulated, 1), False, lambda *_: None)
+        keys = [point.key for point in load_sweep("small.yaml").points]
         assert store.done([*keys, "unknown"]) == set(keys)
         assert [row["workload"] for row in store.points(keys[:2])] == ["net", "net"]
 

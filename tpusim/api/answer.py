@@ -5,16 +5,18 @@ record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tpusim.base.imports import need
-from tpusim.report.page.assemble import told_fragment
+from tpusim.report.page.assemble import Tile, told_fragment, told_page
 from tpusim.report.shown import CommandAnswer, plain_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from tpusim.report.plots.figure import Picture
 
 Row = Mapping[str, Any]
 _OF_A_LINE = 100
@@ -30,6 +32,9 @@ class Answer:
         rows: rows of `to_frame()`: by column, whose name ends with the unit where there is one.
         found: the record behind it, with every figure as Python has it.
         notes: what there is to know of the workload and the machine, as the command says on stderr.
+        heading: the title of its page, if it has one of its own.
+        tiles: what stands on that page at a glance.
+        draw: draws its picture, if it has one.
 
     Examples:
         >>> import tpusim
@@ -43,12 +48,15 @@ class Answer:
     shown: CommandAnswer
     rows: Sequence[Row]
     found: Any
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    heading: str = field(default="", kw_only=True)
+    tiles: Sequence[Tile] = field(default=(), kw_only=True)
+    draw: Callable[[], Picture] | None = field(default=None, kw_only=True)
 
     @property
     def title(self) -> str:
         """What it is of, in a line."""
-        return next(iter(str(self).splitlines()), "").rstrip(";")
+        return self.heading or next(iter(str(self).splitlines()), "").rstrip(";")
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the command's `--json` holds, as dictionaries and lists; of a sweep its points."""
@@ -69,6 +77,10 @@ class Answer:
         from pandas import DataFrame
 
         return DataFrame([*self.rows])
+
+    def to_page(self, *pictures: Picture) -> bytes:
+        """Return its page, with pictures between what it says in short and its tables."""
+        return told_page(self.title, self.shown, self.tiles, pictures)
 
     def __str__(self) -> str:
         return plain_text(self.shown.paragraphs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from tpusim.api.answer import Answer, Row
@@ -28,36 +27,13 @@ from tpusim.machines.lowered import unheard
 from tpusim.network.workload import Workload
 from tpusim.report.tables.explain import explained
 from tpusim.report.tables.explain_network import network_at_a_glance, network_explained
-from tpusim.study.explain.bottleneck import Alternative, ExplainedLayer, alternatives, explain_layer, overlapping
+from tpusim.study.explain.bottleneck import Bottleneck, ExplainedLayer, alternatives, explain_layer, overlapping
 from tpusim.study.explain.network import ExplainedNetwork, explain_network
 from tpusim.study.explain.relaxation import Setup, relaxations
 
 if TYPE_CHECKING:
     from tpusim.input.form import Overrides
     from tpusim.report.plots.figure import Picture
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class Diagnosis(Answer):
-    """Why a layer, or a network, takes as long as it does.
-
-    `found` is an `ExplainedNetwork`, or of one layer an `ExplainedLayer`, whose `lowerings` are what others cost.
-    """
-
-    workload: str
-    lowerings: tuple[Alternative, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """Title of its page."""
-        if isinstance(self.found, ExplainedNetwork):
-            return f"Why {self.workload} takes as long as it does on {self.found.jobs.hardware.label}"
-        return f"Why {self.workload} {self.found.layer.name} takes as long as it does"
-
-    @property
-    def tiles(self) -> list[tuple[str, str, str]]:
-        """Figures at a glance."""
-        return network_at_a_glance(self.found) if isinstance(self.found, ExplainedNetwork) else []
 
 
 def explain(
@@ -73,7 +49,7 @@ def explain(
     progress: Progress = unheard,
     note: Note = unheard,
     **options: Unpack[WorkloadOptions],
-) -> Diagnosis:
+) -> Answer:
     """Say why a network, or one of its layers, takes as long as it does and what would help, as `tpusim explain` does.
 
     Of a network the layers that cost most are explained, and the whole is simulated anew with each change that may
@@ -120,20 +96,29 @@ def explain(
         raise InputError(Problem("a picture is of one layer; name it with --layer, or write FILE.html", "--out"))
     if of_network:
         found = explain_network(asked.work, jobs, lowering, asked.again, progress, asked.place, asked.meshed)
-        return Diagnosis(network_explained(found), [*_rows_of_network(found)], found, notes, workload=jobs.work.name)
+        title = f"Why {jobs.work.name} takes as long as it does on {jobs.hardware.label}"
+        rows = [*_rows_of_network(found)]
+        return Answer(network_explained(found), rows, found, notes, heading=title, tiles=network_at_a_glance(found))
     return _of_a_layer(jobs, _one_job(jobs, layer), progress, notes)
 
 
-def _of_a_layer(jobs: Jobs, chosen: Job, progress: Progress, notes: tuple[str, ...]) -> Diagnosis:
+def _of_a_layer(jobs: Jobs, chosen: Job, progress: Progress, notes: tuple[str, ...]) -> Answer:
     setup = Setup(chosen.layer, chosen.batch, jobs.machine, chosen.lowering)
     steps = len(relaxations(setup))
     total = steps + len(candidates(AUTO, jobs.family))
     found = explain_layer(setup, lambda done, name: progress(done, total, name))
     fit, unfit = alternatives(setup, lambda done, name: progress(steps + done, total, name))
     between = overlapping(jobs, chosen.layer) if setup.is_of_lanes else None
-    rows = [*_rows(found)]
-    shown = explained(found, jobs.work, between, fit, unfit)
-    return Diagnosis(shown, rows, found, notes, workload=jobs.work.name, lowerings=fit)
+    shown, title = explained(found, jobs.work, between, fit, unfit), f"Why {jobs.work.name} {found.layer.name}"
+
+    def draw() -> Picture:
+        # Imported here, because matplotlib takes longer to import than the simulations take.
+        from tpusim.report.plots.layer import explained as drawn
+
+        assert isinstance(found, Bottleneck), "only layers of lanes are drawn"
+        return drawn(found, jobs.work.name, fit)
+
+    return Answer(shown, [*_rows(found)], found, notes, heading=f"{title} takes as long as it does", draw=draw)
 
 
 def _one_job(jobs: Jobs, name: str | None) -> Job:
@@ -167,11 +152,3 @@ def _rows_of_network(found: ExplainedNetwork) -> Iterator[Row]:
 def _row(of: str, change: str, that_is: str, per: str, cycles: int, us_a_cycle: float, gain: float) -> Row:
     made = {"of": of, "change": change, "that_is": that_is, "per": per}
     return {**made, "cycles": cycles, "time_us": cycles * us_a_cycle, "gain": gain}
-
-
-def picture_of(answer: Diagnosis) -> Picture:
-    """Return the picture of an explained layer of a TPU, with what other lowerings cost."""
-    # Imported here, because matplotlib takes longer to import than the simulations take.
-    from tpusim.report.plots.layer import explained as drawn
-
-    return drawn(answer.found, answer.workload, answer.lowerings)

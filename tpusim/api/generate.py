@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from tpusim.api.answer import Answer, Row
@@ -34,28 +34,12 @@ from tpusim.study.generation import generate as timed
 
 if TYPE_CHECKING:
     from tpusim.input.form import Overrides
+    from tpusim.report.plots.figure import Picture
 
 MOST_TOKENS = 2**20
 """Most tokens of a generation, and of a prompt."""
 _WITH_PROMPT = 2
 """Fewest tokens beside a prompt: the first is the prompt's."""
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class GenerationAnswer(Answer):
-    """The time of tokens; `found` is a `Generation`."""
-
-    sizes: str
-
-    @property
-    def title(self) -> str:
-        """Title of its page."""
-        return f"{self.found.workload} on {self.found.machine}"
-
-    @property
-    def tiles(self) -> list[tuple[str, str, str]]:
-        """Figures at a glance."""
-        return at_a_glance(self.found)
 
 
 def generate(
@@ -70,7 +54,7 @@ def generate(
     progress: Progress = unheard,
     note: Note = unheard,
     **options: Unpack[WorkloadOptions],
-) -> GenerationAnswer:
+) -> Answer:
     """Time tokens that a language model makes one after another, as `tpusim run --tokens` does.
 
     Args:
@@ -156,7 +140,15 @@ def generate(
     sizes += f", {shared_by(network.chips)}" * (network.chips > 1)
     if asked.phase is None and prompt is None:
         tell("the sizes of the workload file hold; --phase asks for those of a phase, such as decode")
-    return GenerationAnswer(generated(made, sizes), [*_rows(made)], made, tuple(notes), sizes=sizes)
+
+    def draw() -> Picture:
+        # Imported here, because matplotlib takes a second to import.
+        from tpusim.report.plots.generation import time_of_tokens
+
+        return time_of_tokens(made, sizes)
+
+    shown, title = generated(made, sizes), f"{made.workload} on {made.machine}"
+    return Answer(shown, [*_rows(made)], made, tuple(notes), heading=title, tiles=at_a_glance(made), draw=draw)
 
 
 def _in_phase(document: Document, phase: str, dims: Mapping[str, int]) -> Document:

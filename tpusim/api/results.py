@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tpusim.api.answer import Answer, Row
-from tpusim.api.explain import Diagnosis
-from tpusim.api.generate import GenerationAnswer
 from tpusim.api.sweep import SweepAnswer
 from tpusim.base.errors import InputError, did_you_mean
 from tpusim.base.files import named, write
-from tpusim.report.page.assemble import page, sweep_data, told_page
+from tpusim.report.page.assemble import page, sweep_data
 from tpusim.report.plots import KNOWN
 from tpusim.report.tables.compare import runs_compared, sweeps_compared
 from tpusim.report.tables.compared import ORDERS, Comparable, compared_results, compared_sweeps
@@ -71,7 +69,8 @@ def report(source: Source, out: str | Path | None = None) -> Path:
     The page needs no network and no other file.
 
     Args:
-        source: a `Result`, the answer of `explain`, `generate` or `sweep`, or the file or folder of a run or a sweep.
+        source: a `Result`, the answer of `explain`, `generate`, `scale` or `sweep`, or the file or folder of a run or a
+            sweep.
         out: the file; None: report.html beside the source, or here.
 
     Raises:
@@ -99,8 +98,8 @@ def report(source: Source, out: str | Path | None = None) -> Path:
 
 
 def _page(source: Source) -> bytes:
-    if isinstance(source, Diagnosis | GenerationAnswer):
-        return told_page(source.title, source.shown, source.tiles)
+    if isinstance(source, Answer) and source.heading:
+        return source.to_page()
     held = _read(source, "report")
     if isinstance(held, SweepPoints):
         return page("sweep", sweep_data(held))

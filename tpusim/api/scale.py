@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Unpack
 
@@ -41,29 +41,6 @@ if TYPE_CHECKING:
 _STDIN = "-"
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
-class ScalingAnswer(Answer):
-    """A network on several slices; `found` is a `Scaling`, which holds the run of each, for `report` and `compare`."""
-
-    @property
-    def title(self) -> str:
-        """Title of its page."""
-        return title(self.found)
-
-    @property
-    def tiles(self) -> list[tuple[str, str, str]]:
-        """Figures at a glance."""
-        return at_a_glance(self.found)
-
-    @property
-    def picture(self) -> Picture:
-        """What all chips make, and where the time goes, over the number of chips."""
-        # Imported here, because matplotlib takes longer to import than small networks take.
-        from tpusim.report.plots.scaling import scaling_picture
-
-        return scaling_picture(self.found)
-
-
 def scale(
     workload: WorkloadName,
     slices: Sequence[SliceName],
@@ -77,7 +54,7 @@ def scale(
     progress: Progress = unheard,
     note: Note = unheard,
     **options: Unpack[WorkloadOptions],
-) -> ScalingAnswer:
+) -> Answer:
     """Time a network on slices of more and more chips, as `tpusim scale` does: timing alone.
 
     A slice that cannot run it, as a chip's share does not fit its HBM for instance, says so in its row.
@@ -152,7 +129,15 @@ def scale(
     usual = next(each.batch for each in found if each.result)
     ordered = sorted((replace(each, batch=each.batch or usual) for each in found), key=attrgetter("chips"))
     made = Scaling(steps[0].workload, steps[0].machine, tuple(ordered), batch_a_chip)
-    return ScalingAnswer(scaled(made), [*rows_of(made)], made, tuple(told))
+
+    def draw() -> Picture:
+        # Imported here, because matplotlib takes longer to import than small networks take.
+        from tpusim.report.plots.scaling import scaling_picture
+
+        return scaling_picture(made)
+
+    rows = [*rows_of(made)]
+    return Answer(scaled(made), rows, made, tuple(told), heading=title(made), tiles=at_a_glance(made), draw=draw)
 
 
 def _places(slices: Sequence[SliceName], set: Overrides | None) -> tuple[Overrides | None, list[ChipSlice]]:

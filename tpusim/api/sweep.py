@@ -28,7 +28,7 @@ from tpusim.result.vocabulary.figures import COLUMNS, in_frame
 from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
-from tpusim.study.sweep.run import SweepOutcome, keyed, need_optuna, points_open, rows_of, run_search, run_sweep
+from tpusim.study.sweep.run import SweepOutcome, need_optuna, points_open, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest
 
 SweepProgress = Callable[[int, int, str, float], None]
@@ -131,8 +131,8 @@ def _swept(
         rows = rows_of(sweep, store, outcome.points)
         axis = "" if sweep.goals else tables.compares([*sweep.axes])
         told = tables.compared(rows, axis) if axis else tables.best(rows, [*sweep.axes], sweep.goals)
-        notice = tables.word_notice(outcome.points, store.word_fills([key for _, key in outcome.points]))
-        parts = part_notice(dict.fromkeys(point.jobs.hardware for point, _ in outcome.points))
+        notice = tables.word_notice(outcome.points, store.word_fills([point.key for point in outcome.points]))
+        parts = part_notice(dict.fromkeys(point.jobs.hardware for point in outcome.points))
         more: Paragraphs = [[Sentences([*filter(None, [parts, notice])], wide=True)]]
         files = _write_files(sweep, outcome.points, store, rows, folder, parquet, kinds)
     failed = all(row["error"] for row in rows)
@@ -148,8 +148,7 @@ def _compute(
     sweep: Sweep, store: Store, folder: Path, executor: Executor, fresh: bool, progress: SweepProgress
 ) -> SweepOutcome:
     """Simulate missing points; an error says where the finished points are."""
-    points = keyed(sweep)
-    total = sweep.search.budget if sweep.search else points_open(points, store, fresh)
+    total = sweep.search.budget if sweep.search else points_open(sweep.points, store, fresh)
 
     def told(done: int, name: str, share: float) -> None:
         progress(done, total, name, share)
@@ -157,7 +156,7 @@ def _compute(
     try:
         if sweep.search:
             return run_search(sweep, store, executor, fresh, told)
-        return run_sweep(points, store, executor, fresh, told)
+        return run_sweep(sweep.points, store, executor, fresh, told)
     except TpusimError as error:
         if isinstance(error, DamagedStore) or not (folder / FILE).exists():
             raise
@@ -192,7 +191,7 @@ def _executor(workers: int, cluster: str | None, note: Note) -> Iterator[Executo
 
 def _write_files(
     sweep: Sweep,
-    points: Sequence[tuple[Point, str]],
+    points: Sequence[Point],
     store: Store,
     rows: Sequence[Row],
     folder: Path,
@@ -201,7 +200,7 @@ def _write_files(
 ) -> list[str]:
     """Write points.csv, layers.csv, with `parquet` both in its form as well, and the pictures in `kinds` of files.
 
-    `points` are in the store, each with its key, and have a row each. Nothing is written when the same points gave
+    `points` are in the store, and have a row each. Nothing is written when the same points gave
     files that are still as they were. Returns the names; raises InputError when a file cannot be written.
     """
 
@@ -212,10 +211,10 @@ def _write_files(
 
     def layer_rows() -> Iterator[Row]:
         """A row for each layer of every point."""
-        done = [keyed for keyed, row in zip(points, rows, strict=True) if not row["error"]]
-        count = sum(len(point.jobs.work.layers) for point, _ in done)
-        for row in store.layers([key for _, key in done], count):
-            point, _ = done[row["place"]]
+        done = [point for point, row in zip(points, rows, strict=True) if not row["error"]]
+        count = sum(len(point.jobs.work.layers) for point in done)
+        for row in store.layers([point.key for point in done], count):
+            point = done[row["place"]]
             yield {**row, "workload": point.jobs.work.name, "batch": point.jobs.work.batch, **dict(point.settings)}
 
     def written() -> Iterator[str]:
@@ -237,6 +236,6 @@ def _write_files(
         for path in write_pictures(folder, plots(sweep, rows), kinds):
             yield path.name
 
-    results = [(key, row["error"]) for (_, key), row in zip(points, rows, strict=True)]
+    results = [(point.key, row["error"]) for point, row in zip(points, rows, strict=True)]
     inputs = sources_digest("report/**/*.py", "result/**/*.py"), sweep, results, parquet, kinds
     return store.kept_files(inputs, written())

@@ -287,8 +287,8 @@ def _placed(wanted: CycleWindow, out: Path, progress: Progress) -> tuple[list[Tr
     placed: list[TracedWork] = []
     inputs = wanted.jobs.work.inputs() if wanted.lanes else {}
     at = cycles = slices = done = 0
-    for stretch in recordings(wanted.jobs):
-        run, last = stretch.recording, stretch.layers[-1].name
+    for layers, run, cuts in recordings(wanted.jobs):
+        last = layers[-1].name
         first = max(wanted.first - at, 0)
         stop = run.cycles if wanted.last is None else min(run.cycles, wanted.last + 1 - at)
         if first < stop:
@@ -297,13 +297,13 @@ def _placed(wanted: CycleWindow, out: Path, progress: Progress) -> tuple[list[Tr
                 _not_beyond(cycles, MOST_TIMELINE_CYCLES, "cycles", last, out)
             spans = tuple(
                 LayerSpan(layer.name, *span, inputs.get(layer.name, ()))
-                for layer, span in zip(stretch.layers, pairwise(stretch.cuts), strict=True)
+                for layer, span in zip(layers, pairwise(cuts), strict=True)
             )
             placed.append(TracedWork(at, run.drawn(first, stop), spans))
             slices += placed[-1].drawing.slices(first, stop)
             _not_beyond(slices, most, "slices", last, out)
         at += run.cycles
-        done += len(stretch.layers)
+        done += len(layers)
         progress(done, len(wanted.jobs.each), last)
         if wanted.last is not None and at > wanted.last:
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys, except ends of lines and tabs; and those that change the direction of text."""
@@ -12,6 +12,12 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def counted(count: int, what: str) -> str:
     """A number of things, such as "1 pass" or "2,000 fills"; the plural of `what` takes an s."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def few(texts: Sequence[str], most: int, between: str = ", ", more: str = ", ...") -> str:
+    """The first of some texts, and what says that there are more: {} in that is how many."""
+    left = len(texts) - most
+    return between.join(texts[:most]) + (more.format(f"{left:,}") if left > 0 else "")
 
 
 _MOST_NAMED = 3
@@ -27,8 +33,7 @@ def with_settings(name: str, settings: Mapping[str, str]) -> str:
         return name
     each = [f"{path}={value}" for path, value in settings.items()]
     told = [text if len(text) <= _LONGEST_SETTING else f"{text[: _LONGEST_SETTING - 3]}..." for text in each]
-    more = f" and {len(told) - _MOST_NAMED:,} more set" if len(told) > _MOST_NAMED else ""
-    return f"{name} with {', '.join(told[:_MOST_NAMED])}{more}"
+    return f"{name} with {few(told, _MOST_NAMED, more=' and {} more set')}"
 
 
 def visible(text: str) -> str:

@@ -157,8 +157,8 @@ def run(
     """
     from dataclasses import replace
 
-    from tpusim.api.asked import model_options
-    from tpusim.cli.actions.inputs import NetworkData, load, resolved, tell_unasked, workload_options
+    from tpusim.api.asked import asked_for, model_options
+    from tpusim.cli.actions.inputs import NetworkData, resolved, tell, tell_unasked, workload_options
     from tpusim.cli.actions.run import simulate_and_report
     from tpusim.cli.json_output import CsvOutput, refuse_replaced
 
@@ -190,7 +190,7 @@ def run(
         from tpusim.base.errors import InputError, Problem
 
         raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
-    found = load(workload, None if unnamed else hardware, batch, changes, asked, slice)
+    found = asked_for(workload, None if unnamed else hardware, batch, changes, asked, tell, slice)
     jobs = resolved(found, lowering, layers, ends.dtype(dtype))
     if found.unnamed:
         tell_unasked(jobs.work)
@@ -402,15 +402,16 @@ def compare(
     sources = [each for each in (before, after) if each is not None]
     refuse_replaced([*sources, *(os.path.join(each, names.RESULT_FILE) for each in sources)], {"--json": json})
     if closed_form:
-        from tpusim.api.asked import model_options
+        from tpusim.api.asked import asked_for, model_options
         from tpusim.cli.actions.closed_form import compare_forms_and_report
-        from tpusim.cli.actions.inputs import load, resolved, workload_options
+        from tpusim.cli.actions.inputs import resolved, tell, workload_options
 
         if after is not None:
             says = f"not beside --closed-form, which is of one network, {before}; leave one of them out"
             raise InputError(Problem(says, after))
         asked = model_options(**workload_options({"dims": dims, "ops": ops, "phase": phase}))
-        compare_forms_and_report(resolved(load(before, hardware, batch, changes, asked), lowering, layers), json)
+        found = asked_for(before, hardware, batch, changes, asked, tell)
+        compare_forms_and_report(resolved(found, lowering, layers), json)
         return
     if after is None:
         raise InputError(Problem("name another result to compare it with; or --closed-form, for a network", before))
@@ -555,18 +556,7 @@ def validate(
             f"{names.GPU_SETS} (measured on a GPU), {names.COLLECTIVE_SETS} and {names.POD_SETS} (several chips), "
             f"{', '.join(names.GENERATION_SETS)} (all TPUs, or one); or a single "
             f"set: {', '.join(names.NUMBER_SETS)}. Repeatable.",
-            autocompletion=words(
-                (
-                    *names.NUMBER_WORDS,
-                    *names.NUMBER_SETS,
-                    names.NETWORK_SETS,
-                    names.MEMORY_SETS,
-                    names.GPU_SETS,
-                    names.COLLECTIVE_SETS,
-                    names.POD_SETS,
-                    *names.GENERATION_SETS,
-                )
-            ),
+            autocompletion=words(names.ASKED_SETS),
         ),
     ] = None,
     lowering: options.AnotherLowering = None,

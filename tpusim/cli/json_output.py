@@ -27,22 +27,23 @@ class JsonOutput:
 
     def __init__(self, target: str | None, made: Path | None = None) -> None:
         """Raise InputError, before the work, if it cannot be written; the directory `made` will exist by then."""
-        self._file = None if target in (None, STDOUT) else Path(str(target))
-        self._to_stdout = target == STDOUT
-        if self._to_stdout and isinstance(sys.stdout, NullStream):
+        # The file, if that is the target.
+        self.file = None if target in (None, STDOUT) else Path(str(target))
+        self.to_stdout = target == STDOUT
+        if self.to_stdout and isinstance(sys.stdout, NullStream):
             raise InputError(f"{self.option} -: standard output is closed; give a file")
-        if self._file is not None and self._file.suffix.lower() in _READ - {self.suffix}:
+        if self.file is not None and self.file.suffix.lower() in _READ - {self.suffix}:
             says = f"such files are read, not written; name one that ends with {self.suffix}"
             raise InputError(f"{self.option} {target}: {says}")
-        if self._file is not None:
-            probe(self._file, make_folder=self._file.parent == made)
+        if self.file is not None:
+            probe(self.file, make_folder=self.file.parent == made)
 
     def put(self, text: str) -> None:
         """Write the JSON, if it is wanted."""
-        if self._to_stdout:
+        if self.to_stdout:
             say(sys.stdout, text)
-        if self._file is not None:
-            write(self._file, f"{text}\n".encode())
+        if self.file is not None:
+            write(self.file, f"{text}\n".encode())
 
     def deliver(self, shown: CommandAnswer, *more: Callable[[], None]) -> None:
         """Write the JSON, show the words, then do `more`; a failure of one does not stop the others.
@@ -54,29 +55,19 @@ class JsonOutput:
         deliver(*written, lambda: present(self.words_to, shown.paragraphs), *more)
 
     @property
-    def file(self) -> Path | None:
-        """The file, if that is the target."""
-        return self._file
-
-    @property
-    def to_stdout(self) -> bool:
-        """Whether standard output has it."""
-        return self._to_stdout
-
-    @property
     def replaced(self) -> bool:
         """Whether the target is a file that is replaced at once, not something that may wait for a reader."""
-        return self._file is not None and not is_device(self._file)
+        return self.file is not None and not is_device(self.file)
 
     @property
     def place(self) -> str:
         """Place of the JSON, for people; empty if no JSON is wanted."""
-        return "standard output" if self._to_stdout else str(self._file or "")
+        return "standard output" if self.to_stdout else str(self.file or "")
 
     @property
     def words_to(self) -> TextIO:
         """Stream for words: standard error if standard output has the JSON."""
-        return sys.stderr if self._to_stdout else sys.stdout
+        return sys.stderr if self.to_stdout else sys.stdout
 
 
 class CsvOutput(JsonOutput):

@@ -39,27 +39,16 @@ NUMBER_SETS = (
     "v3_estimated", "v3_scheduled", "v3", "v3_odd", "training",
 )  # fmt: skip
 GENERATION_SETS = (
-    "generations",
-    "code_v2",
-    "code_v3",
-    "code_v4",
-    "code_v5e",
-    "code_v5p",
-    "code_v6e",
-    "code_v7x",
-    "passes",
-    "chips",
-    "v3_tiles",
-    "v6e_measured",
-    "v4_measured",
-    "v7x_measured",
-    "models_measured",
-    "fused",
-    "llm",
-)
+    "generations", "code_v2", "code_v3", "code_v4", "code_v5e", "code_v5p", "code_v6e", "code_v7x", "passes", "chips",
+    "v3_tiles", "v6e_measured", "v4_measured", "v7x_measured", "models_measured", "fused", "llm",
+)  # fmt: skip
 """What stands for sets of all TPUs: all of them in one table, a generation's code and estimates, passes of the
 array, and what was timed on chips.
 """
+ASKED_SETS = (
+    *NUMBER_WORDS, *NUMBER_SETS, NETWORK_SETS, MEMORY_SETS, GPU_SETS, COLLECTIVE_SETS, POD_SETS, *GENERATION_SETS,
+)  # fmt: skip
+"""All that --set-of-numbers takes."""
 EXHIBITS = (
     "table1", "table2", "1", "2a", "2b", "3", "4a", "4b", "5", "6", "7", "8", "10", "11", "12", "13a", "13b",
     "14a", "14b", "15a", "15b", "16a", "16b", "17", "18a", "18b", "chip",

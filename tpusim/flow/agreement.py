@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from importlib import import_module
+from typing import Any
 
 from tpusim.base.errors import CheckFailed, InputError, Problem
 
 MOST_STEPPED = 20_000_000
 """Cycles that are stepped through one by one, at most: some tens of seconds."""
+_MODULES = {"event": "event", "simpy": "processes", "register": "stepping"}
+"""By name the module of each engine. It has a function `run`, which returns the log of a plan."""
 
 
-class CycleLog(Protocol):
-    """When things ran; logs are equal where all of them ran in the same cycles."""
-
-    @property
-    def cycles(self) -> int:
-        """Cycles until all are done."""
-
-
-Log = TypeVar("Log", bound=CycleLog)
-
-
-def agreed(log: Log, others: Mapping[str, Callable[[], Log]], engine: str, what: str) -> Log:
-    """Return what an engine logs; with `both` all engines must log the same.
+def agreed(folder: str, plan: object, engine: str, what: str) -> Any:
+    """Return the log of a plan by an engine; with `both` all engines must log the same.
 
     Args:
-        log: what the event engine has logged. It says how long the others would take.
-        others: by name the other engines, simpy and register.
+        folder: where the engines of such a plan stand, such as steps.
+        plan: what is to run.
         engine: the engine that is asked for.
         what: what runs, for people.
 
@@ -35,13 +26,18 @@ def agreed(log: Log, others: Mapping[str, Callable[[], Log]], engine: str, what:
         InputError: too many cycles are to be stepped through.
         CheckFailed: engines disagree.
     """
+
+    def by(name: str) -> Any:
+        # Imported here, as hardly anybody asks for any but that of events.
+        return import_module(f"tpusim.flow.{folder}.{_MODULES[name]}").run(plan)
+
+    # The engine of events says how long the others would take.
+    log = by("event")
     if engine in ("register", "both") and log.cycles > MOST_STEPPED:
         says = f"a step of {log.cycles:,} cycles is too long to step through; it takes {MOST_STEPPED:,}"
         raise InputError(Problem(f"{says}: take fewer layers, or engine event", f"engine {engine}"))
-    if engine in others:
-        return others[engine]()
-    for name, run in others.items() if engine == "both" else ():
-        if (other := run()) != log:
+    for name in ("simpy", "register") if engine == "both" else ():
+        if (other := by(name)) != log:
             says = f"{log.cycles:,} cycles in the event engine, {other.cycles:,} in the {name} engine"
             raise CheckFailed(f"the engines disagree on when {what}: {says}")
-    return log
+    return by(engine) if engine in ("simpy", "register") else log

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, reduce
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tpusim.base.errors import CheckFailed, InputError, NamedLayers, Problem, failures_named
 from tpusim.flow.numbers import SMALL, Numbers
@@ -31,13 +31,10 @@ TimedLayer = tuple[TimeReport, Callable[[], Verdict]]
 UNCHECKED = Verdict(0, 0, None)
 
 
-class PendingResult(NamedTuple):
-    """The name of a timed layer, and a function for the rest of its result, on any thread; layers of a kind share one,
-    whoever of them it names.
-    """
-
-    layer: str
-    rest: Callable[[], LayerResult]
+PendingResult = tuple[str, Callable[[], LayerResult]]
+"""The name of a timed layer, and a function for the rest of its result, on any thread; layers of a kind share one,
+whoever of them it names.
+"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Execution:
         """Time a layer by itself. Raises as `timed`."""
         timing, verdict = timed(self._task(layer, ready), self.engine)
         account = partial(ready.account, layer, self.batch, timing)
-        return PendingResult(layer.name, partial(self._result, layer, account, timing, verdict))
+        return layer.name, partial(self._result, layer, account, timing, verdict)
 
     def together(self, chain: Chain) -> Iterator[PendingResult]:
         """Time the layers of a chain together.
@@ -120,7 +117,7 @@ class Execution:
                 _check_agreement(name, chain, "register", timing)
         for at, (task, (timing, verdict)) in enumerate(zip(tasks, found, strict=True)):
             account = partial(chain.account, at, self.batch, timing)
-            yield PendingResult(task.layer.name, partial(self._result, task.layer, account, timing, verdict))
+            yield task.layer.name, partial(self._result, task.layer, account, timing, verdict)
 
     def _task(self, layer: Op, ready: ReadyLayer) -> Task:
         return Task(layer, self.batch, ready, self.check, self.seed, self.watch, self.numbers, self.journey)

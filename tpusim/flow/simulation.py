@@ -199,11 +199,11 @@ def _results(jobs: Jobs, room: Room, execution: Execution) -> Iterator[LayerResu
 
     # 5. Check: what is left of a layer whose time is known.
     def left(each: PendingResult) -> Needing[LayerResult]:
-        name = each.layer
+        name, result = each
 
         def rest() -> LayerResult:
             with failure():
-                return each.rest().called(name, inputs.get(name, ()), riders.get(name, ()), phases.get(name, ""))
+                return result().called(name, inputs.get(name, ()), riders.get(name, ()), phases.get(name, ""))
 
         return needs[name], rest
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import product
+from itertools import count, product
 from math import prod
 from typing import Any
 
@@ -101,8 +101,8 @@ def _by_parts(
         for name, tensor in program.written.items()
         if kept is None or name != OFMAP
     }
-    counting = Counting(kept or held[OFMAP], len(ofmap.parts), prod(ofmap.shape), told)
-    takers: dict[str, Taker] = {**held, OFMAP: counting}
+    takers: dict[str, Taker] = {name: each.write for name, each in held.items()}
+    takers[OFMAP] = counted((kept or held[OFMAP]).write, len(ofmap.parts), prod(ofmap.shape), told)
     program.run(operands, takers, numbers.in_array_order)
     verdicts = {name: each.verdict() for name, each in held.items()}
     if kept:
@@ -219,17 +219,15 @@ class Expectation:
 # ---- part by part
 
 
-class Counting:
-    """A taker that hands values on and reports progress by parts, since parts reach beyond the tensor and overlap."""
+def counted(take: Taker, parts: int, elements: int, told: Told) -> Taker:
+    """Hand values on and report progress by parts, since parts reach beyond the tensor and overlap."""
+    number = count(1)
 
-    def __init__(self, taker: Taker, parts: int, elements: int, told: Told) -> None:
-        self._taker, self._parts, self._elements, self._told, self._written = taker, parts, elements, told, 0
+    def taken(part: WrittenPart, values: Tensor) -> None:
+        take(part, values)
+        told(elements * next(number) // parts)
 
-    def write(self, part: WrittenPart, values: Tensor) -> None:
-        """Hand on `values` [lane, *items] of a part."""
-        self._taker.write(part, values)
-        self._written += 1
-        self._told(self._elements * self._written // self._parts)
+    return taken
 
 
 class ComparedTensor:

@@ -336,16 +336,20 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
 
 
 class Reader(NamedTuple):
-    """A field that a function reads, from a value alone or with the ValidationInfo; its `allowed` values in words."""
+    """A field that a function reads, from a value alone or with the ValidationInfo; its `allowed` values in words; and
+    how files write it, if not as it is.
+    """
 
     read: Callable[..., object]
     allowed: str
+    shown: Callable[..., object] | None = None
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         # PlainValidator would work out a schema of the field's type as well, which takes as long as all the rest.
+        shown = core_schema.plain_serializer_function_ser_schema(self.shown) if self.shown else None
         if unwrap(self.read).__code__.co_argcount > 1:
-            return core_schema.with_info_plain_validator_function(self.read)
-        return core_schema.no_info_plain_validator_function(self.read)
+            return core_schema.with_info_plain_validator_function(self.read, serialization=shown)
+        return core_schema.no_info_plain_validator_function(self.read, serialization=shown)
 
 
 def whole(most: int, least: int = 1) -> Reader:
@@ -426,25 +430,11 @@ class Quantity:
         return [*map(self.unit.format, held)]
 
 
-@dataclass(frozen=True)
-class Rational:
+def rational(most: int, least: Fraction | int = 0) -> Reader:
     """A Fraction from `least` to `most`, exactly what YAML writes: a number, or text such as "1/3"."""
-
-    most: int
-    least: Fraction | int = 0
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        plain = core_schema.plain_serializer_function_ser_schema(plain_number)
-        return core_schema.no_info_plain_validator_function(
-            lambda value: rational_number(value, self.most, self.least), serialization=plain
-        )
-
-
-class Name:
-    """A line of text, of 1 to 200 characters."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(name_text)
+    return Reader(
+        lambda value: rational_number(value, most, least), f"a number, {float(least):g} to {most}", plain_number
+    )
 
 
 def _truth(value: object) -> bool:
@@ -453,7 +443,8 @@ def _truth(value: object) -> bool:
     return value
 
 
-def _real(value: object) -> float:
+def real(value: object) -> float:
+    """A finite number, also one that YAML takes for text: 1e-3. Raises InputError."""
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else nan
     except ValueError:
@@ -465,8 +456,10 @@ def _real(value: object) -> float:
 
 Truth = partial(Reader, _truth, "true or false")
 """A truth value, true or false."""
-Real = partial(Reader, _real, "a number")
-"""A finite number, which YAML may also take for text: 1e-3."""
+Real = partial(Reader, real, "a number")
+"""A finite number."""
+Name = partial(Reader, name_text, "a line of text")
+"""A line of text, of 1 to 200 characters."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,15 +99,17 @@ class WrittenPart(Protocol):
     def items(self) -> Sequence[AxisCounter]: ...
 
 
-class Taker(Protocol):
-    """A receiver of a tensor's values as they are written, for callers that need not hold the whole tensor."""
+Taker = Callable[[Any, Any], None]
+"""Takes values [lane, *items] of a WrittenPart as they are written, for callers that need not hold the whole tensor;
+the view is valid during the call only.
+"""
+
+
+class TensorInMemory(Protocol):
+    """A tensor in memory, to which parts are written."""
 
     def write(self, part: Any, values: Any) -> None:
-        """Take `values` [lane, *items] of a WrittenPart; the view is valid during this call only."""
-
-
-class TensorInMemory(Taker, Protocol):
-    """A tensor in memory, to which parts are written."""
+        """Take the values of a part, as a Taker."""
 
     @property
     def values(self) -> Any:
@@ -303,16 +305,6 @@ class LaneCycle:
     moving: int
 
 
-class WordPasses(NamedTuple):
-    """Passes of the array for a word of outputs: as many rows as a word has elements, and the columns of one array.
-
-    `least`: the passes if every one of them used all PEs.
-    """
-
-    taken: float
-    least: float
-
-
 class ReadyLayer(Protocol):
     """A layer made ready to run, shared by all layers of its shape. An implementation inherits from it."""
 
@@ -348,8 +340,10 @@ class ReadyLayer(Protocol):
     def account(self, layer: Op, batch: int, timing: Any) -> Account:
         """The account of a layer that took this time."""
 
-    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses | None:
-        """How often the array passes for a word of outputs; None where a family has no array that passes."""
+    def passes_of_a_word(self, layer: Op, batch: int) -> tuple[float, float] | None:
+        """How often the array passes for a word of outputs, and how often if all PEs were used; None where a family has
+        no array that passes. A word has as many rows as elements, and the columns of one array.
+        """
         return None
 
     def lane_contents(self, tensor: str, operands: Operands, empty: float) -> Any:

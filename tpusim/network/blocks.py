@@ -289,7 +289,7 @@ class EntryReader:
                 where = self._document.place(path_of(("layers", index, LOWERING)))[0]
                 own += [OwnLowering(each.name, lowering, where) for each in ops]
         names = [tuple(each.name for each in one.layers) for one in read]
-        blocks = (
+        blocks = tuple(
             LayerBlock(tuple(tuple(name for each in names[copy : copy + size] for name in each) for copy in
                              range(first, first + size * count, size)))
             for first, size, count in self._document.blocks
@@ -297,4 +297,4 @@ class EntryReader:
         exchanges = read_among(
             [each.collective for each in read if each.collective], [layer.name for layer in layers], edges
         )
-        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), tuple(blocks), exchanges)
+        return Parts(tuple(layers), tuple(own), tuple(edges), tuple(biases), blocks, exchanges)

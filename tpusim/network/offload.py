@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -10,7 +10,18 @@ from math import prod
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.network.ops.op import OFMAP
-from tpusim.network.workload import ALL, FORWARD, HOST, NONE, OFFLOAD, RELOAD, CollectiveLayer, Workload
+from tpusim.network.workload import (
+    ALL,
+    FORWARD,
+    HOST,
+    NONE,
+    OFFLOAD,
+    RELOAD,
+    CollectiveLayer,
+    Workload,
+    in_order,
+    reads_of,
+)
 
 _NORM = ".norm"
 """End of the name of a layer in those of its batch normalisation."""
@@ -52,8 +63,7 @@ class _Offload:
         too.
         """
         found: dict[str, int] = {}
-        due = [(one, self.place[name]) for name, of in self.step.edges if name in readers
-               for source in of for one in source.names]  # fmt: skip
+        due = [(one, self.place[name]) for name, one in reads_of(self.step.edges, ()) if name in readers]
         while due:
             # Whoever reads what a collective of the way back brings reads its operand, too.
             name, at = due.pop()
@@ -66,14 +76,9 @@ class _Offload:
     def _readers_on_the_way_back(self) -> dict[str, dict[str, None]]:
         """Return the layers and collectives of the way back that read each value, in order."""
         found = defaultdict[str, dict[str, None]](dict)
-        for name, of in self.step.edges:
+        for name, one in reads_of(self.step.edges, self.collectives.values()):
             if name not in self.forward:
-                for one in (one for source in of for one in source.names):
-                    found[one][name] = None
-        for each in self.collectives.values():
-            if each.name not in self.forward:
-                for one in each.reads:
-                    found[one][each.name] = None
+                found[one][name] = None
         return found
 
     def _is_wanted(self, name: str) -> bool:
@@ -104,22 +109,17 @@ class _Offload:
         return tuple(f"{name}.{RELOAD}" if name in self.away else name for name in names)
 
     def _merged(self) -> Iterator[CollectiveLayer]:
-        """Yield all collectives in the order in which they may begin."""
+        """Return all collectives in the order in which they may begin."""
         begun = dict(self.place)
         for each in self.collectives.values():
             begun[each.name] = max((begun.get(name, -1) for name in each.reads), default=-1)
         ways = [*((begun[name], self._way(name, OFFLOAD)) for name in self.away),
                 *((self.back[name], self._way(name, RELOAD)) for name in self.away)]  # fmt: skip
-        due = deque(sorted(ways, key=lambda way: way[0]))
-        latest = -1
-        for each in self.collectives.values():
-            back = each.name not in self.forward
-            each = each._replace(reads=self._now(each.reads)) if back else self._read_on_both_ways(each)
-            latest = max(latest, begun[each.name])
-            while due and (due[0][0] < latest or {*each.reads} & {way.name for _, way in due}):
-                yield due.popleft()[1]
-            yield each
-        yield from (way for _, way in due)
+        there = (
+            self._read_on_both_ways(each) if each.name in self.forward else each._replace(reads=self._now(each.reads))
+            for each in self.collectives.values()
+        )
+        return in_order(((begun[each.name], each) for each in there), ways)
 
     def _read_on_both_ways(self, collective: CollectiveLayer) -> CollectiveLayer:
         """A collective of the way there, whose outcome is sent away for its readers on the way back."""

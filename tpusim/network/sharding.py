@@ -103,15 +103,6 @@ class _Parted:
     experts: Axes = frozenset()
 
 
-@dataclass
-class _Found:
-    """A collective while readers are found for it; it may begin behind the layer at `place`."""
-
-    layer: CollectiveLayer
-    place: int
-    readers: list[str] = field(default_factory=list)
-
-
 class _Share:
     """A share while its collectives are found, layer by layer.
 
@@ -132,13 +123,17 @@ class _Share:
         self._times = {axis: times for axis, (times, _) in fewer.items()}
         self._copies = {axis: _more_copies(work, other) for axis, (_, other) in fewer.items()}
         self._at = {name: at for at, name in enumerate(self._own)}
+        """Places of layers; a collective may begin behind the layer at its place."""
         self._reads = dict(operands_of(work))
         self._edges, self._held = work.sources(), dict[str, _Parted]()
         self.places: dict[str, Placement] = {}
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, CollectiveLayer] = {}
         self._known: dict[tuple[object, ...], str] = {}
         """Collectives by what they read, and what they do."""
         self._updates = {name for name, phase in work.phases if phase == UPDATE}
+        for layer in work.layers:
+            for tensor in layer.reads(work.batch):
+                self._check_parts(layer.name, tensor)
         self._parted = self._parted_weights()
         self._common = self._wanted_by_all()
 
@@ -151,9 +146,8 @@ class _Share:
             if held.sums and name not in read:
                 self.places[self._added(name, held.sums, {})] = self._placement(held.over, name)
             self.places[name] = self._placement(held.over, name)
-        found = sorted(self._found.values(), key=lambda each: each.place)
-        collectives = tuple(each.layer._replace(read_by=tuple(dict.fromkeys(each.readers))) for each in found)
-        return self.work.made_of(self._layers.values(), edges=tuple(self._edges.items()), collectives=collectives)
+        found = sorted(self._found.values(), key=lambda each: self._at[each.name])
+        return self.work.made_of(self._layers.values(), edges=tuple(self._edges.items()), collectives=tuple(found))
 
     # ---- what the mesh parts
 
@@ -165,18 +159,23 @@ class _Share:
                 found |= self._over_of_operands(name, axis)
                 continue
             other = _shape(layers[name], tensor, batch)
-            if prod(other) < prod(own):
+            if prod(other) > prod(own):
+                sides = enumerate(zip(own, other, strict=True))
+                found[axis] = next(side for side, (mine, more) in sides if mine < more)
+        return found
+
+    def _check_parts(self, name: str, tensor: str) -> None:
+        """Check that a chip has all of a layer's tensor, or one part of it along each axis. Raises InputError."""
+        own = prod(_shape(self._own[name], tensor, self.work.batch))
+        for axis, (layers, batch) in self._fewer.items():
+            other = prod(_shape(layers[name], tensor, batch)) if name in layers else own
+            if other < own:
                 says = f"its {tensor} gets larger the more chips there are along {axis}, so it is no part of the whole"
                 raise InputError(Problem(f"{says}; part other sizes, such as channels with groups", f"layer {name}"))
-            if prod(other) > prod(own):
-                if prod(other) > prod(own) * self._times[axis]:
-                    says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
-                    do = "part one size of it, and none that follows from a part which it reads"
-                    raise InputError(Problem(f"{says}; {do}", f"layer {name}"))
-                found[axis] = next(
-                    side for side, sizes in enumerate(zip(own, other, strict=True)) if sizes[0] < sizes[1]
-                )
-        return found
+            if other > own * self._times[axis]:
+                says = f"its {tensor} is parted twice along {axis}, so that no chip has some of it"
+                do = "part one size of it, and none that follows from a part which it reads"
+                raise InputError(Problem(f"{says}; {do}", f"layer {name}"))
 
     def _over_of_operands(self, name: str, axis: str) -> dict[str, int]:
         """The side that an axis parts of a sum of gradients, which fewer chips do not add up in parts."""
@@ -243,6 +242,7 @@ class _Share:
         tensors = [*layer.reads(self.work.batch)]
         self._check_parted_once(layer)
         self._check_by_itself(name, tensors[0])
+        self._check_parts(name, OFMAP)
         over, summed, whole = self._over(name, OFMAP), self._summed(name), _NONE
         statistic, adds = layer.op in _STATISTICS, layer.unit == "array" or layer.op in _ADDS
         if layer.op == "embedding":
@@ -302,7 +302,7 @@ class _Share:
             if reader not in self._updates and self._parted & {*operand.names}:
                 gathered = self._gathered(reader, operand)
                 source = source._replace(names=(gathered,))
-                own = {**over, PARTS_WEIGHTS: self._found[gathered].layer.axis}
+                own = {**over, PARTS_WEIGHTS: self._found[gathered].axis}
                 self.places[f"{gathered}.operand"] = self._placement(own, gathered)
             if source.direct or name not in self.places:
                 self.places[name] = self._placement(over, reader)
@@ -324,9 +324,7 @@ class _Share:
         if between := here.experts ^ wanted.experts:
             elements = self._to_experts(reader) if wanted.experts else prod(operand.shape)
             names = [self._collective("all_to_all", tuple(names), elements, between, operand.names[0])]
-        for each in names:
-            if each in self._found:
-                self._found[each].readers.append(reader)
+        self._read_by(names, reader)
         return source._replace(names=tuple(dict.fromkeys([*outside, *names])))
 
     def _check_by_itself(self, name: str, tensor: str) -> None:
@@ -402,8 +400,8 @@ class _Share:
         side = _parted_side(operand.shape, self.mesh[PARTS_WEIGHTS])
         over = (PARTS_WEIGHTS,)
         elements = prod(operand.shape)
-        made = CollectiveLayer(name, "all_gather", elements, over, (), (), weights=True, axis=side, of=weights)
-        self._found[name] = _Found(made, self._at[reader] - 1, [reader])
+        made = CollectiveLayer(name, "all_gather", elements, over, (), (reader,), weights=True, axis=side, of=weights)
+        self._found[name], self._at[name] = made, self._at[reader] - 1
         return name
 
     def _collective(
@@ -414,17 +412,22 @@ class _Share:
         if key not in self._known:
             name = self._known[key] = self._name(f"{of}.{op}")
             over = tuple(axis for axis in self.mesh if axis in axes)
-            place = max(self._found[each].place if each in self._found else self._at[each] for each in reads)
-            self._found[name] = _Found(CollectiveLayer(name, op, elements, over, reads, (), False, axis, to), place)
-            for each in reads:
-                if each in self._found:
-                    self._found[each].readers.append(name)
+            self._found[name] = CollectiveLayer(name, op, elements, over, reads, (), False, axis, to)
+            self._at[name] = max(self._at[each] for each in reads)
+            self._read_by(reads, name)
         return self._known[key]
+
+    def _read_by(self, names: Iterable[str], reader: str) -> None:
+        """Note who reads the collectives among some values."""
+        for each in self._found.keys() & {*names}:
+            readers = self._found[each].read_by
+            if reader not in readers:
+                self._found[each] = self._found[each]._replace(read_by=(*readers, reader))
 
     def _name(self, wanted: str) -> str:
         """A name that nothing has."""
         name, more = wanted, 2
-        while name in self._found or name in self._own:
+        while name in self._at:
             name, more = f"{wanted}_{more}", more + 1
         return name
 

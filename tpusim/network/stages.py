@@ -21,6 +21,8 @@ from tpusim.network.workload import (
     CollectiveLayer,
     Source,
     Workload,
+    in_order,
+    reads_of,
 )
 
 _SCATTER = "reduce_scatter"
@@ -157,8 +159,9 @@ class _Stages:
 
     def _drop_unread(self) -> None:
         """Drop what would be computed again for nobody, with all that only that reads."""
-        reads = {name: [one for source in of for one in source.names] for name, of in self.edges.items()}
-        reads |= {each.name: [*each.reads] for each in self.collectives.values()}
+        reads: defaultdict[str, list[str]] = defaultdict(list)
+        for name, one in reads_of(self.edges.items(), self.collectives.values()):
+            reads[name].append(one)
         readers = Counter(one for of in reads.values() for one in of)
         due = [each.name for each in self.layers if each.name.endswith(AGAIN) and not readers[each.name]]
         # What lost its last reader goes with it: weights that were gathered for it, and its own operands.
@@ -244,12 +247,11 @@ class _Stages:
     def send(self) -> None:
         """Send values to the stages that read them."""
         readers: dict[str, dict[int, list[str]]] = {}
-        for name, sources in self.edges.items():
-            for one in (one for source in sources for one in source.names):
-                if self._is_made(one):
-                    readers.setdefault(one, {}).setdefault(self.number[name], []).append(name)
+        for name, one in reads_of(self.edges.items(), ()):
+            if self._is_made(one):
+                readers.setdefault(one, {}).setdefault(self.number[name], []).append(name)
         elements = {each.name: prod(each.shapes(self.batch)[OFMAP]) for each in self.layers}
-        mesh, order = dict(self.share.mesh), list[CollectiveLayer]()
+        mesh = dict(self.share.mesh)
         elements |= {each.name: each.outcome(mesh) for each in self.collectives.values()}
         begun = {layer.name: at for at, layer in enumerate(self.layers)}
         ways = list[tuple[int, CollectiveLayer]]()
@@ -272,26 +274,16 @@ class _Stages:
                     for reader in here:
                         self.edges[reader] = [_renamed(source, {name: sent}) for source in self.edges[reader]]
                     made = sent
-        # Collectives stand in the order in which they may begin.
-        ways.sort(key=lambda way: way[0])
-        latest = -1
-        for each in self.collectives.values():
-            latest = max(latest, *(begun[self._maker(name)] for name in each.reads), -1)
-            while ways and ways[0][0] < latest:
-                order.append(ways.pop(0)[1])
-            order.append(each)
-        order += (each for _, each in ways)
-        self.collectives = {each.name: each for each in order}
+        # What comes of no layer may begin at once.
+        there = ((max((begun[self._maker(name)] for name in each.reads), default=-1), each)
+                 for each in self.collectives.values())  # fmt: skip
+        self.collectives = {each.name: each for each in in_order([*there], ways)}
 
     def workload(self, microbatches: int) -> Workload:
         """The share with its stages."""
         readers: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        for name, sources in self.edges.items():
-            for one in (one for source in sources for one in source.names):
-                readers[one][name] = None
-        for each in self.collectives.values():
-            for one in each.reads:
-                readers[one][each.name] = None
+        for name, one in reads_of(self.edges.items(), self.collectives.values()):
+            readers[one][name] = None
         return self.share.made_of(
             self.layers, edges=tuple((name, tuple(of)) for name, of in self.edges.items()), microbatches=microbatches,
             phases=tuple((layer.name, self.phases[layer.name]) for layer in self.layers if self.phases),

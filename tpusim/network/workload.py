@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -32,15 +32,23 @@ MOST_SIZE = 2**24
 _KEY = "sizes"
 
 
+def _pairs(given: object, says: str) -> tuple[tuple[Any, Any], ...]:
+    """Return what a file gives as a mapping, or what is kept of one, name by name. Raises InputError for anything else,
+    which `says` what it is not.
+    """
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} {says}")
+    return items
+
+
 def read_sizes(given: object, info: ValidationInfo) -> Sizes:
     """Read sizes as files have them, {side: 224, patches: side//16*14}, each worked out from earlier ones, or as they
     are kept.
 
     Raises InputError with every problem.
     """
-    items = tuple(given.items()) if isinstance(given, Mapping) else given
-    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
-        raise InputError(f"{show(given)} names no sizes; write each with its usual value, such as {{seq: 128}}")
+    items = _pairs(given, "names no sizes; write each with its usual value, such as {seq: 128}")
     found = [*_worked_out(items, {name: batch for name, batch in names_of(info).items() if name == BATCH})]
     if problems := [each for _, each in found if isinstance(each, Problem)]:
         raise InputError(problems)
@@ -175,9 +183,7 @@ def on_chips(mesh: Mapping[str, int | str], slice: str, chips: int) -> dict[str,
 
 def read_mesh(given: object) -> tuple[tuple[str, int], ...]:
     """Read a mesh as files have it, {data: 2, tensor: 8}. Raises InputError with every problem."""
-    items = tuple(given.items()) if isinstance(given, Mapping) else given
-    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
-        raise InputError(f"{show(given)} is no mesh; write each axis with its chips, such as {{data: 2, tensor: 8}}")
+    items = _pairs(given, "is no mesh; write each axis with its chips, such as {data: 2, tensor: 8}")
     problems: list[Problem] = []
     for name, chips in items:
         try:
@@ -224,11 +230,8 @@ def read_shard(given: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
     Raises InputError where that names no axes.
     """
-    items = tuple(given.items()) if isinstance(given, Mapping) else given
-    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
-        raise InputError(f"{show(given)} parts nothing; write sizes, each with an axis, such as {{heads: tensor}}")
     found: list[tuple[str, tuple[str, ...]]] = []
-    for name, axes in items:
+    for name, axes in _pairs(given, "parts nothing; write sizes, each with an axis, such as {heads: tensor}"):
         several = (axes,) if isinstance(axes, str) else axes
         if not isinstance(several, list | tuple) or not several or not all(isinstance(each, str) for each in several):
             says = f"{show(axes)} names no axis of a mesh; write one, such as tensor, or a list of several"
@@ -556,19 +559,26 @@ def _unsound(
             yield Problem(f"there is no axis {missing[0]!r}; the mesh has {', '.join(axes) or 'none'}", where)
 
 
+def reads_of(
+    edges: Iterable[tuple[str, Iterable[Source]]], collectives: Iterable[CollectiveLayer]
+) -> Iterator[tuple[str, str]]:
+    """Yield each layer, and then each collective, with each value that it reads."""
+    yield from ((name, made) for name, sources in edges for source in sources for made in source.names)
+    yield from ((each.name, made) for each in collectives for made in each.reads)
+
+
 def read_among(
     collectives: Sequence[CollectiveLayer], layers: Iterable[str], edges: Iterable[tuple[str, tuple[Source, ...]]]
 ) -> tuple[CollectiveLayer, ...]:
     """Return collectives with what makes their operands, inputs left out, and who reads their outcomes."""
     makers = {*layers, *(each.name for each in collectives)}
     readers: dict[str, list[str]] = {each.name: [] for each in collectives}
-    reads = [(name, at, made) for name, sources in edges for at, each in enumerate(sources) for made in each.names]
-    reads += [(each.name, 0, made) for each in collectives for made in each.reads]
-    for reader, _, made in reads:
+    edges = tuple(edges)
+    for reader, made in reads_of(edges, collectives):
         if made in readers:
             readers[made].append(reader)
     # Of weights, which only come from parts of them, readers name the collective behind their first tensor.
-    first = {made for _, at, made in reads if not at}
+    first = {made for _, made in reads_of(((name, sources[:1]) for name, sources in edges), collectives)}
     found = []
     for collective in collectives:
         name, operands = collective.name, tuple(each for each in collective.reads if each in makers)
@@ -576,6 +586,21 @@ def read_among(
         read_by = tuple(dict.fromkeys(readers[name]))
         found.append(collective._replace(reads=operands, read_by=read_by, weights=weights))
     return tuple(found)
+
+
+def in_order(
+    there: Iterable[tuple[int, CollectiveLayer]], more: Iterable[tuple[int, CollectiveLayer]]
+) -> Iterator[CollectiveLayer]:
+    """Yield collectives in the order in which they may begin, `more` of them among those that are there in order; each
+    comes with the place of the layer behind which it may.
+    """
+    due, latest = deque(sorted(more, key=lambda each: each[0])), -1
+    for place, each in there:
+        latest = max(latest, place)
+        while due and (due[0][0] < latest or {*each.reads} & {other.name for _, other in due}):
+            yield due.popleft()[1]
+        yield each
+    yield from (each for _, each in due)
 
 
 class BlocksAhead:
@@ -636,12 +661,9 @@ def _own(lowerings: object) -> object:
 
 def counts_of(given: object) -> Counts:
     """Read ops with their counts, as files write them, {Relu: 49}, or as they are kept."""
-    items = tuple(given.items()) if isinstance(given, Mapping) else given
-    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
-        raise InputError(f"{show(given)} is no list of ops; write how often each comes, such as {{Relu: 49}}")
     problems: list[Problem] = []
     counts: list[tuple[str, int]] = []
-    for op, count in items:
+    for op, count in _pairs(given, "is no list of ops; write how often each comes, such as {Relu: 49}"):
         try:
             counts.append((name_text(op), whole_number(count, 1, MOST_OPS)))
         except InputError as error:

@@ -174,15 +174,12 @@ def _share_of(document: Document, name_or_path: str | Path, asked: ModelOptions,
 
     def with_mesh(mesh: Mesh) -> Workload:
         # Models of other tools are read for as many images as a chip has.
-        other = open_workload(name_or_path, replace(asked, mesh=mesh)) if foreign else _on(document, mesh)
-        return _of_chip(other, asked, batch // parts)
+        other = open_workload(name_or_path, replace(asked, mesh=mesh)) if foreign else None
+        own = other or document.override(MESH, dict(mesh), document.place(MESH))
+        return _of_chip(own, asked, batch // parts)
 
     made = share(with_mesh, mesh)
     return staged(made, stages, parts) if stages > 1 else made
-
-
-def _on(document: Document, mesh: Mesh) -> Document:
-    return document.override(MESH, dict(mesh), document.place(MESH))
 
 
 USUAL_BATCH = 8

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import InputError
 from tpusim.base.imports import Registry
-from tpusim.network.ops import POINTWISE
+from tpusim.network.ops import MODULES
 from tpusim.network.ops.op import OFMAP, Index, Op
 
 Box: TypeAlias = tuple[range, range, range, range]
@@ -37,24 +37,15 @@ FACTOR_BITS = 2
 _MOST_NUMBERED = 1 << 15
 """Most numbers that sources of numbers are drawn from."""
 
-_PLACES = {
-    **{op: f"products.{op}" for op in ("conv2d", "conv1d", "deform_conv2d", "gemm", "conv2d_filter_gradient")},
-    **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "products.scattered"),
-    "fused": "pointwise.fused",
-    **{op: f"maps.{op}" for op in ("pool2d", "pool2d_choice", "pool2d_gradient")},
-    "lrn": "rows.lrn",
-    **dict.fromkeys(POINTWISE, "pointwise.pointwise"),
-    "rotary": "maps.rotary",
-    **{op: f"rows.{op}" for op in ("softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean")},
-    **{op: f"rows.{op}" for op in ("sum_exp", "sum_squares")},
-    **{op: f"attention.{op}" for op in ("flash_attention", "flash_attention_gradient")},
-    **{f"{op}_gradient": f"rows.{op}_gradient" for op in ("layer_norm", "rms_norm", "softmax", "cross_entropy")},
-    "cross_entropy": "rows.cross_entropy",
-    **{
-        f"channel_{what}": f"channels.channel_{what}" for what in ("sum", "mean", "variance", "products", "masked_sums")
-    },
-    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "maps.move"),
-}
+_OF_MODULES = {
+    **dict.fromkeys(("array_op", "deform_conv2d", "gradients"), "products.{}"), "pool2d": "maps.{}",
+    "flash_attention": "attention.{}", "rows": "rows.{}", "channels": "channels.{}", "moves": "maps.move",
+    **dict.fromkeys(("elementwise", "training"), "pointwise.pointwise"),
+}  # fmt: skip
+"""By the module of ops where their oracles are."""
+_PLACES = {op: _OF_MODULES[module].format(op) for op, module in MODULES.items()}
+_PLACES |= {**dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "products.scattered"),
+            "rotary": "maps.rotary", "fused": "pointwise.fused"}  # fmt: skip
 ORACLES: Registry[Callable[[Any, Operands, Box], Tensor]] = Registry(__name__, _PLACES)
 """By the name of the op in files: the function from a layer, its inputs and a box to the elements of the ofmap in the
 box.

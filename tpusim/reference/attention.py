@@ -107,12 +107,8 @@ _LEAST = 4 * 2.0**-149
 """How far a share is off that is less than float32 can tell: some of its least numbers."""
 
 
-class _Parts(NamedTuple):
-    """What a head adds to the gradients by its queries, keys and values, each [channel, token]."""
-
-    queries: _Doubles
-    keys: _Doubles
-    values: _Doubles
+_Parts: TypeAlias = tuple[_Doubles, _Doubles, _Doubles]
+"""What a head adds to the gradients by its queries, keys and values, each [channel, token]."""
 
 
 def _gradients(
@@ -144,7 +140,7 @@ def flash_attention_gradient(layer: FlashAttentionGradient, operands: Operands, 
     def parts(head: _Head, back: _Doubles) -> _Parts:
         by_shares = back.T @ head.values
         slopes = head.shares * by_shares - head.shares * np.einsum("qk,qk->q", head.shares, by_shares)[:, None]
-        return _Parts(head.keys @ slopes.T, head.queries @ slopes, back @ head.shares)
+        return head.keys @ slopes.T, head.queries @ slopes, back @ head.shares
 
     return _gradients(layer, operands, box, parts)
 
@@ -168,7 +164,7 @@ def _of_gradients(layer: FlashAttentionGradient, operands: Operands, box: Box, s
             of_shares = head.shares * ((1 + wrong) * (1 + share) - 1) / share
         of_slopes, of_shares = of_slopes + _LEAST * (sizes + means + 1) / share, of_shares + _LEAST / share
         keys, queries = abs(head.keys), abs(head.queries)
-        return _Parts(keys @ of_slopes.T, queries @ of_slopes, abs(back) @ of_shares)
+        return keys @ of_slopes.T, queries @ of_slopes, abs(back) @ of_shares
 
     return _gradients(layer, operands, box, parts)
 

@@ -267,9 +267,8 @@ def left(
 
 def _ops(layer: Fused, operands: Operands, where: Way) -> Iterator[tuple[Op, Operands]]:
     """The ops ahead or behind, each with its further operands by their names in the op."""
-    given = [*layer.given(batch_of(layer, operands), where)]
-    for number, op in enumerate(getattr(layer, where)):
-        yield op, {each.source: operands[each.name] for each in given if each.op == number}
+    for op, more in layer.chain(batch_of(layer, operands), where):
+        yield op, {each.source: operands[each.name] for each in more}
 
 
 def tallies(layer: Fused, operands: Operands, box: Box) -> Tensor:
@@ -285,7 +284,8 @@ def tallied(
     rows, cols, images = map(range, points)
     whole = box[0], rows, cols, images
     results = sized(made(layer, operands, whole).astype(np.float64))
-    maps = [each.name for each in layer.given(batch_of(layer, operands), "behind") if each.is_map]
+    behind = layer.chain(batch_of(layer, operands), "behind")
+    maps = [each.name for _, more in behind for each in more if each.is_map]
     sums = []
     for number in box[1]:
         kind = layer.tallies[number]

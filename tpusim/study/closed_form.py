@@ -24,13 +24,6 @@ from tpusim.result.records import Result
 from tpusim.result.vocabulary.states import ARRAY_UNIT
 
 
-class ArrayShape(NamedTuple):
-    """PEs in rows and columns."""
-
-    rows: int
-    cols: int
-
-
 class LayerByForm(NamedTuple):
     """Cycles of a layer by the closed form, and here.
 
@@ -58,10 +51,12 @@ class LayerByForm(NamedTuple):
 
 
 class ComparedForms(NamedTuple):
-    """A run beside the closed form, layer by layer, and the layers of which SCALE-Sim has none."""
+    """A run beside the closed form, layer by layer, and the layers of which SCALE-Sim has none; `array` has the rows
+    and columns of PEs.
+    """
 
     result: Result
-    array: ArrayShape
+    array: tuple[int, int]
     layers: Sequence[LayerByForm]
     without: Sequence[str]
 
@@ -93,12 +88,12 @@ def compare_with_forms(jobs: Jobs, watch: LayerWatch = unheard) -> ComparedForms
     return ComparedForms(result, array, layers, without)
 
 
-def array_of(machine: Machine) -> ArrayShape:
+def array_of(machine: Machine) -> tuple[int, int]:
     """Return the PEs of a machine. Raises InputError where it has no systolic array."""
     array = getattr(machine, "array", None)
     if array is None:
         raise InputError(Problem("it has no systolic array, and closed forms are of one; name a TPU", machine.name))
-    return ArrayShape(array.rows, array.cols)
+    return (array.rows, array.cols)
 
 
 def sizes_of(layer: Op) -> tuple[int, ...]:
@@ -116,7 +111,9 @@ def sizes_of(layer: Op) -> tuple[int, ...]:
     return height, width, rows, cols, layer.in_channels, layer.out_channels, step
 
 
-def layer_by_form(layer: ArrayOp, batch: int, passes: int, cycles: int, idle: int, array: ArrayShape) -> LayerByForm:
+def layer_by_form(
+    layer: ArrayOp, batch: int, passes: int, cycles: int, idle: int, array: tuple[int, int]
+) -> LayerByForm:
     """Return the closed form of a layer beside its passes and cycles here, `idle` of which are behind its last pass."""
     channels, *_ = ofmap = layer.tensors(batch).ofmap
     rows, (side, wide) = prod(ofmap) // channels, array

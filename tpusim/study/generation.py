@@ -286,18 +286,16 @@ def _parts(work: Workload, results: Sequence[LayerResult]) -> tuple[TokenShare, 
             return ATTENTION
         return WEIGHTS if layer.unit == "array" else VECTOR
 
-    mine = [part(at) for at in range(len(work.layers))]
+    mine: dict[str, list[LayerResult]] = {name: [] for name in (WEIGHTS, ATTENTION, VECTOR, HEAD)}
+    for at, result in enumerate(results):
+        mine[part(at)].append(result)
     return tuple(
         TokenShare(
             name,
-            mine.count(name),
-            sum(each.cycles for each, own in zip(results, mine, strict=True) if own == name),
-            sum(
-                each.hbm_read_bytes + each.hbm_write_bytes
-                for each, own in zip(results, mine, strict=True)
-                if own == name
-            ),
+            len(own),
+            sum(each.cycles for each in own),
+            sum(each.hbm_read_bytes + each.hbm_write_bytes for each in own),
         )
-        for name in (WEIGHTS, ATTENTION, VECTOR, HEAD)
-        if name in mine
+        for name, own in mine.items()
+        if own
     )

@@ -16,9 +16,8 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, by_taps, pla
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Fill
 from tpusim.network.ops.array_op import Conv2d, Gemm
-from tpusim.study.validation import convolutions
 from tpusim.study.validation.cases import Row, rows, sizes
-from tpusim.study.validation.convolutions import their_block, weights_transposed
+from tpusim.study.validation.convolutions import shape_of, their_block, weights_transposed
 
 CORE = load_hardware("tpu_v2_core")
 WHOLE = 8
@@ -42,7 +41,7 @@ def emitted() -> list[Row]:
 )
 def test_passes_are_those_of_the_code(row: Row) -> None:
     """One multiplication a word of output and pass: `count_vmatmul` of a body."""
-    shape = convolutions._shape(row)
+    shape = shape_of(row)
     plan = plan_of(by_taps, shape.layer, shape.batch, CORE.with_overrides(their_block(row).changes))
     passes = {len(chunk.passes) for chunk in plan.chunks}
     assert passes == {int(row["count_vmatmul"]) // prod(sizes(row["output_window_bounds"]))}
@@ -55,7 +54,7 @@ def test_passes_are_those_of_the_code(row: Row) -> None:
 )
 def test_filter_rows_are_held_as_the_compiler_holds_them(row: Row) -> None:
     """Ours by `row_windows`, theirs by the window of the kernel; beside one image, theirs is whole."""
-    shape = convolutions._shape(row)
+    shape = shape_of(row)
     taps = {len(chunk.taps) for chunk in planned(shape.layer, shape.batch).chunks}
     assert taps == {prod(sizes(row["kernel_window_bounds"])[:2])}
 
@@ -136,7 +135,7 @@ ONE_IMAGE = [
 
 @pytest.mark.parametrize("row", ONE_IMAGE, ids=lambda row: f"{row['H']}x{row['ci']}x{row['kh']}")
 def test_an_image_comes_as_strips_of_columns_as_wide_as_theirs(row: Row) -> None:
-    shape = convolutions._shape(row)
+    shape = shape_of(row)
     col = planned(shape.layer, 1).shape.col
     assert (col.strips, col.extent) == (WHOLE, sizes(row["output_window_bounds"])[1])
 

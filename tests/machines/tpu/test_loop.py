@@ -30,8 +30,8 @@ from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import engine, native
 from tpusim.machines.tpu.event.columns import Columns, columns_of
+from tpusim.machines.tpu.event.engine import PlainRun
 from tpusim.machines.tpu.event.log import OverdueRun
-from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import LoopRun, LoopState, bounds_of
 from tpusim.machines.tpu.lowering import drafts
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
@@ -97,7 +97,7 @@ def agree(run: Loop, other: Loop, layer: Op, hardware: Hardware, how: str, own: 
 def test_machine_code_does_what_python_does(layer: Op, hardware: Hardware, how: str, own: bool, part: int) -> None:
     compiled = native.loaded()
     assert compiled
-    agree(PlainRun, compiled.begin, layer, hardware, how, own, part)
+    agree(PlainRun, compiled, layer, hardware, how, own, part)
 
 
 @drawn
@@ -159,7 +159,7 @@ def test_no_index_is_out_of_bounds(layer: Op, hardware: Hardware, how: str, own:
 
     compiled = native.loaded()
     assert compiled
-    agree(compiled.begin, CheckedRun, layer, hardware, how, own, part)
+    agree(compiled, CheckedRun, layer, hardware, how, own, part)
 
 
 def lowered_conv(size: int) -> tuple[Program, Hardware]:

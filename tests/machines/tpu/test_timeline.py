@@ -16,7 +16,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.definition import CLIENTS
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timeline import SliceTable, Timeline, TimeSlice, Timing, Track
+from tpusim.machines.tpu.observation.timeline import Cycles, Timeline, TimeSlice, Timing, Track
 from tpusim.machines.tpu.program.program import Program
 from tpusim.network.ops.array_op import Conv2d, Gemm
 
@@ -52,12 +52,16 @@ def slices_add_up(timeline: Timeline, timing: Timing) -> None:
 # ---- tracks by hand
 
 
+def alike(starts: Cycles, cycles: int, steps: Cycles) -> Track:
+    """A track of slices of one name, equally long."""
+    return Track.in_order(("a",), np.zeros_like(starts), starts, np.full_like(starts, cycles), steps)
+
+
 def test_pieces_become_slices_in_order() -> None:
     """Those of one name and step that touch are one; empty ones are none."""
-    starts = np.array([0, 4, 8])
-    track = Track.of(
-        [SliceTable("b", starts + 3, np.array([1, 0, 1])), SliceTable("a", starts, np.array([3, 4, 2]), 7)]
-    )
+    starts, none = np.array([0, 4, 8]), np.full(3, -1)
+    kinds, cycles = np.repeat([0, 1], 3), np.array([1, 0, 1, 3, 4, 2])
+    track = Track.in_order(("b", "a"), kinds, np.append(starts + 3, starts), cycles, np.append(none, np.full(3, 7)))
     assert list(track) == [
         TimeSlice(0, 3, "a", 7),
         TimeSlice(3, 4, "b", -1),
@@ -68,16 +72,16 @@ def test_pieces_become_slices_in_order() -> None:
 
 
 def test_slices_of_two_steps_stay_two() -> None:
-    assert len(Track.of([SliceTable("a", np.array([0, 2]), 2, np.array([0, 1]))])) == 2
+    assert len(alike(np.array([0, 2]), 2, np.array([0, 1]))) == 2
 
 
 def test_nothing_makes_an_empty_track() -> None:
-    track = Track.of([])
-    assert (list(track), track.sums(), list(track.clipped(0, 9))) == ([], {}, [])
+    track = alike(np.array([], int), 5, np.array([], int))
+    assert (list(track), track.sums(), list(track.clipped(0, 9))) == ([], {"a": 0}, [])
 
 
 def test_clipping_cuts_slices_at_the_edges() -> None:
-    track = Track.of([SliceTable("a", np.array([0, 10, 20]), 5)])
+    track = alike(np.array([0, 10, 20]), 5, np.full(3, -1))
     assert [(each.start, each.end) for each in track.clipped(3, 21)] == [(3, 5), (10, 15), (20, 21)]
     assert len(track.clipped(5, 10)) == len(track.clipped(3, 3)) == 0
 

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tpusim.api.generate import GenerationAnswer, generate
+from tpusim.api.answer import Answer
+from tpusim.api.generate import generate
 from tpusim.api.pictures import write_pictures
 from tpusim.base.files import probe, write
 from tpusim.cli.actions.inputs import tell
@@ -14,7 +15,6 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.names import PAGE_FILE
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.report.page.assemble import told_page
 from tpusim.report.plots import FORMATS
 from tpusim.report.tables.generation import GENERATION_FILE
 
@@ -29,13 +29,10 @@ def generate_and_report(workload: str, hardware: str | None, json: str | None, o
     output.deliver(made.shown, *([partial(_to_folder, made, out, output)] if out is not None else []))
 
 
-def _to_folder(made: GenerationAnswer, folder: Path, output: JsonOutput) -> None:
+def _to_folder(made: Answer, folder: Path, output: JsonOutput) -> None:
     write(folder / GENERATION_FILE, f"{made.to_json()}\n".encode())
-    # Imported here, because matplotlib takes a second to import.
-    from tpusim.report.plots.generation import time_of_tokens
-
-    picture = time_of_tokens(made.found, made.sizes)
-    for path in write_pictures(folder, [picture], FORMATS):
+    pictures = [made.draw()] if made.draw else []
+    for path in write_pictures(folder, pictures, FORMATS):
         say(output.words_to, str(path))
-    write(folder / PAGE_FILE, told_page(made.title, made.shown, made.tiles, [picture]))
+    write(folder / PAGE_FILE, made.to_page(*pictures))
     say(output.words_to, str(folder / PAGE_FILE))

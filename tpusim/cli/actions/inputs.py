@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from tpusim.api.asked import AskedRun, WorkloadOptions, asked_for, check_held, machine_for, unasked
+from tpusim.api.asked import AskedRun, WorkloadOptions, check_held, machine_for, unasked
 from tpusim.api.asked import resolved as jobs_of
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.files import probe, write
@@ -25,15 +25,9 @@ from tpusim.input.scalars import INTEGER, whole_number
 from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine
 from tpusim.network.blocks import repeated
-from tpusim.network.formats import FORMATS, NOTHING, ModelOptions, is_foreign
+from tpusim.network.formats import FORMATS, ModelOptions, is_foreign
 from tpusim.network.workload import MOST_SIZE, Workload, mesh_named
-from tpusim.network.workload_file import (
-    batch_for,
-    described,
-    run_batch,
-    workload_of,
-    yaml_of,
-)
+from tpusim.network.workload_file import batch_for, described, run_batch, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
 from tpusim.result.vocabulary.figures import BYTES, COUNTS
@@ -48,14 +42,6 @@ if TYPE_CHECKING:
 def tell(note: str) -> None:
     """Say on stderr what there is to know of a workload or a machine."""
     say(sys.stderr, f"Note: {note}")
-
-
-def load(
-    workload: str, hardware: str | None, batch: int | None, changes: Sequence[str] | None,
-    asked: ModelOptions = NOTHING, place: str | None = None,
-) -> AskedRun:  # fmt: skip
-    """Return the workload and the machine as `asked_for` does; what there is to know of them is told on stderr."""
-    return asked_for(workload, hardware, batch, changes, asked, tell, place)
 
 
 def machine_told(hardware: str, changes: Sequence[str] | None) -> Machine:

@@ -52,7 +52,7 @@ def make_and_report(keys: Sequence[str], out: Path, workers: int, json: str | No
         say(stream, "")
         # Files are written again only if something in them may have changed.
         sources = sources_digest("report/**/*.*", "result/**/*.py", "study/**/*.py"), model_version()
-        inputs = sources, [key for _, key in plan.points], tables.to_json(made), unverified(), kinds
+        inputs = sources, [point.key for point in plan.points], tables.to_json(made), unverified(), kinds
         try:
             names = store.kept_files(inputs, _written(made, out, kinds, workers))
         except KeyboardInterrupt:

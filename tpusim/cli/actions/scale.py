@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from tpusim.api.scale import ScalingAnswer, scale
+from tpusim.api.scale import scale
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.files import write
-from tpusim.cli.actions.drawn import check_drawn, is_page
+from tpusim.cli.actions.drawn import check_drawn, write_drawn
 from tpusim.cli.actions.inputs import tell
 from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.progress import Meter
-from tpusim.cli.terminal import say
-from tpusim.report.page.assemble import told_page
 
 
 def scale_and_report(
@@ -30,10 +27,4 @@ def scale_and_report(
         raise InputError(Problem(f"{slices!r} leaves a name out; write names such as v6e_8,v6e_4x4", "--slices"))
     with Meter() as meter:
         made = scale(workload, names, hardware, **asked, progress=meter.step, note=tell)
-    output.deliver(made.shown, *([partial(_write, made, out, output.words_to)] if out else []))
-
-
-def _write(made: ScalingAnswer, out: Path, stream: TextIO) -> None:
-    page, picture = is_page(out), made.picture
-    write(out, told_page(made.title, made.shown, made.tiles, [picture]) if page else picture.contents(out.suffix[1:]))
-    say(stream, "", str(out))
+    output.deliver(made.shown, *([partial(write_drawn, made, out, output.words_to, illustrated=True)] if out else []))

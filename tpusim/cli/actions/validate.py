@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,7 @@ from tpusim.cli.terminal import say
 from tpusim.report.tables.validation import SURVEYED, surveyed, validated, with_collectives, with_pods
 from tpusim.study.validation.cases import NETWORKS, PASSES, WORDS, NumberSet, tables_from
 from tpusim.study.validation.chips import chip_sets
-from tpusim.study.validation.collectives import (
-    COLLECTIVES,
-    collective_sets,
-    compare_collectives,
-    compiled_collectives,
-)
+from tpusim.study.validation.collectives import COLLECTIVES, collective_sets, compare_collectives, compiled_collectives
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.fused import FUSED, fused_sets
 from tpusim.study.validation.generations import GENERATIONS, code_of, generation_sets
@@ -53,45 +48,33 @@ def compare_and_report(
     `truth` take the place of the shipped ones.
     """
     with tables_from(truth):
-        _compare_and_report(names, lowering, changes, json, out, kinds)
-
-
-def _compare_and_report(
-    names: Sequence[str],
-    lowering: str | None,
-    changes: Sequence[str],
-    json: str | None,
-    out: Path | None,
-    kinds: Sequence[str],
-) -> None:
-    surveys = not names and not lowering
-    sets = survey() if surveys else [each for each in _sets(names) if names or each.lowering == USUAL]
-    memory = [each for each in sets if each.name in memory_sets()]
-    linked = [each for each in sets if each.name.startswith(COLLECTIVES)]
-    pods = [each for each in sets if each.name.startswith(PODS)]
-    others = [each for each in sets if each not in memory and each not in linked and each not in pods]
-    plan = Validation(others, changes if others and not (memory or linked or pods) else [], lowering)
-    if changes and sum(map(bool, (memory, linked, pods, others))) > 1:
-        raise InputError("--set: changes machines, DRAMs or slices; ask for the sets of one of them at a time")
-    output = JsonOutput(json)
-    for stem in dict.fromkeys(each.picture for each in sets) if out else ():
-        probe(Path(str(out)) / f"{stem}.png", make_folder=True)
-    with Meter(len(plan.simulations)) as meter:
-        comparisons = compare(plan, meter.show) if plan.sets else []
-    if memory:
-        with Meter(len(wanted_streams(memory))) as meter:
-            comparisons += compare_memory(memory, changes, meter.show)
-    if linked:
-        with Meter(len(linked)) as meter:
-            comparisons += compare_collectives(linked, changes, meter.show)
-    if pods:
-        with Meter(len(shared_runs(pods))) as meter:
-            comparisons += compare_pods(pods, changes, meter.show)
-    told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
-    if linked:
-        told = with_collectives(told, comparisons, compiled_collectives())
-    if pods:
-        told = with_pods(told, comparisons)
+        surveys = not names and not lowering
+        sets = survey() if surveys else [each for each in _sets(names) if names or each.lowering == USUAL]
+        memory = [each for each in sets if each.name in memory_sets()]
+        linked = [each for each in sets if each.name.startswith(COLLECTIVES)]
+        pods = [each for each in sets if each.name.startswith(PODS)]
+        others = [each for each in sets if each not in (*memory, *linked, *pods)]
+        plan = Validation(others, changes if others and not (memory or linked or pods) else [], lowering)
+        if changes and sum(map(bool, (memory, linked, pods, others))) > 1:
+            raise InputError("--set: changes machines, DRAMs or slices; ask for the sets of one of them at a time")
+        output = JsonOutput(json)
+        for stem in dict.fromkeys(each.picture for each in sets) if out else ():
+            probe(Path(str(out)) / f"{stem}.png", make_folder=True)
+        with Meter(len(plan.simulations)) as meter:
+            comparisons = compare(plan, meter.show) if plan.sets else []
+        for those, runs, compared in (
+            (memory, wanted_streams, compare_memory),
+            (linked, list, compare_collectives),
+            (pods, shared_runs, compare_pods),
+        ):
+            if those:
+                with Meter(len(runs(those))) as meter:
+                    comparisons += compared(those, changes, meter.show)
+        told = surveyed(comparisons, BY_NAME) if surveys else validated(comparisons)
+        if linked:
+            told = with_collectives(told, comparisons, compiled_collectives())
+        if pods:
+            told = with_pods(told, comparisons)
     output.deliver(told, *([partial(_draw, comparisons, out, kinds, output.words_to)] if out else []))
 
 
@@ -114,26 +97,21 @@ def survey() -> list[NumberSet]:
 
 
 def _sets(names: Sequence[str]) -> list[NumberSet]:
+    def later(begin: str, read: Callable[[], Mapping[str, NumberSet]]) -> dict[str, NumberSet]:
+        """Sets that take a while to read, as a step of a network does, where one of them is asked for."""
+        return {**read()} if any(name.startswith(begin) for name in names) else {}
+
     tpus = number_sets() | memory_sets()
-    # A step of a network and blocks of a language model take a while to read.
-    tokens = token_sets() if any(name.startswith(LLM) for name in names) else {}
-    blocks = fused_sets() if any(name.startswith(FUSED) for name in names) else {}
-    later = generation_sets() | chip_sets() | blocks | tokens
-    steps = step_sets() if any(name.startswith(STEP) for name in names) else {}
-    links = collective_sets() if any(name.startswith(COLLECTIVES) for name in names) else {}
-    meshed = pod_sets() if any(name.startswith(PODS) for name in names) else {}
-    known = tpus | deepbench_sets() | later | steps | links | meshed
+    of_generations = generation_sets() | chip_sets() | later(FUSED, fused_sets) | later(LLM, token_sets)
+    steps, links = later(STEP, step_sets), later(COLLECTIVES, collective_sets)
+    meshed = later(PODS, pod_sets)
+    known = tpus | deepbench_sets() | of_generations | steps | links | meshed
     groups = {word: [each.name for each in tpus.values() if each.status == word] for word in WORDS}
     kinds = {GRADIENT_SETS: GRADIENT_SETS, NETWORK_SETS: NETWORKS}
     groups |= {name: [each.name for each in known.values() if each.kind == kind] for name, kind in kinds.items()}
-    groups |= {
-        STEP: [*steps],
-        COLLECTIVES: [*links],
-        PODS: [*meshed],
-        MEMORY_SETS: [*memory_sets()],
-        GPU_SETS: [*deepbench_sets()],
-    }
-    groups |= _of_generations(later)
+    groups |= {STEP: [*steps], COLLECTIVES: [*links], PODS: [*meshed]}
+    groups |= {MEMORY_SETS: [*memory_sets()], GPU_SETS: [*deepbench_sets()]}
+    groups |= _of_generations(of_generations)
     choices = {name: [name] for name in known} | groups
     for name in names:
         if name not in choices:

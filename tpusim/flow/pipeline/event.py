@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from tpusim.flow.pipeline.schedule import Interval, PipelineLog, PipelinePlan
+from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan
+from tpusim.flow.steps.schedule import CycleSpan
 
 
 def run(plan: PipelinePlan) -> PipelineLog:
     """Return when everything begins and is done."""
     stages, last = plan.stages, len(plan.stages) - 1
     due = [deque(plan.turns(at)) for at in range(len(stages))]
-    made: list[list[Interval]] = [[] for _ in stages]
-    sent: dict[str, list[list[Interval]]] = {way: [[] for _ in stages] for way in ("forward", "backward")}
+    made: list[list[CycleSpan]] = [[] for _ in stages]
+    sent: dict[str, list[list[CycleSpan]]] = {way: [[] for _ in stages] for way in ("forward", "backward")}
     free = [0] * len(stages)
     open_stages = deque(range(len(stages)))
     while open_stages:
@@ -29,16 +30,16 @@ def run(plan: PipelinePlan) -> PipelineLog:
             due[at].popleft()
             start = max(free[at], came)
             end = start + (stages[at].forward if way == "forward" else stages[at].backward)
-            made[at].append(Interval(start, end))
+            made[at].append(CycleSpan(start, end))
             free[at] = end
             if (at < last) if way == "forward" else (at > 0):
                 on_the_way = stages[at].ahead if way == "forward" else stages[at].back
                 gone = sent[way][at]
                 begun = max(end, gone[-1].end if gone else 0)
-                gone.append(Interval(begun, begun + on_the_way))
+                gone.append(CycleSpan(begun, begun + on_the_way))
                 free[at] = end if plan.beside else begun + on_the_way
         if due[at]:
             open_stages.append(at)
     for at, each in enumerate(stages):
-        made[at].append(Interval(free[at], free[at] + each.update))
+        made[at].append(CycleSpan(free[at], free[at] + each.update))
     return PipelineLog(*(tuple(map(tuple, each)) for each in (made, sent["forward"], sent["backward"])))

@@ -7,7 +7,8 @@ from typing import Any
 
 import simpy
 
-from tpusim.flow.pipeline.schedule import Interval, PipelineLog, PipelinePlan, Way
+from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, Way
+from tpusim.flow.steps.schedule import CycleSpan
 
 
 def run(plan: PipelinePlan) -> PipelineLog:
@@ -17,15 +18,15 @@ def run(plan: PipelinePlan) -> PipelineLog:
     ways = {way: [simpy.Resource(env) for _ in plan.stages] for way in ("forward", "backward")}
     # By way and stage: each microbatch has come from there.
     came = {way: [[env.event() for _ in range(count)] for _ in plan.stages] for way in ("forward", "backward")}
-    turns: list[list[Interval]] = [[] for _ in plan.stages]
-    sent: dict[str, list[list[Interval]]] = {way: [[] for _ in plan.stages] for way in ("forward", "backward")}
+    turns: list[list[CycleSpan]] = [[] for _ in plan.stages]
+    sent: dict[str, list[list[CycleSpan]]] = {way: [[] for _ in plan.stages] for way in ("forward", "backward")}
 
     def send(at: int, way: Way, number: int, cycles: int) -> Iterator[Any]:
         with ways[way][at].request() as turn:
             yield turn
             start = int(env.now)
             yield env.timeout(cycles)
-            sent[way][at].append(Interval(start, int(env.now)))
+            sent[way][at].append(CycleSpan(start, int(env.now)))
         came[way][at][number].succeed()
 
     def stage(at: int) -> Iterator[Any]:
@@ -36,14 +37,14 @@ def run(plan: PipelinePlan) -> PipelineLog:
                 yield came[way][at - 1 if forward else at + 1][number]
             start = int(env.now)
             yield env.timeout(own.forward if forward else own.backward)
-            turns[at].append(Interval(start, int(env.now)))
+            turns[at].append(CycleSpan(start, int(env.now)))
             if (at < last) if forward else (at > 0):
                 sending = env.process(send(at, way, number, own.ahead if forward else own.back))
                 if not plan.beside:
                     yield sending
         start = int(env.now)
         yield env.timeout(own.update)
-        turns[at].append(Interval(start, int(env.now)))
+        turns[at].append(CycleSpan(start, int(env.now)))
 
     for at in range(len(plan.stages)):
         env.process(stage(at))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.flow.steps.schedule import CycleSpan
 
 Way: TypeAlias = Literal["forward", "backward"]
 Turn: TypeAlias = tuple[Way, int]
@@ -86,13 +87,6 @@ class PipelinePlan:
             yield "backward", number
 
 
-class Interval(NamedTuple):
-    """Cycles from the first on to the one behind the last."""
-
-    start: int
-    end: int
-
-
 @dataclass(frozen=True)
 class PipelineLog:
     """When everything began and was done.
@@ -103,9 +97,9 @@ class PipelineLog:
         back: by stage those in which gradients of each went to the stage ahead; none of the first.
     """
 
-    turns: tuple[tuple[Interval, ...], ...]
-    ahead: tuple[tuple[Interval, ...], ...]
-    back: tuple[tuple[Interval, ...], ...]
+    turns: tuple[tuple[CycleSpan, ...], ...]
+    ahead: tuple[tuple[CycleSpan, ...], ...]
+    back: tuple[tuple[CycleSpan, ...], ...]
 
     @property
     def cycles(self) -> int:
@@ -114,4 +108,4 @@ class PipelineLog:
 
     def bubble(self, stage: int) -> int:
         """Cycles in which a stage does nothing of its own."""
-        return self.cycles - sum(each.end - each.start for each in self.turns[stage])
+        return self.cycles - sum(each.cycles for each in self.turns[stage])

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from tpusim.base.errors import InputError, Problem
 from tpusim.flow.agreement import agreed
 from tpusim.flow.jobs import Jobs
-from tpusim.flow.steps import event
 from tpusim.flow.steps.pipelined import WAITS, TimedPart, collective_result, step_of_stages
 from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
@@ -223,20 +222,8 @@ def timed(plan: StepPlan, engine: str = "event") -> StepLog:
         InputError: the step is too long to be stepped through.
         CheckFailed: engines disagree.
     """
-
-    # Imported here, as hardly anybody asks for them.
-    def by_simpy() -> StepLog:
-        from tpusim.flow.steps import processes
-
-        return processes.run(plan)
-
-    def by_register() -> StepLog:
-        from tpusim.flow.steps import stepping
-
-        return stepping.run(plan)
-
-    others = {"simpy": by_simpy, "register": by_register}
-    return agreed(event.run(plan), others, engine, "layers and collectives of a step run")
+    log: StepLog = agreed("steps", plan, engine, "layers and collectives of a step run")
+    return log
 
 
 def exposed(plan: StepPlan, log: StepLog) -> list[int]:

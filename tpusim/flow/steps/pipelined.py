@@ -9,20 +9,10 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.flow.agreement import agreed
-from tpusim.flow.pipeline import event
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
 from tpusim.flow.steps.schedule import CycleSpan
 from tpusim.machines.exchanged import DCN, Exchanges, TimedCollective
-from tpusim.network.workload import (
-    ACCUMULATE,
-    FORWARD,
-    HOST,
-    RELOAD,
-    STAGE,
-    UPDATE,
-    CollectiveLayer,
-    Workload,
-)
+from tpusim.network.workload import ACCUMULATE, FORWARD, HOST, RELOAD, STAGE, UPDATE, CollectiveLayer, Workload
 from tpusim.result.records import CollectiveResult, LayerResult, StageResult
 
 WAITS = ("links", DCN, HOST, "bubble")
@@ -83,7 +73,7 @@ def step_of_stages(
         PipelineStage(forward[at], backward[at], update[at], ways[at, at + 1], ways[at, at - 1]) for at in range(count)
     )
     plan = PipelinePlan(stages, work.microbatches, made.beside)
-    log = _logged(plan, engine)
+    log: PipelineLog = agreed("pipeline", plan, engine, "stages take turns")
     # Where senders wait, that time is the links' and no bubble.
     bubbles = [log.bubble(at) - _waits(plan, at) for at in range(count)]
     busiest = min(range(count), key=lambda at: bubbles[at])
@@ -166,20 +156,3 @@ def _sent(
                 waits = 0 if plan.beside else own.cycles
                 yield collective_result(each, own, now, now + own.cycles, waits, plan.microbatches)
                 now += own.cycles
-
-
-def _logged(plan: PipelinePlan, engine: str) -> PipelineLog:
-    """Return when the turns of a pipeline are taken, by an engine of `--engine`; with `both` all must agree."""
-
-    # Imported here, as hardly anybody asks for them.
-    def by_simpy() -> PipelineLog:
-        from tpusim.flow.pipeline import processes
-
-        return processes.run(plan)
-
-    def by_register() -> PipelineLog:
-        from tpusim.flow.pipeline import stepping
-
-        return stepping.run(plan)
-
-    return agreed(event.run(plan), {"simpy": by_simpy, "register": by_register}, engine, "stages take turns")

@@ -22,9 +22,9 @@ from tpusim.input.form import (
     Name,
     Overrides,
     Quantity,
-    Rational,
     Reader,
     Truth,
+    rational,
     read_overrides,
     texts_of,
     whole,
@@ -72,7 +72,7 @@ class Sm(FileSection):
     async_copy: Annotated[bool, Truth()] = False
     step_cycles: Annotated[int, whole(_MOST, least=0), written(200)]
     tap_cycles: Annotated[int, whole(_MOST, least=0), written(200)]
-    epilogue_bytes_per_cycle: Annotated[Fraction, Rational(_MOST, _SLOWEST), written(8)]
+    epilogue_bytes_per_cycle: Annotated[Fraction, rational(_MOST, _SLOWEST), written(8)]
 
 
 class L2(FileSection):
@@ -86,7 +86,7 @@ class L2(FileSection):
     """
 
     size_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("6 MiB", "size")]
-    bytes_per_cycle: Annotated[Fraction, Rational(2**20, _SLOWEST), written(1200)]
+    bytes_per_cycle: Annotated[Fraction, rational(2**20, _SLOWEST), written(1200)]
     latency_cycles: Annotated[int, whole(_MOST), written(400)]
     sector_bytes: Annotated[int, whole(4096), written(32)] = 32
 
@@ -102,7 +102,7 @@ class Dram(FileSection):
     """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "1000 TB/s"), written("900 GB/s", "bandwidth")]
-    reached: Annotated[Fraction, Rational(1, _SLOWEST), written(0.8)]
+    reached: Annotated[Fraction, rational(1, _SLOWEST), written(0.8)]
     capacity_bytes: Annotated[int | None, Quantity(SIZE, "1024 GiB"), written("16 GiB", "capacity")] = None
 
 
@@ -134,7 +134,7 @@ class BlockTile(FileSection):
 
     m: Annotated[int, whole(4096), written(128)]
     n: Annotated[int, whole(4096), written(128)]
-    share: Annotated[Fraction, Rational(1, _SLOWEST)] = Fraction(1)
+    share: Annotated[Fraction, rational(1, _SLOWEST)] = Fraction(1)
     products: Annotated[bool, Truth()] = False
 
     @property

@@ -162,14 +162,6 @@ class Frame:
             together or arrays, latency,
         )  # fmt: skip
 
-    def turn(self, now: int, slot: int | None) -> range:
-        """Arrays whose words may use the port in cycle `now`; `slot` is the slot of the first. Without a slot, nobody
-        else wants the port, and every array may use it in every cycle."""
-        if slot is None:
-            return range(self.arrays)
-        array = now % self.period - slot
-        return range(array, array + 1) if 0 <= array < self.arrays else range(0)
-
     def weight_waits(self, queue: int) -> tuple[int, ...]:
         """For each cycle of the frame, the cycles that a preload of `queue` must leave to others, whether they use them
         or not.
@@ -196,10 +188,6 @@ class Frame:
     def frames(self, words: int) -> int:
         """Frames that a stream of `words` takes."""
         return -(-words // self.together)
-
-    def work(self, accumulate: bool, finish: bool) -> int:
-        """Cycles of the vector unit that the words of a frame take."""
-        return self.add_cycles * accumulate + self.finish_cycles * finish
 
     @property
     def port_stall(self) -> int:

@@ -10,7 +10,7 @@ from pydantic import PlainSerializer, ValidationInfo, field_validator, model_val
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.units import BANDWIDTH, SIZE, TIME
-from tpusim.input.form import Choice, FileSection, Quantity, Rational, Reader, Truth, whole, written
+from tpusim.input.form import Choice, FileSection, Quantity, Reader, Truth, rational, whole, written
 from tpusim.input.scalars import show, whole_number
 from tpusim.memory.dram.device import Device, device_of, with_mapping
 from tpusim.memory.layout import Layouts, read_layouts
@@ -167,12 +167,12 @@ class NumberType(FileSection):
     weights_per_cycle: Annotated[int, whole(4096, least=0), written(1)] = 0
     result_bytes: Annotated[int, whole(64, least=0), written(4)] = 0
     window_bytes: Annotated[int | None, Quantity(SIZE, "16 GiB"), written("8 MiB", "window")] = None
-    convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
     convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
-    convert_weight_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    convert_result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_weight_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    convert_result_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    widen: Annotated[Fraction, rational(65536)] = Fraction(0)
+    narrow: Annotated[Fraction, rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
 
 
@@ -306,8 +306,8 @@ class Slots(FileSection):
     registers: Annotated[int, whole(4096), written(8)]
     latency: Annotated[int, whole(65536, least=0), written(2)] = 0
     packed: Annotated[bool, Truth()] = True
-    lookup_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    turn_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    lookup_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    turn_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
     body_cycles: Annotated[int, whole(2**24, least=0)] = 0
     window: Annotated[int, whole(2**24), written(1024)] = 1024
     sum_cycles: Annotated[int, whole(2**24, least=0)] = 0
@@ -363,26 +363,26 @@ class VectorUnit(FileSection):
     """
 
     alus: Annotated[int, whole(2**24), written(256)]
-    unpack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    pack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    stack_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    unpack_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    pack_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    stack_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
     stack_free: Annotated[int, whole(65536), written(2)] = 2
     stack_by: Annotated[Literal["copy", "column", "word"], Choice()] = "copy"
     transpose_cycles: Annotated[int, whole(65536, least=0)] = 0
     transpose_words: Annotated[int, whole(65536), written(4)] = 8
-    gather_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    convert_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    gather_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    convert_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
     convert_bytes: Annotated[int, whole(64, least=0), written(2)] = 0
-    convert_weight_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    convert_result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    relayout_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    convert_weight_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    convert_result_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    relayout_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
     # The default is the value of configs/tpu_v2.yaml.
     scalar_words: Annotated[int, whole(65536)] = 2
-    operand_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    result_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    ready_cycles: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    widen: Annotated[Fraction, Rational(65536)] = Fraction(0)
-    narrow: Annotated[Fraction, Rational(65536)] = Fraction(0)
+    operand_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    result_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    ready_cycles: Annotated[Fraction, rational(65536)] = Fraction(0)
+    widen: Annotated[Fraction, rational(65536)] = Fraction(0)
+    narrow: Annotated[Fraction, rational(65536)] = Fraction(0)
     rounding: Annotated[int, whole(65536, least=0), written(4)] = 0
     arithmetic: Annotated[Literal["widened", "narrow"], Choice()] = "widened"
     slots: Slots | None = None
@@ -608,8 +608,8 @@ class MappingPolicy(FileSection):
     loads: Annotated[Literal["pieces", "whole", "windows"], Choice()] = "pieces"
     window_bytes: Annotated[int, Quantity(SIZE, "16 GiB"), written("4 MiB", "window")] = 2**34
     window_cycles: Annotated[int, whole(2**24, least=0)] = 0
-    window_results: Annotated[Fraction, Rational(65536)] = Fraction(1)
-    window_bandwidth: Annotated[Fraction, Rational(65536)] = Fraction(1)
+    window_results: Annotated[Fraction, rational(65536)] = Fraction(1)
+    window_bandwidth: Annotated[Fraction, rational(65536)] = Fraction(1)
     fetch: Annotated[Literal["resident", "per_tap"], Choice()] = "resident"
     k_order: Annotated[Literal["channels_fastest", "taps_fastest"], Choice()] = "channels_fastest"
     patch: Annotated[Literal["touched", "window"], Choice()] = "touched"

@@ -124,7 +124,7 @@ def advance(
     return _go_on(rules, state, requests, c)
 
 
-@kernel
+@part
 def _go_on(rules: Rules, state: ControllerState, requests: Numbers, c: int) -> bool:
     """Go on to the limits stored in the channel; if they were arguments, each constant would be compiled separately."""
     m, groups, banks = state.channels[c], state.groups[c], state.banks[c]

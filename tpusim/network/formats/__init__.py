@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -22,7 +22,7 @@ from tpusim.input.scalars import show
 
 if TYPE_CHECKING:
     from tpusim.network.formats.jax_function import JaxWorkload
-    from tpusim.network.graph import Graph, NodeViews
+    from tpusim.network.graph import Graph
 
 # ---- what a user says of a model beside its file
 
@@ -181,23 +181,6 @@ def from_jax(
 def _of_jax() -> Any:
     need("a function of JAX", "jax", "jax")
     return import_module(f"{__name__}.jax_function")
-
-
-# ---- what a node of a network becomes
-
-LayerSizes: TypeAlias = dict[str, Any]
-"""A layer as a file has it, without its name; `images` is how many its input holds."""
-
-
-class LayerOfNode(NamedTuple):
-    """A node as a layer: its sizes, and the views of its values."""
-
-    sizes: LayerSizes
-    views: NodeViews
-
-
-class UnfitNode(Exception):
-    """A node that no layer computes; the message gives the reason."""
 
 
 # ---- names of layers, from files where they may be missing, odd, or the same

@@ -13,12 +13,12 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.document import Document
 from tpusim.input.scalars import INTEGER, show, whole_number
 from tpusim.input.source import read_text
@@ -93,9 +93,8 @@ _ROWS = "M is as written, whatever the batch"
 _REORDERED = "columns are read by their names; SCALE-Sim would read {} by their place"
 
 
-class _Line(NamedTuple):
-    number: int
-    cells: tuple[str, ...]
+_Line: TypeAlias = tuple[int, Sequence[str]]
+"""The number of a line, and its cells."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +135,14 @@ class _Row:
     """A line with a value for each column; problems name both."""
 
     header: _Header
-    line: _Line
-    name: str
+    line: int
+    cells: Sequence[str]
+    name: str = ""
 
     def text(self, column: str) -> str:
         """Return the value of a column; an empty text where there is none."""
-        place = self.header.places.get(column, len(self.line.cells))
-        return self.line.cells[place] if place < len(self.line.cells) else ""
+        place = self.header.places.get(column, len(self.cells))
+        return self.cells[place] if place < len(self.cells) else ""
 
     def number(self, column: str, least: int = 1, most: int = MOST_CHANNELS) -> int:
         """Return the whole number in a column. Raises InputError."""
@@ -156,11 +156,18 @@ class _Row:
         """Return the whole number in a column that a topology need not have. Raises InputError."""
         return self.number(column, min(usual, 1)) if self.text(column) else usual
 
+    def only(self, *columns: str, of: str, do: str) -> None:
+        """Refuse other numbers than the usual ones in some columns. Raises InputError."""
+        for column in columns:
+            usual = int(column != _PADDING)
+            if (given := self.usual(column, usual)) != usual:
+                raise self.wrong(f"{self.header.spelt(column)} {given}: not known of a {of}; {do}")
+
     def sizes(self) -> dict[str, int]:
         """Return the sizes of the line. Raises InputError with all that are wrong."""
         columns = self.header.sizes
-        if len(self.line.cells) <= max(self.header.places[each] for each in columns):
-            found = f"{counted(len(self.line.cells), 'value')} of {len(self.header.words)}"
+        if len(self.cells) <= max(self.header.places[each] for each in columns):
+            found = f"{counted(len(self.cells), 'value')} of {len(self.header.words)}"
             raise self.wrong(f"{found}; write a name, {', '.join(columns)}")
         sizes: dict[str, int] = {}
         problems: list[Problem] = []
@@ -176,11 +183,11 @@ class _Row:
     @property
     def behind(self) -> tuple[str, ...]:
         """Values behind the last column."""
-        return tuple(cell for cell in self.line.cells[len(self.header.words) :] if cell)
+        return tuple(cell for cell in self.cells[len(self.header.words) :] if cell)
 
     def wrong(self, message: str) -> InputError:
         """Return the error that the line has."""
-        return InputError(Problem(message, f"{self.header.label}:{self.line.number}", self.line.number))
+        return InputError(Problem(message, f"{self.header.label}:{self.line}", self.line))
 
 
 @dataclass
@@ -202,13 +209,13 @@ def read(path: Path, asked: ModelOptions) -> Document:
     if asked.dims:
         given = ", ".join(f"{name}={size}" for name, size in asked.dims.items())
         raise InputError(Problem(f"--dim {given}: a topology leaves no dimension open; leave --dim out", label))
-    first, *lines = [*_lines(read_text(path))] or [_Line(1, ())]
+    first, *lines = [*_lines(read_text(path))] or [(1, ())]
     header = _header_of(first, lines, label)
     found, names = _Read(), Names()
     problems: list[Problem] = []
-    for line in lines:
+    for number, cells in lines:
         try:
-            _add(found, header, line, names)
+            _add(found, _Row(header, number, cells), names)
         except InputError as error:
             problems += error.problems
     for kind, row in found.first.items():
@@ -239,7 +246,8 @@ def read(path: Path, asked: ModelOptions) -> Document:
 def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | None) -> Iterator[str]:
     """Yield a line on what was read, and then what bears on the sizes."""
     apart = [each for each in header.places if each in _PLACES]
-    used = ", ".join(word for place, word in enumerate(header.words) if place in _used(header))
+    read = {place for column, place in header.places.items() if column not in _PLACES}
+    used = ", ".join(word for place, word in enumerate(header.words) if place in read)
     left = ", ".join([*map(header.spelt, apart), *header.empty])
     many = counted(len(found.entries), "layer")
     yield f"{many} read, {' and '.join(forms)}, from the columns {used}{f'; not read: {left}' if left else ''}"
@@ -251,12 +259,7 @@ def _notes(header: _Header, found: _Read, forms: Sequence[str], images: int | No
         yield _REORDERED.format(", ".join(header.sizes))
     for key, layers in found.noticed.items():
         if layers:
-            more = ", ..." if len(layers) > _SHOWN else ""
-            yield _NOTES[key].format(f"{counted(len(layers), 'layer')} ({', '.join(layers[:_SHOWN])}{more})")
-
-
-def _used(header: _Header) -> set[int]:
-    return {place for column, place in header.places.items() if column not in _PLACES}
+            yield _NOTES[key].format(f"{counted(len(layers), 'layer')} ({few(layers, _SHOWN)})")
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -268,7 +271,7 @@ def _lines(text: str) -> Iterator[_Line]:
         while cells and not cells[-1]:
             cells.pop()
         if cells and not cells[0].startswith("#"):
-            yield _Line(number, tuple(cells))
+            yield number, cells
 
 
 def _cells(line: str) -> Sequence[str]:
@@ -291,33 +294,32 @@ _BY_SPELLING = {_plain(each): column for column, others in _SPELT.items() for ea
 
 def _header_of(first: _Line, lines: Sequence[_Line], label: str) -> _Header:
     """Return which column stands where. Raises InputError with every column that is unknown, missing or there twice."""
+    _, words = first
     places: dict[str, int] = {}
     problems: list[str] = []
     empty: list[str] = []
     strange: list[tuple[int, str]] = []
-    for place, word in enumerate(first.cells):
+    for place, word in enumerate(words):
         column = _BY_SPELLING.get(_plain(word))
         if column is None:
             strange.append((place, word))
         elif column in places:
-            problems.append(
-                f"two columns are {column}: {first.cells[places[column]]} and {word}; leave one of them out"
-            )
+            problems.append(f"two columns are {column}: {words[places[column]]} and {word}; leave one of them out")
         else:
             places[column] = place
     if not {*places} & {*_CONV, *_STRIDES, *_GEMM}:
-        sizes = len(first.cells) > _SHOWN and all(INTEGER.fullmatch(word) for word in first.cells[1:4])
+        sizes = len(words) > _SHOWN and all(INTEGER.fullmatch(word) for word in words[1:4])
         what = "sizes stand where SCALE-Sim skips a header" if sizes else "this is no header of a topology of SCALE-Sim"
         raise _wrong(first, [f"{what}; begin the file with {_HEADERS}"], label)
     # Whatever the first column is called, SCALE-Sim takes it for the name.
     if _NAME not in places and strange and strange[0][0] == 0:
         places[_NAME] = strange.pop(0)[0]
     for place, word in strange:
-        if any(place < len(line.cells) and line.cells[place] for line in lines):
+        if any(place < len(cells) and cells[place] for _, cells in lines):
             problems.append(_strange(place, word))
         else:
             empty.append(word or f"column {place + 1}")
-    header = _Header(label, places, first.cells, empty)
+    header = _Header(label, places, words, empty)
     problems += _unfit(header)
     if problems:
         raise _wrong(first, problems, label)
@@ -352,16 +354,15 @@ def _unfit(header: _Header) -> Iterator[str]:
 
 
 def _wrong(line: _Line, messages: Iterable[str], label: str) -> InputError:
-    return InputError(Problem(each, f"{label}:{line.number}", line.number) for each in messages)
+    return InputError(Problem(each, f"{label}:{line[0]}", line[0]) for each in messages)
 
 
 # ---- a line
 
 
-def _add(found: _Read, header: _Header, line: _Line, names: Names) -> None:
+def _add(found: _Read, row: _Row, names: Names) -> None:
     """Read a line. Raises InputError."""
-    row = _Row(header, line, "")
-    wanted = row.text(_NAME)
+    header, wanted = row.header, row.text(_NAME)
     product = header.products
     pool = False
     if _TYPE in header.places:
@@ -380,7 +381,7 @@ def _add(found: _Read, header: _Header, line: _Line, names: Names) -> None:
             raise row.wrong(f"{header.spelt(_TYPE)} {kind}: a convolution has no M, N and K; give it a file of its own")
         product = typed
     sizes = row.sizes()
-    row = _Row(header, line, names.take(wanted))
+    row = replace(row, name=names.take(wanted))
     _behind(row, found)
     if pool:
         entry = _pooling(row, sizes, found)
@@ -388,13 +389,13 @@ def _add(found: _Read, header: _Header, line: _Line, names: Names) -> None:
         entry = _product(row, sizes, found) if product else _convolution(row, sizes, found)
     if _BATCH in header.places and not product:
         images = row.number(_BATCH, 1, MOST_IMAGES)
-        found.images.setdefault(images, line.number)
+        found.images.setdefault(images, row.line)
         if len(found.images) > 1:
             other, where = next(iter(found.images.items()))
             del found.images[images]  # So that each line that differs is told.
             says = f"{header.spelt(_BATCH)}: {images} here and {other} in line {where}"
             raise row.wrong(f"{says}; a run has one batch, so give each a file of its own")
-    found.entries.append((line.number, entry))
+    found.entries.append((row.line, entry))
 
 
 def _behind(row: _Row, found: _Read) -> None:
@@ -425,10 +426,8 @@ def _unknown(kind: str, many: int, row: _Row) -> InputError:
 
 def _product(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     """Read a product: one of M, N and K, or a line whose type says so. Raises InputError."""
-    for column, usual in ((_BATCH, 1), (_PADDING, 0), (_DILATION, 1), (_GROUPS, 1)):
-        if (given := row.usual(column, usual)) != usual:
-            says = f"{row.header.spelt(column)} {given}: not known of a product"
-            raise row.wrong(f"{says}; write all its rows as M, one line for each product, and leave the column out")
+    row.only(_BATCH, _PADDING, _DILATION, _GROUPS, of="product",
+             do="write all its rows as M, one line for each product, and leave the column out")  # fmt: skip
     if row.header.products:
         return {"name": row.name, "op": "gemm", **{each.lower(): sizes[each] for each in _GEMM}}
     m, k, rows, cols, channels, filters = (sizes[each] for each in _MAP)
@@ -447,9 +446,7 @@ def _pooling(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     """Read a pooling, whose filter is its window; it has no filters. Raises InputError."""
     height, width, rows, cols, channels, filters = (sizes[each] for each in _MAP)
     strides = tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2
-    for column, usual in ((_PADDING, 0), (_DILATION, 1), (_GROUPS, 1)):
-        if (given := row.usual(column, usual)) != usual:
-            raise row.wrong(f"{row.header.spelt(column)} {given}: not known of a pooling; leave the column out")
+    row.only(_PADDING, _DILATION, _GROUPS, of="pooling", do="leave the column out")
     if filters not in (1, channels):
         says = f"{row.header.spelt('Num Filter')} {filters}: a pooling makes as many channels as it reads, {channels}"
         raise row.wrong(f"{says}; write that, or 1")

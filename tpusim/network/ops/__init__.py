@@ -4,6 +4,7 @@ functions of single elements are rows of `elementwise.ROWS`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tpusim.base.imports import Registry
@@ -12,34 +13,28 @@ from tpusim.network.ops.elementwise import ROWS, class_name
 if TYPE_CHECKING:
     from tpusim.network.ops.op import Op
 
-_TRAINING = (
-    "leaky_relu_gradient", "clip_gradient", "gelu_gradient", "weighted_sum", "adam_second", "adam_step",
-    "over_deviation", "batch_norm_shift", "batch_norm_slope", "batch_norm_offset", "batch_norm_gradient",
-    "scale_shift_relu", "shortcut", "mean_of_total", "variance_of_squares", "centred_total",
+_OWN = "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", "soft_cap"
+_BY_MODULE: Sequence[tuple[str, Sequence[str]]] = (
+    ("array_op", ("conv2d", "conv1d", "conv_transpose2d")),
+    ("deform_conv2d", ("deform_conv2d",)),
+    ("array_op", ("gemm",)),
+    ("flash_attention", ("flash_attention", "flash_attention_gradient")),
+    ("gradients", ("conv2d_input_gradient", "conv2d_filter_gradient")),
+    ("pool2d", ("pool2d", "pool2d_choice", "pool2d_gradient")),
+    ("elementwise", (*ROWS, *_OWN, "rotary")),
+    ("training", (
+        "weighted_sum", "adam_second", "adam_step", "over_deviation", "batch_norm_slope", "batch_norm_offset",
+        "shortcut", "mean_of_total", "variance_of_squares",
+    )),
+    ("rows", (
+        "softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean", "sum_exp", "sum_squares", "lrn",
+        "layer_norm_gradient", "rms_norm_gradient", "softmax_gradient", "cross_entropy", "cross_entropy_gradient",
+    )),
+    ("channels", ("channel_sum", "channel_mean", "channel_variance", "channel_products", "channel_masked_sums")),
+    ("moves", ("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding")),
 )  # fmt: skip
-_OWN = "scale_shift", "masked", "leaky_relu", "clip", "power", "hard_sigmoid", "hard_swish", "gelu", "soft_cap"
-POINTWISE = (*ROWS, *_OWN, *_TRAINING)
-"""Ops that make each element from the one at the same place of a map."""
-_MODULES = {
-    **dict.fromkeys(("conv2d", "conv1d", "conv_transpose2d"), "array_op"),
-    "deform_conv2d": "deform_conv2d",
-    "gemm": "array_op",
-    **dict.fromkeys(("flash_attention", "flash_attention_gradient"), "flash_attention"),
-    **dict.fromkeys(("conv2d_input_gradient", "conv2d_filter_gradient"), "gradients"),
-    **dict.fromkeys(("pool2d", "pool2d_choice", "pool2d_gradient"), "pool2d"),
-    **dict.fromkeys(POINTWISE, "elementwise"),
-    "rotary": "elementwise",
-    **dict.fromkeys(_TRAINING, "training"),
-    **dict.fromkeys(
-        ("softmax", "layer_norm", "rms_norm", "top_k", "reduce_mean", "sum_exp", "sum_squares", "lrn"), "rows"
-    ),
-    **dict.fromkeys(
-        ("layer_norm_gradient", "rms_norm_gradient", "softmax_gradient", "cross_entropy", "cross_entropy_gradient"),
-        "rows",
-    ),
-    **{f"channel_{what}": "channels" for what in ("sum", "mean", "variance", "products", "masked_sums")},
-    **dict.fromkeys(("transpose", "channel_shuffle", "slice", "pad", "upsample", "spread", "embedding"), "moves"),
-}
+"""Ops by their names in files, in the order in which they are listed, with the module of their classes."""
+MODULES: Mapping[str, str] = {op: module for module, ops in _BY_MODULE for op in ops}
 """The module of each class, by the op's name in files."""
-OPS: Registry[type[Op]] = Registry(__name__, {op: f"{module}.{class_name(op)}" for op, module in _MODULES.items()})
+OPS: Registry[type[Op]] = Registry(__name__, {op: f"{module}.{class_name(op)}" for op, module in MODULES.items()})
 """The classes by the op's name in files."""

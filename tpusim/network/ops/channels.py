@@ -7,7 +7,7 @@ from math import prod
 from typing import Annotated, ClassVar
 
 from tpusim.input.form import Truth, validated
-from tpusim.network.ops.elementwise import MapOp
+from tpusim.network.ops.elementwise import MapOp, Other
 from tpusim.network.ops.op import OFMAP, Shape
 
 ABOUT = "about"
@@ -28,16 +28,6 @@ class ChannelSum(MapOp):
         return "add"
 
     @property
-    def others(self) -> tuple[str, ...]:
-        """The maps other than the ifmap."""
-        return ()
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        """The sources of a number for each channel."""
-        return ()
-
-    @property
     def sums(self) -> tuple[str, ...]:
         """By sum the operation that makes a number of elements of the maps and of the channel's numbers."""
         return (self.operation,)
@@ -53,11 +43,7 @@ class ChannelSum(MapOp):
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: the ofmap has a number for each channel, or one of each sum."""
-        maps, numbers = (
-            dict.fromkeys(self.others, self.map(batch)),
-            dict.fromkeys(self.numbers, (self.channels, 1, 1, 1)),
-        )
-        return {"ifmap": self.map(batch), **maps, **numbers, OFMAP: (self.channels, len(self.sums), 1, 1)}
+        return {**MapOp.shapes(self, batch), OFMAP: (self.channels, len(self.sums), 1, 1)}
 
     def terms(self, batch: int) -> int:
         """Return the elements of a channel."""
@@ -81,14 +67,11 @@ class ChannelVariance(ChannelMean):
 
     op: ClassVar[str] = "channel_variance"
     exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Other]] = {ABOUT: "channel"}
 
     @property
     def operation(self) -> str:
         return "squares_sum"
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return (ABOUT,)
 
 
 @validated
@@ -108,12 +91,8 @@ class ChannelProducts(ChannelSum):
         return "centred_products" if self.centred else "sum_of_products"
 
     @property
-    def others(self) -> tuple[str, ...]:
-        return ("other",)
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return (ABOUT,) if self.centred else ()
+    def beside(self) -> Mapping[str, Other]:  # type: ignore[override]
+        return {"other": "each", ABOUT: "channel"} if self.centred else {"other": "each"}
 
     @property
     def text(self) -> str:
@@ -135,14 +114,7 @@ class ChannelMaskedSums(ChannelSum):
     """
 
     op: ClassVar[str] = "channel_masked_sums"
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        return ("other",)
-
-    @property
-    def numbers(self) -> tuple[str, ...]:
-        return "scale", "shift"
+    beside: ClassVar[Mapping[str, Other]] = {"other": "each", "scale": "channel", "shift": "channel"}
 
     @property
     def sums(self) -> tuple[str, ...]:

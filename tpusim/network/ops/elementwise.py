@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.input.form import Choice, Name, Real, Truth, validated, whole, written
+from tpusim.input.form import Choice, Name, Reader, Real, Truth, real, validated, whole, written
 from tpusim.network.ops.op import (
     MOST_CHANNELS,
     OFMAP,
@@ -47,10 +47,15 @@ KEPT: Mapping[str, tuple[bool, bool, bool, bool]] = {
 """The axes of [channel, row, col, image] along which the other operand has own elements; it has one along the rest."""
 
 
-def check_above_zero(number: float, field: str, such: float) -> None:
-    """Raise InputError for a number of zero or less; `such` is one to write instead."""
-    if number <= 0:
-        raise InputError(Problem(f"{number} is not above zero; write one such as {such}", field))
+def above_zero(such: float) -> Reader:
+    """A finite number above zero; `such` is one to write instead of others."""
+
+    def read(value: object) -> float:
+        if (number := real(value)) <= 0:
+            raise InputError(f"{number} is not above zero; write one such as {such}")
+        return number
+
+    return Reader(read, "a number above zero")
 
 
 @validated
@@ -67,6 +72,8 @@ class MapOp(VectorOp):
 
     spatial: ClassVar[bool] = False
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "height": 1, "width": 2, "images": 3}
+    beside: ClassVar[Mapping[str, Other]] = {}
+    """The operands beside the ifmap, each with what it has a number for."""
 
     name: Annotated[str, Name(), written("map1")]
     channels: Annotated[Channels, written(64)]
@@ -94,7 +101,9 @@ class MapOp(VectorOp):
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: the output is as large as the input."""
-        return {"ifmap": self.map(batch), OFMAP: self.map(batch)}
+        whole = self.map(batch)
+        others = {name: _kept(whole, kind) for name, kind in self.beside.items()}
+        return {"ifmap": whole, **others, OFMAP: whole}
 
     def terms(self, batch: int) -> int:
         """Return 1: no sum grows with the layer."""
@@ -150,8 +159,9 @@ class Arithmetic(Pointwise):
         """The shape in short: "56x56x64 channel" where the other operand has a number a channel."""
         return self.map_text if self.other == "each" else f"{self.map_text} {self.other}"
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        return {"ifmap": self.map(batch), "other": _kept(self.map(batch), self.other), OFMAP: self.map(batch)}
+    @property
+    def beside(self) -> Mapping[str, Other]:  # type: ignore[override]
+        return {"other": self.other}
 
 
 @validated
@@ -160,9 +170,7 @@ class PairOp(Pointwise):
     and what tells its slope; of weights, and what is known of their gradients.
     """
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return {"ifmap": self.map(batch), "other": self.map(batch), OFMAP: self.map(batch)}
+    beside: ClassVar[Mapping[str, Other]] = {"other": "each"}
 
 
 @validated
@@ -182,36 +190,9 @@ class Chosen(Pointwise):
         """The shape in short: "1x5x60 pixel" where the condition has a number a pixel."""
         return self.map_text if self.condition == "each" else f"{self.map_text} {self.condition}"
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        whole = self.map(batch)
-        return {"ifmap": whole, "other": whole, "condition": _kept(whole, self.condition), OFMAP: whole}
-
-
-@validated
-class ScaleShift(Pointwise):
-    """The ifmap times the channel's scale, plus the channel's shift."""
-
-    op: ClassVar[str] = "scale_shift"
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with two numbers a channel."""
-        channel = self.channels, 1, 1, 1
-        return {"ifmap": self.map(batch), "scale": channel, "shift": channel, OFMAP: self.map(batch)}
-
-
-@validated
-class Masked(Pointwise):
-    """The ifmap where the other map times the channel's scale, plus its shift, is above zero; elsewhere zero.
-
-    It is the gradient of a relu of that scaled map, which need not be stored.
-    """
-
-    op: ClassVar[str] = "masked"
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with two numbers a channel."""
-        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
-        return {"ifmap": maps, "other": maps, "scale": channel, "shift": channel, OFMAP: maps}
+    @property
+    def beside(self) -> Mapping[str, Other]:  # type: ignore[override]
+        return {"other": "each", "condition": self.condition}
 
 
 @validated
@@ -323,8 +304,8 @@ class Gelu(Pointwise):
 
     @property
     def operation(self) -> str:
-        """The machine's operation: the form by tanh has its own."""
-        return "gelu" if self.approximate == "none" else "gelu_tanh"
+        """The machine's operation: the form by tanh has its own, and so has its gradient."""
+        return self.op if self.approximate == "none" else self.op.replace("gelu", "gelu_tanh")
 
     @property
     def text(self) -> str:
@@ -345,10 +326,7 @@ class SoftCap(Pointwise):
     op: ClassVar[str] = "soft_cap"
     exact: ClassVar[bool] = False
 
-    cap: Annotated[float, Real()] = 50.0
-
-    def __post_init__(self) -> None:
-        check_above_zero(self.cap, "cap", 50.0)
+    cap: Annotated[float, above_zero(50.0)] = 50.0
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (self.cap,)
@@ -382,12 +360,11 @@ class Rotary(MapOp):
     grammar: ClassVar[str] = "rows x columns x channels, first position if not 0, back if points turn back"
     exact: ClassVar[bool] = False
 
-    base: Annotated[float, Real()] = 10000.0
+    base: Annotated[float, above_zero(10000.0)] = 10000.0
     start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
     back: Annotated[bool, Truth()] = False
 
     def __post_init__(self) -> None:
-        check_above_zero(self.base, "base", 10000.0)
         # Pairs are one half of the channels apart, so there must be two halves.
         if self.channels % 2:
             raise InputError(Problem(f"{self.channels} channels have no halves; write an even number", "channels"))
@@ -440,6 +417,7 @@ class OpRow(NamedTuple):
         gloss: the op's result, in a line.
         onnx: the operator of ONNX that it is, if there is one of one operand.
         exact, positive: as in Op.
+        beside: as in MapOp, where the base class does not say it.
     """
 
     kind: type[Pointwise]
@@ -447,7 +425,11 @@ class OpRow(NamedTuple):
     onnx: str = ""
     exact: bool = True
     positive: bool = False
+    beside: Mapping[str, Other] | None = None
 
+
+_OTHER: Mapping[str, Other] = {"other": "each"}
+_LINE: Mapping[str, Other] = {"scale": "channel", "shift": "channel"}
 
 ROWS = {
     "add": OpRow(Arithmetic, "The ifmap and the other operand, added."),
@@ -478,6 +460,46 @@ ROWS = {
     "sigmoid_gradient": OpRow(PairOp, "The ifmap times y (1 - y); the other operand is y, what the sigmoid made."),
     "tanh_gradient": OpRow(PairOp, "The ifmap times 1 - y y; the other operand is y, what tanh made."),
     "silu_gradient": OpRow(PairOp, "The ifmap times the slope of silu at the other operand.", exact=False),
+    "scale_shift": OpRow(Pointwise, "The ifmap times the channel's scale, plus the channel's shift.", beside=_LINE),
+    "masked": OpRow(
+        Pointwise,
+        "The ifmap where the other map times the channel's scale, plus its shift, is above zero; elsewhere zero.\n\n"
+        "It is the gradient of a relu of that scaled map, which need not be stored.",
+        beside={**_OTHER, **_LINE},
+    ),
+    "leaky_relu_gradient": OpRow(
+        LeakyRelu,
+        "The ifmap where the other operand, what the leaky relu made or read, is above zero; elsewhere times `slope`.",
+        beside=_OTHER,
+    ),
+    "clip_gradient": OpRow(
+        Clip,
+        "The ifmap where the other operand, what the clip made or read, lies between `min` and `max`; elsewhere zero.",
+        beside=_OTHER,
+    ),
+    "gelu_gradient": OpRow(Gelu, "The ifmap times the slope of gelu at the other operand.", exact=False, beside=_OTHER),
+    # Of a batch normalization, x * scale + shift of each channel, and its way back.
+    "batch_norm_shift": OpRow(
+        Pointwise,
+        "`shift` less the ifmap, a mean, times `scale`: what is added once a map has been multiplied by the scale.",
+        beside={"scale": "each", "shift": "each"},
+    ),
+    "batch_norm_gradient": OpRow(
+        Pointwise,
+        "The ifmap times `scale`, plus the other map times `slope`, plus `offset`, each a number for the channel.\n\n"
+        "The ifmap is the gradient of the result of a batch normalization, the other map what that has read.",
+        beside={**_OTHER, **dict.fromkeys(("scale", "slope", "offset"), "channel")},
+    ),
+    "scale_shift_relu": OpRow(
+        Pointwise,
+        "What is above zero of the ifmap times the channel's scale, plus the channel's shift; zero for the rest.",
+        beside=_LINE,
+    ),
+    "centred_total": OpRow(
+        Pointwise,
+        "A total of products, less the ifmap, the mean of one factor, times the `total` of the other.",
+        beside={"total": "each", "products": "each"},
+    ),
 }
 """Pointwise ops by their names in files. The class of each has a matching name: `sqrt` is Sqrt."""
 
@@ -494,6 +516,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     row = ROWS[op]
     told = {"op": op, "exact": row.exact, "positive": row.positive}
+    told |= {} if row.beside is None else {"beside": row.beside}
     # Made on first use: a run needs few of them, and pydantic takes a while for each class.
     made: Any = validated(type(name, (row.kind,), {**told, "__module__": __name__, "__doc__": row.gloss}))
     globals()[name] = made

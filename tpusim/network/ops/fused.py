@@ -30,20 +30,20 @@ MULTIPLY = frozenset({"mul", "scale_shift", "batch_norm_gradient"})
 """Ops that multiply by numbers of channels or, `mul`, by another map."""
 Way: TypeAlias = Literal["ahead", "ahead_filter", "behind"]
 """Where ops on the way stand: ahead of the ifmap, ahead of the filter, or behind the results."""
+_WAYS: Mapping[Way, str] = {"ahead": "ifmap", "ahead_filter": "filter", "behind": OFMAP}
+"""By place the tensor that the ops there work on."""
 
 
 class ExtraOperand(NamedTuple):
     """A further operand of an op on the way.
 
     Attributes:
-        op: number of the op.
         source: name of the operand in the op.
         name: name of the tensor in the fused layer.
         shape: shape of the tensor.
         is_map: whether it is as large as the map; otherwise it has a number for each channel.
     """
 
-    op: int
     source: str
     name: str
     shape: Shape
@@ -81,12 +81,12 @@ class Fused(ArrayOp):
             raise TypeError(f"{self.inner.name} is fused already")
         if not (self.adds or self.finish or self.bias or self.on_the_way):
             raise ValueError(f"nothing is done to the results of {self.inner.name}")
-        for each in (*self.ahead, *self.ahead_filter, *self.behind):
+        for each, _ in self.chain(1):
             if each.op not in GROWS or getattr(each, "other", "each") not in ("each", "channel"):
                 raise ValueError(f"{each.op} {each.text} cannot be done on the way; it can be {', '.join(GROWS)}")
         if self.inner.turned_ifmap and getattr(self.inner, "groups", 1) > 1 and self.ahead:
             raise ValueError(f"the channels of {self.inner.name} are in groups, whose numbers would differ")
-        if self.tallies.count("products") > sum(given.is_map for given in self.given(1, "behind")):
+        if self.tallies.count("products") > sum(each.is_map for _, more in self.chain(1, "behind") for each in more):
             raise ValueError(f"{self.inner.name} has no other map to take products with")
 
     @property
@@ -128,8 +128,7 @@ class Fused(ArrayOp):
     @property
     def exact(self) -> bool:  # type: ignore[override]
         """Whether no op rounds; sums of squares of results are more than a float32 holds exactly."""
-        ops = *self.ahead, *self.ahead_filter, *self.behind
-        return self.inner.exact and not self.tallies and all(each.exact for each in ops)
+        return self.inner.exact and not self.tallies and all(op.exact for op, _ in self.chain(1))
 
     @property
     def fused(self) -> tuple[str, ...]:
@@ -145,17 +144,23 @@ class Fused(ArrayOp):
     def tensors(self, batch: int) -> Tensors:
         return self.inner.tensors(batch)
 
-    def given(self, batch: int, where: Way) -> Iterator[ExtraOperand]:
-        """Yield the further operands of the ops ahead of the inner op, or behind it, in order."""
-        whole = self.inner.shapes(batch)[{"ahead": "ifmap", "ahead_filter": "filter", "behind": OFMAP}[where]]
-        # Channels stand along the last axis where the ifmap is turned.
-        turned = where == "ahead" and self.inner.turned_ifmap
-        numbers = (1, 1, 1, whole[3]) if turned else (whole[0], 1, 1, 1)
-        for number, op in enumerate(getattr(self, where)):
-            for source in (each for each in op.sources(batch) if each != "ifmap"):
-                is_map = source == OTHER and getattr(op, OTHER, "each") == "each"
-                shape = whole if is_map else numbers
-                yield ExtraOperand(number, source, f"{where}_{number}_{source}", shape, is_map)
+    def chain(self, batch: int, *where: Way) -> Iterator[tuple[Pointwise, tuple[ExtraOperand, ...]]]:
+        """Yield the ops on the way in order, those of some places or else all, each with its further operands."""
+        for way in where or _WAYS:
+            for number, op in enumerate(getattr(self, way)):
+                whole = self.inner.shapes(batch)[_WAYS[way]]
+                # Channels stand along the last axis where the ifmap is turned.
+                turned = way == "ahead" and self.inner.turned_ifmap
+                numbers = (1, 1, 1, whole[3]) if turned else (whole[0], 1, 1, 1)
+                yield (
+                    op,
+                    tuple(
+                        ExtraOperand(
+                            name, f"{way}_{number}_{name}", whole if kind == "each" else numbers, kind == "each"
+                        )
+                        for name, kind in op.beside.items()
+                    ),
+                )
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return the tensors of the core, and the added ones."""
@@ -163,8 +168,7 @@ class Fused(ArrayOp):
         ofmap = shapes.pop(OFMAP)
         other = {OTHER: ofmap} if self.adds else {}
         bias = {BIAS: (ofmap[0], 1, 1, 1)} if self.bias else {}
-        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
-        given = {each.name: each.shape for where in ways for each in self.given(batch, where)}
+        given = {each.name: each.shape for _, more in self.chain(batch) for each in more}
         return {**shapes, **other, **bias, **given, OFMAP: ofmap}
 
     def reads(self, batch: int) -> dict[str, Shape]:
@@ -174,17 +178,17 @@ class Fused(ArrayOp):
         read = self.inner.reads(batch)
         added = {OTHER: self.shapes(batch)[OTHER]} if self.adds else {}
         first = next(iter(read))
-        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
-        ahead, filters, behind = ({each.name: each.shape for each in self.given(batch, way)} for way in ways)
+        ahead, filters, behind = (
+            {each.name: each.shape for _, more in self.chain(batch, way) for each in more} for way in _WAYS
+        )
         return {first: read[first], **ahead, **added, **read, **filters, **behind}
 
     def batch_of(self, shapes: Mapping[str, Sequence[int]]) -> int:
         return self.inner.batch_of(shapes)
 
     def factors(self, batch: int) -> frozenset[str]:
-        ways: tuple[Way, ...] = "ahead", "ahead_filter", "behind"
-        every = ((getattr(self, where)[each.op].op, each) for where in ways for each in self.given(batch, where))
-        return frozenset(each.name for op, each in every if op in MULTIPLY and (op == "mul" or not each.is_map))
+        multiply = ((op, more) for op, more in self.chain(batch) if op.op in MULTIPLY)
+        return frozenset(each.name for op, more in multiply for each in more if op.op == "mul" or not each.is_map)
 
     def convolution(self, batch: int) -> tuple[Conv2d, int]:
         return self.inner.convolution(batch)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Name, Real, Truth, validated, whole, written
-from tpusim.network.ops.elementwise import MapOp, check_above_zero
+from tpusim.network.ops.elementwise import MapOp, above_zero
 from tpusim.network.ops.op import MOST_CHANNELS, OFMAP, Channels, Images, Index, KernelAxis, Op, Shape, TapWindow
 
 if TYPE_CHECKING:
@@ -39,6 +39,10 @@ class Stage(NamedTuple):
     maps: tuple[str, ...] = ("ifmap",)
 
 
+Each: TypeAlias = Literal["element", "channel", "row"]
+"""What a tensor has a number for."""
+
+
 @validated
 class RowOp(Op):
     """An op whose outputs depend on a whole row of channels.
@@ -55,6 +59,10 @@ class RowOp(Op):
     counted_by: ClassVar[Literal["image", "row"]] = "row"
     grammar: ClassVar[str] = "rows x elements of each"
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "images": 3}
+    beside: ClassVar[Mapping[str, Each]] = {}
+    """The operands beside the ifmap, each with what it has a number for."""
+    makes: ClassVar[Each] = "element"
+    """What the ofmap has a number for."""
 
     name: Annotated[str, Name(), written("rows1")]
     channels: Annotated[Channels, written(768)]
@@ -76,8 +84,10 @@ class RowOp(Op):
         return f"{self.images}x{self.channels}" if self.images else f"batch x {self.channels}"
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: the output is as large as the input."""
-        return {"ifmap": self.rows(batch), OFMAP: self.rows(batch)}
+        """Return shapes: the output is as large as the input, or has a number for each row."""
+        whole = channels, _, _, rows = self.rows(batch)
+        of: Mapping[Each, Shape] = {"element": whole, "channel": (channels, 1, 1, 1), "row": (1, 1, 1, rows)}
+        return {"ifmap": whole, **{name: of[each] for name, each in self.beside.items()}, OFMAP: of[self.makes]}
 
     def rows(self, batch: int) -> Shape:
         """Return the shape of the input."""
@@ -155,13 +165,9 @@ class Softmax(RowOp):
     def _bounds(self) -> tuple[str, ...]:
         return (_LAST, _FIRST) if self.window else (_LAST,)
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes; with a mask there is a number for each key, and one or two for each row."""
-        rows = self.rows(batch)
-        if not self.queries:
-            return {"ifmap": rows, OFMAP: rows}
-        bounds = dict.fromkeys(self._bounds, (1, 1, 1, rows[3]))
-        return {"ifmap": rows, _KEYS: (self.channels, 1, 1, 1), **bounds, OFMAP: rows}
+    @property
+    def beside(self) -> Mapping[str, Each]:  # type: ignore[override]
+        return {_KEYS: "channel", **dict.fromkeys(self._bounds, "row")} if self.queries else {}
 
     @property
     def fixed(self) -> Mapping[str, Callable[[int], NDArray[np.float32]]]:
@@ -196,11 +202,9 @@ class LayerNorm(RowOp):
 
     op: ClassVar[str] = "layer_norm"
     exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = {"scale": "channel", "shift": "channel"}
 
-    epsilon: Annotated[float, Real()] = 1e-5
-
-    def __post_init__(self) -> None:
-        check_above_zero(self.epsilon, "epsilon", 1e-5)
+    epsilon: Annotated[float, above_zero(1e-5)] = 1e-5
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -222,11 +226,6 @@ class LayerNorm(RowOp):
             ),
         )
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with two numbers a channel."""
-        channel = self.channels, 1, 1, 1
-        return {"ifmap": self.rows(batch), "scale": channel, "shift": channel, OFMAP: self.rows(batch)}
-
 
 @validated
 class RmsNorm(RowOp):
@@ -240,11 +239,9 @@ class RmsNorm(RowOp):
 
     op: ClassVar[str] = "rms_norm"
     exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = {"scale": "channel"}
 
-    epsilon: Annotated[float, Real()] = 1e-6
-
-    def __post_init__(self) -> None:
-        check_above_zero(self.epsilon, "epsilon", 1e-5)
+    epsilon: Annotated[float, above_zero(1e-5)] = 1e-6
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -254,10 +251,6 @@ class RmsNorm(RowOp):
         """Return the stage that makes one over the root of the mean of each row's squares."""
         squares = (1 / self.channels, self.epsilon)
         return Stage("squares", joins="add", ends="reciprocal_root", coefficients=squares, maps=(rows,))
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with a number a channel."""
-        return {"ifmap": self.rows(batch), "scale": (self.channels, 1, 1, 1), OFMAP: self.rows(batch)}
 
 
 @validated
@@ -270,6 +263,7 @@ class LayerNormGradient(LayerNorm):
     """
 
     op: ClassVar[str] = "layer_norm_gradient"
+    beside: ClassVar[Mapping[str, Each]] = {"other": "element", "scale": "channel"}
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -280,11 +274,6 @@ class LayerNormGradient(LayerNorm):
             Stage("centred_triples", (0,), ("scale",), **mean, maps=("ifmap", "other")),
             Stage("normalize_gradient", (0, 1, 2, 3), ("scale",), maps=("ifmap", "other")),
         )
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with a number a channel."""
-        rows = self.rows(batch)
-        return {"ifmap": rows, "other": rows, "scale": (self.channels, 1, 1, 1), OFMAP: rows}
 
 
 @validated
@@ -297,6 +286,7 @@ class RmsNormGradient(RmsNorm):
     """
 
     op: ClassVar[str] = "rms_norm_gradient"
+    beside: ClassVar[Mapping[str, Each]] = {"other": "element", "scale": "channel"}
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -306,11 +296,6 @@ class RmsNormGradient(RmsNorm):
             Stage("sum_of_triples", (), ("scale",), joins="add", ends="mean", coefficients=part, maps=both),
             Stage("rms_gradient", (0, 1), ("scale",), maps=both),
         )
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with a number a channel."""
-        rows = self.rows(batch)
-        return {"ifmap": rows, "other": rows, "scale": (self.channels, 1, 1, 1), OFMAP: rows}
 
 
 @validated
@@ -322,6 +307,8 @@ class CrossEntropy(RowOp):
 
     op: ClassVar[str] = "cross_entropy"
     exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = {"other": "element"}
+    makes: ClassVar[Each] = "row"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -330,10 +317,6 @@ class CrossEntropy(RowOp):
             Stage("exp_sum", (0,), joins="add", ends="log_sum"),
             Stage("surprise_sum", (0, 1), joins="add", ends="add", maps=("ifmap", "other")),
         )
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: the ofmap has a number for each row."""
-        return {"ifmap": self.rows(batch), "other": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}
 
 
 @validated
@@ -346,6 +329,7 @@ class CrossEntropyGradient(RowOp):
 
     op: ClassVar[str] = "cross_entropy_gradient"
     exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = {"other": "element"}
 
     factor: Annotated[float, Real()] = 1.0
 
@@ -353,10 +337,6 @@ class CrossEntropyGradient(RowOp):
     def stages(self) -> tuple[Stage, ...]:
         last = Stage("softmax_gradient", (0, 1), coefficients=(self.factor,), maps=("ifmap", "other"))
         return *_POWERS, last
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "other", OFMAP), self.rows(batch))
 
 
 @validated
@@ -367,15 +347,12 @@ class SoftmaxGradient(RowOp):
 
     op: ClassVar[str] = "softmax_gradient"
     exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = {"other": "element"}
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         maps = "ifmap", "other"
         return Stage("sum_of_products", joins="add", ends="add", maps=maps), Stage("shares_less", (0,), maps=maps)
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "other", OFMAP), self.rows(batch))
 
 
 @validated
@@ -425,52 +402,43 @@ class ReduceMean(RowOp):
     """The mean of each row."""
 
     op: ClassVar[str] = "reduce_mean"
+    makes: ClassVar[Each] = "row"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         return (Stage("add", joins="add", ends="mean", coefficients=(1 / self.channels,)),)
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: the ofmap has a number for each row."""
-        return {"ifmap": self.rows(batch), OFMAP: (1, 1, 1, self.images or batch)}
 
-
-_ABOUT = "about"
+_ABOUT: Mapping[str, Each] = {"about": "row"}
+"""A number that is given for each row, from which its elements are measured."""
 
 
 @validated
-class _SumAbout(RowOp):
-    """A sum over each row, of its elements less a number that is given for the row."""
-
-    exact: ClassVar[bool] = False
-
-    _of_elements: ClassVar[str]
-    """The operation that makes a number of some elements, and of the given number."""
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return Stage("", given=_ABOUT), Stage(self._of_elements, (0,), joins="add", ends="add")
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: a number for each row comes in beside it, and another goes out."""
-        one = 1, 1, 1, self.images or batch
-        return {"ifmap": self.rows(batch), _ABOUT: one, OFMAP: one}
-
-
-@validated
-class SumExp(_SumAbout):
+class SumExp(RowOp):
     """The sum of e to the power of each element less the row's number: the divisor of a softmax."""
 
     op: ClassVar[str] = "sum_exp"
-    _of_elements: ClassVar[str] = "exp_sum"
+    exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = _ABOUT
+    makes: ClassVar[Each] = "row"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return Stage("", given="about"), Stage("exp_sum", (0,), joins="add", ends="add")
 
 
 @validated
-class SumSquares(_SumAbout):
+class SumSquares(RowOp):
     """The sum of the squares of each element less the row's number: a variance, if that is the mean."""
 
     op: ClassVar[str] = "sum_squares"
-    _of_elements: ClassVar[str] = "squares_sum"
+    exact: ClassVar[bool] = False
+    beside: ClassVar[Mapping[str, Each]] = _ABOUT
+    makes: ClassVar[Each] = "row"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return Stage("", given="about"), Stage("squares_sum", (0,), joins="add", ends="add")
 
 
 BETAS = (0.5, 0.75, 1.0)

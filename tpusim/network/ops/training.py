@@ -1,5 +1,5 @@
-"""Pointwise ops of a training step that have fields of their own: gradients of activations, updates of weights, and
-what batch normalization makes of its statistics.
+"""Pointwise ops of a training step that have fields of their own: updates of weights, and what batch normalization
+makes of its statistics. Gradients of activations are rows of `elementwise.ROWS`.
 """
 
 from __future__ import annotations
@@ -9,35 +9,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.input.form import Real, Truth, validated, whole, written
-from tpusim.network.ops.elementwise import Clip, Gelu, LeakyRelu, PairOp, Pointwise, ScaleShift, check_above_zero
-from tpusim.network.ops.op import OFMAP, Shape
-
-
-@validated
-class LeakyReluGradient(PairOp, LeakyRelu):
-    """The ifmap where the other operand, what the leaky relu made or read, is above zero; elsewhere times `slope`."""
-
-    op: ClassVar[str] = "leaky_relu_gradient"
-
-
-@validated
-class ClipGradient(PairOp, Clip):
-    """The ifmap where the other operand, what the clip made or read, lies between `min` and `max`; elsewhere zero."""
-
-    op: ClassVar[str] = "clip_gradient"
-
-
-@validated
-class GeluGradient(PairOp, Gelu):
-    """The ifmap times the slope of gelu at the other operand."""
-
-    op: ClassVar[str] = "gelu_gradient"
-
-    @property
-    def operation(self) -> str:
-        """The machine's operation: the form by tanh has its own."""
-        return "gelu_gradient" if self.approximate == "none" else "gelu_tanh_gradient"
-
+from tpusim.network.ops.elementwise import Other, PairOp, Pointwise, above_zero
 
 # ---- updates
 
@@ -100,16 +72,10 @@ class AdamStep(Pointwise):
     op: ClassVar[str] = "adam_step"
     exact: ClassVar[bool] = False
     positive: ClassVar[bool] = True
+    beside: ClassVar[Mapping[str, Other]] = {"first": "each", "second": "each"}
 
     rate: Annotated[float, Real()] = 1e-3
-    epsilon: Annotated[float, Real()] = 1e-8
-
-    def __post_init__(self) -> None:
-        check_above_zero(self.epsilon, "epsilon", 1e-5)
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "first", "second", OFMAP), self.map(batch))
+    epsilon: Annotated[float, above_zero(1e-5)] = 1e-8
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return self.rate, self.epsilon
@@ -136,24 +102,10 @@ class OverDeviation(PairOp):
     exact: ClassVar[bool] = False
     positive: ClassVar[bool] = True
 
-    epsilon: Annotated[float, Real()] = 1e-5
-
-    def __post_init__(self) -> None:
-        check_above_zero(self.epsilon, "epsilon", 1e-5)
+    epsilon: Annotated[float, above_zero(1e-5)] = 1e-5
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (self.epsilon,)
-
-
-@validated
-class BatchNormShift(Pointwise):
-    """`shift` less the ifmap, a mean, times `scale`: what is added once a map has been multiplied by the scale."""
-
-    op: ClassVar[str] = "batch_norm_shift"
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "scale", "shift", OFMAP), self.map(batch))
 
 
 @validated
@@ -168,16 +120,10 @@ class BatchNormSlope(Pointwise):
     op: ClassVar[str] = "batch_norm_slope"
     exact: ClassVar[bool] = False
     positive: ClassVar[bool] = True
+    beside: ClassVar[Mapping[str, Other]] = {"scale": "each", "gradient": "each"}
 
     elements: Annotated[ElementCount, written("batch*56*56")] = 1
-    epsilon: Annotated[float, Real()] = 1e-5
-
-    def __post_init__(self) -> None:
-        check_above_zero(self.epsilon, "epsilon", 1e-5)
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "scale", "gradient", OFMAP), self.map(batch))
+    epsilon: Annotated[float, above_zero(1e-5)] = 1e-5
 
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return -1 / self.elements, self.epsilon
@@ -192,41 +138,12 @@ class BatchNormOffset(Pointwise):
     """
 
     op: ClassVar[str] = "batch_norm_offset"
+    beside: ClassVar[Mapping[str, Other]] = {"scale": "each", "slope": "each", "total": "each"}
 
     elements: Annotated[ElementCount, written("batch*56*56")] = 1
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "scale", "slope", "total", OFMAP), self.map(batch))
-
     def coefficients(self, counted: int) -> tuple[float, ...]:
         return (-1 / self.elements,)
-
-
-@validated
-class BatchNormGradient(Pointwise):
-    """The ifmap times `scale`, plus the other map times `slope`, plus `offset`, each a number for the channel.
-
-    The ifmap is the gradient of the result of a batch normalization, the other map what that has read.
-    """
-
-    op: ClassVar[str] = "batch_norm_gradient"
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with three numbers a channel."""
-        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
-        return {"ifmap": maps, "other": maps, **dict.fromkeys(("scale", "slope", "offset"), channel), OFMAP: maps}
-
-
-@validated
-class ScaleShiftRelu(ScaleShift):
-    """What is above zero of the ifmap times the channel's scale, plus the channel's shift; zero for the rest."""
-
-    op: ClassVar[str] = "scale_shift_relu"
-
-    @property
-    def operation(self) -> str:
-        return self.op
 
 
 @validated
@@ -252,11 +169,10 @@ class Shortcut(Pointwise):
         """The shape in short: "56x56x256 both" where both maps are scaled."""
         return self.map_text + " both" * self.both
 
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes, with two numbers a channel, or four."""
-        maps, channel = self.map(batch), (self.channels, 1, 1, 1)
+    @property
+    def beside(self) -> Mapping[str, Other]:  # type: ignore[override]
         numbers = "scale", "shift", *(("other_scale", "other_shift") if self.both else ())
-        return {"ifmap": maps, "other": maps, **dict.fromkeys(numbers, channel), OFMAP: maps}
+        return {"other": "each", **dict.fromkeys(numbers, "channel")}
 
 
 @validated
@@ -276,27 +192,7 @@ class MeanOfTotal(Pointwise):
 
 
 @validated
-class VarianceOfSquares(PairOp):
-    """The other operand, a sum of squares, over its elements, less the square of the ifmap, their mean.
-
-    Attributes:
-        elements: elements that were summed up.
-    """
+class VarianceOfSquares(PairOp, MeanOfTotal):
+    """The other operand, a sum of squares, over its elements, less the square of the ifmap, their mean."""
 
     op: ClassVar[str] = "variance_of_squares"
-
-    elements: Annotated[ElementCount, written("batch*56*56")] = 1
-
-    def coefficients(self, counted: int) -> tuple[float, ...]:
-        return (1 / self.elements,)
-
-
-@validated
-class CentredTotal(Pointwise):
-    """A total of products, less the ifmap, the mean of one factor, times the `total` of the other."""
-
-    op: ClassVar[str] = "centred_total"
-
-    def shapes(self, batch: int) -> Mapping[str, Shape]:
-        """Return shapes: all alike."""
-        return dict.fromkeys(("ifmap", "total", "products", OFMAP), self.map(batch))

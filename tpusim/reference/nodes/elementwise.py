@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -10,24 +10,12 @@ import numpy as np
 
 from tpusim.reference import pointwise
 from tpusim.reference.nodes import standard
-from tpusim.reference.nodes.node import Call, Function, Values, as_real, like_first
+from tpusim.reference.nodes.node import Call, Function, Values, as_real, div, in_doubles, like_first
 
 
 def _folded(function: Any) -> Function:
     """Make a function of any number of operands, one after the other."""
     return lambda *operands: reduce(function, operands)
-
-
-def _in_doubles(function: Callable[[Values], Values]) -> Function:
-    """Make a function of the oracle whose results are of the operand's type."""
-    return like_first(lambda x: function(x.astype(np.float64)))
-
-
-def _div(one: Values, other: Values) -> Values:
-    """Divide; whole numbers are rounded towards zero."""
-    if np.issubdtype(one.dtype, np.floating):
-        return np.divide(one, other)
-    return as_real(np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other), one)
 
 
 def _clip(values: Values, min: Any = None, max: Any = None) -> Values:
@@ -86,9 +74,9 @@ NODES: dict[str, Function] = {
     "IsNaN": np.isnan, "Less": np.less, "LessOrEqual": np.less_equal, "Log": np.log, "Mul": np.multiply,
     "Neg": np.negative, "Not": np.logical_not, "Or": np.logical_or, "Reciprocal": np.reciprocal,
     "Round": np.rint, "Sign": np.sign, "Sin": np.sin, "Sqrt": np.sqrt, "Sub": np.subtract, "Xor": np.logical_xor,
-    "Erf": _in_doubles(pointwise.erf_of), "Sigmoid": _in_doubles(pointwise.sigmoid),
-    "Softplus": _in_doubles(pointwise.softplus), "Tanh": _in_doubles(pointwise.tanh),
-    "Div": _div, "Max": _folded(np.maximum), "Min": _folded(np.minimum), "Sum": _folded(np.add), "Clip": _clip,
+    "Erf": in_doubles(pointwise.erf_of), "Sigmoid": in_doubles(pointwise.sigmoid),
+    "Softplus": in_doubles(pointwise.softplus), "Tanh": in_doubles(pointwise.tanh),
+    "Div": div, "Max": _folded(np.maximum), "Min": _folded(np.minimum), "Sum": _folded(np.add), "Clip": _clip,
     "Mod": lambda one, other, *, fmod=0: np.fmod(one, other) if fmod else np.mod(one, other),
     "Elu": like_first(lambda x, *, alpha=1.0: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x)),
     "Celu": like_first(

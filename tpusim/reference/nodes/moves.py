@@ -18,10 +18,6 @@ TYPES = {
 """NumPy's types by ONNX's numbers."""
 
 
-def _cast(values: Values, *, to: Any = None) -> Values:
-    return values.astype(TYPES[to])
-
-
 def _dropout(
     values: Values, _: Values | None = None, training: Values | None = None, *, call: Call
 ) -> Values | Sequence[Values]:
@@ -110,9 +106,9 @@ def _space_to_depth(values: Values, *, blocksize: Any = None, mode: str = "DCR")
 
 
 NODES: dict[str, Function] = {
-    "Cast": _cast, "Constant": _constant, "ConstantOfShape": _filled, "DepthToSpace": _depth_to_space,
-    "Dropout": _dropout, "Pad": _pad, "Range": _range,
-    "Reshape": _reshape, "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split, 
+    "Cast": lambda x, *, to=None: x.astype(TYPES[to]), "Constant": _constant, "ConstantOfShape": _filled,
+    "DepthToSpace": _depth_to_space, "Dropout": _dropout, "Pad": _pad, "Range": _range, "Reshape": _reshape,
+    "Slice": _slice, "SpaceToDepth": _space_to_depth, "Split": _split,
     "Shape": lambda x, *, start=0, end=None: np.array(x.shape[start:end], np.int64),
     "Size": lambda x: np.array(x.size, np.int64),
     "CastLike": lambda x, like: x.astype(like.dtype),

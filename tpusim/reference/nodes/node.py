@@ -44,6 +44,18 @@ def as_real(values: Values, like: Values) -> Values:
     return np.asarray(values).astype(like.dtype, copy=False)
 
 
+def in_doubles(function: Callable[[Values], Values]) -> Function:
+    """Make a function in float64 whose results are of the operand's type."""
+    return like_first(lambda x: function(x.astype(np.float64)))
+
+
+def div(one: Values, other: Values) -> Values:
+    """Divide; whole numbers are rounded towards zero."""
+    if np.issubdtype(one.dtype, np.floating):
+        return np.divide(one, other)
+    return as_real(np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other), one)
+
+
 def like_first(function: Function) -> Function:
     """Make the function's result have the type of its first operand."""
 

@@ -6,26 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tpusim.reference import pointwise
-from tpusim.reference.nodes.node import Call, Function, Values, as_real, like_first
+from tpusim.reference.nodes.node import Call, Function, Values, as_real, div, in_doubles, like_first
 
 # ---- element by element
-
-
-def _in_doubles(function: Callable[[Values], Values]) -> Function:
-    """Make a function in float64 whose results are of the operand's type."""
-    return like_first(lambda x: function(x.astype(np.float64)))
-
-
-def _div(one: Values, other: Values) -> Values:
-    """Divide; whole numbers are rounded towards zero."""
-    if np.issubdtype(one.dtype, np.floating):
-        return np.divide(one, other)
-    return as_real(np.trunc(one.astype(np.float64) / other), one)
 
 
 def _to_bfloat16(values: Values) -> Values:
@@ -49,19 +37,11 @@ def _select(which: Values, *cases: Values) -> Values:
                                               for each in cases], mode="clip")  # fmt: skip
 
 
-def _power(values: Values, *, y: int = 2) -> Values:
-    return as_real(np.power(values.astype(np.float64), y), values)
-
-
 # ---- along axes
 
 
 def _over(function: Any) -> Function:
     return lambda values, *, axes=(): np.asarray(function(values, axis=tuple(axes)))
-
-
-def _sum(values: Values, *, axes: Sequence[int] = ()) -> Values:
-    return np.asarray(values.sum(axis=tuple(axes), dtype=values.dtype))
 
 
 def _farthest(function: Any) -> Function:
@@ -128,35 +108,20 @@ def _first(values: Values, starts: Sequence[Values], sizes: Sequence[int]) -> tu
     return tuple(slice(first, first + size) for first, size in zip(at, sizes, strict=True))
 
 
-def _dynamic_slice(values: Values, *starts: Values, slice_sizes: Sequence[int] = ()) -> Values:
-    return values[_first(values, starts, slice_sizes)]
-
-
 def _updated(values: Values, update: Values, *starts: Values) -> Values:
     made = values.copy()
     made[_first(values, starts, update.shape)] = update
     return made
 
 
-def _split(values: Values, *, sizes: Sequence[int] = (), axis: int = 0) -> Sequence[Values]:
-    return np.split(values, np.cumsum(sizes)[:-1], axis)
-
-
-class _TakenPlaces(NamedTuple):
-    """The places of parts in an array, by its axes: index arrays of the shape [*parts, *sizes of a part]; and which
-    places lie within it.
-    """
-
-    at: tuple[Values, ...]
-    within: Values
-
-
 def _places(
     shape: Sequence[int], indices: Values, axes: Sequence[int], sizes: Sequence[int], dropped: Sequence[int],
     batching: Sequence[int], of_indices: Sequence[int], inside: bool,
-) -> _TakenPlaces:  # fmt: skip
-    """Return where parts of these sizes lie: `indices` say where each begins along `axes`. Parts beyond the ends are
-    moved where all have to be `inside`.
+) -> tuple[tuple[Values, ...], Values]:  # fmt: skip
+    """Return where parts of these sizes lie in an array, by its axes: index arrays of the shape [*parts, *sizes of a
+    part]; and which places lie within it.
+
+    `indices` say where each begins along `axes`. Parts beyond the ends are moved where all have to be `inside`.
     """
     parts, kept = indices.shape[:-1], [axis for axis in range(len(shape)) if axis not in (*dropped, *batching)]
     starts = [np.zeros(parts, np.int64) for _ in shape]
@@ -178,7 +143,7 @@ def _places(
             at = kept.index(axis)
             wide = wide + np.arange(sizes[axis]).reshape([-1 if each == at else 1 for each in range(len(kept))])
         places.append(wide)
-    return _TakenPlaces(tuple(np.broadcast_arrays(*places)), within.reshape(*parts, *[1] * len(kept)))
+    return tuple(np.broadcast_arrays(*places)), within.reshape(*parts, *[1] * len(kept))
 
 
 def _inside(mode: str) -> bool:
@@ -380,18 +345,20 @@ NODES: dict[str, Function] = {
     "not": np.invert, "or": np.bitwise_or, "pow": like_first(np.power), "rem": np.fmod, "sign": np.sign, "sin": np.sin,
     "sqrt": np.sqrt, "sub": np.subtract, "tan": np.tan, "xor": np.bitwise_xor, "cbrt": np.cbrt,
     "axis_index": lambda *, place=0: np.asarray(place, np.int32),
-    "erfc": _in_doubles(lambda x: 1 - pointwise.erf_of(x)), "erf": _in_doubles(pointwise.erf_of),
-    "logistic": _in_doubles(pointwise.sigmoid), "tanh": _in_doubles(pointwise.tanh),
-    "softplus": _in_doubles(pointwise.softplus), "silu": _in_doubles(lambda x: x * pointwise.sigmoid(x)),
-    "gelu": _in_doubles(lambda x: pointwise.gelu(x, "none")),
-    "gelu_tanh": _in_doubles(lambda x: pointwise.gelu(x, "tanh")),
-    "rsqrt": like_first(lambda x: 1 / np.sqrt(x)), "square": lambda x: np.multiply(x, x), "integer_pow": _power,
+    "erfc": in_doubles(lambda x: 1 - pointwise.erf_of(x)), "erf": in_doubles(pointwise.erf_of),
+    "logistic": in_doubles(pointwise.sigmoid), "tanh": in_doubles(pointwise.tanh),
+    "softplus": in_doubles(pointwise.softplus), "silu": in_doubles(lambda x: x * pointwise.sigmoid(x)),
+    "gelu": in_doubles(lambda x: pointwise.gelu(x, "none")),
+    "gelu_tanh": in_doubles(lambda x: pointwise.gelu(x, "tanh")),
+    "rsqrt": like_first(lambda x: 1 / np.sqrt(x)), "square": lambda x: np.multiply(x, x),
+    "integer_pow": like_first(lambda x, *, y=2: np.power(x.astype(np.float64), y)),
     "round": lambda x, *, rounding_method=None: (
         np.rint(x) if "EVEN" in str(rounding_method) else as_real(np.trunc(x + np.copysign(0.5, x)), x)
     ),
-    "div": _div, "convert_element_type": _converted, "select_n": _select, "copy": lambda x: x,
+    "div": div, "convert_element_type": _converted, "select_n": _select, "copy": lambda x: x,
     "clamp": lambda low, x, high: np.clip(x, low, high), "reduce_precision": lambda x: x,
-    "reduce_sum": _sum, "reduce_max": _over(np.max), "reduce_min": _over(np.min), "reduce_prod": _over(np.prod),
+    "reduce_sum": lambda x, *, axes=(): np.asarray(x.sum(axis=tuple(axes), dtype=x.dtype)),
+    "reduce_max": _over(np.max), "reduce_min": _over(np.min), "reduce_prod": _over(np.prod),
     "reduce_and": _over(np.all), "reduce_or": _over(np.any), "argmax": _farthest(np.argmax),
     "argmin": _farthest(np.argmin), "cumsum": _cumulative, "dot_general": _dot,
     "mean": like_first(lambda x, *, axes=(): x.mean(axis=tuple(axes))), "softmax": _softmax,
@@ -405,7 +372,9 @@ NODES: dict[str, Function] = {
     "expand_dims": lambda x, *, dimensions=(): np.expand_dims(x, tuple(dimensions)),
     "rev": lambda x, *, dimensions=(): np.flip(x, tuple(dimensions)),
     "concatenate": lambda *operands, dimension=0: np.concatenate(operands, dimension),
-    "slice": _slice, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _updated, "split": _split,
+    "slice": _slice, "pad": _pad, "dynamic_update_slice": _updated,
+    "dynamic_slice": lambda x, *starts, slice_sizes=(): x[_first(x, starts, slice_sizes)],
+    "split": lambda x, *, sizes=(), axis=0: np.split(x, np.cumsum(sizes)[:-1], axis),
     "gather": _gather, "scatter": _scattered(False), "scatter-add": _scattered(True),
     "reduce_window_max": _window(np.maximum, _least), "reduce_window_sum": _window(np.add, lambda _: 0),
     "top_k": _largest, "average_pool": _average, "select_and_scatter_add": _chosen_add, "window_choice": _choice,

@@ -162,10 +162,10 @@ _SPANS = {
 
 def _schedule(axes: Axes, view: exhibit.ScheduleChart) -> None:
     """Draw a bar for every span, rows from the top down."""
-    for place, spans in enumerate(view.rows.values()):
-        for kind in dict.fromkeys(span.kind for span in spans):
+    for place, slots in enumerate(view.rows.values()):
+        for kind in dict.fromkeys(kind for _, _, kind in slots):
             tone, hatch, meaning = _SPANS[kind]
-            pieces = [(span.start, span.end - span.start) for span in spans if span.kind == kind]
+            pieces = [(start, end - start) for start, end, own in slots if own == kind]
             axes.broken_barh(
                 pieces, (place - 0.36, 0.72), facecolor=tone, edgecolor="black", linewidth=0.3, hatch=hatch
             )

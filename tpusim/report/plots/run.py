@@ -21,16 +21,7 @@ from pydantic import ValidationError
 from tpusim.base.errors import InputError
 from tpusim.input.form import FROM_YAML
 from tpusim.machines.family import KEY, USUAL, Machine, family_named, family_of, peak_tflops
-from tpusim.report.plots.figure import (
-    CYCLE_COUNTS,
-    Picture,
-    bars,
-    columns_below,
-    figure_of,
-    in_full,
-    plain,
-    stack,
-)
+from tpusim.report.plots.figure import CYCLE_COUNTS, Picture, bars, columns_below, figure_of, in_full, plain, stack
 from tpusim.report.plots.labels import OccupiedPlaces, Spot, name_marks, near, settled
 from tpusim.report.plots.network import draw_network, draw_ops, has_edges
 from tpusim.report.plots.step import step_pictures

@@ -41,7 +41,8 @@ def step_pictures(result: Result) -> Iterator[Picture]:
     """Yield the pictures of the step of a run: nothing of a run without one."""
     if (step := result.step) is None:
         return
-    of = with_extent(f"{result.workload} on {step.slice}, {_mesh(step)}", result)
+    mesh = ", ".join(f"{axis} {chips:,}" for axis, chips in step.mesh.items())
+    of = with_extent(f"{result.workload} on {step.slice}, {mesh}", result)
     yield Picture("step_parts", _parts_caption(of, step), partial(_draw_parts, plain(of), step))
     # Turns of a pipeline come again and again, and nothing tells when each of their layers runs.
     if step.layer_starts and step.collectives:
@@ -53,10 +54,6 @@ def step_pictures(result: Result) -> Iterator[Picture]:
             "its op and axes; hatched and dark where no layer runs, so that the chip waits, light where layers hide it."
         )
         yield Picture("step_timeline", caption, partial(_draw_timeline, plain(of), result, step, first, last))
-
-
-def _mesh(step: StepResult) -> str:
-    return ", ".join(f"{axis} {chips:,}" for axis, chips in step.mesh.items())
 
 
 # ---- parts, and what is hidden

@@ -40,7 +40,7 @@ def forms_compared(found: ComparedForms) -> CommandAnswer:
             "hardware": found.result.hardware,
             "workload": found.result.workload,
             "batch": found.result.batch,
-            "array": found.array._asdict(),
+            "array": {"rows": rows, "cols": cols},
             "closed_form": _FORM,
             "by_form": [_data(layer) for layer in found.layers],
             "together": {key: each for key, each in _data(total).items() if key != "name"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS
 from tpusim.machines.tpu.slices.checked import MOST_CHECKED, MOST_CHIPS, CheckedCollective
@@ -13,7 +13,7 @@ from tpusim.report.shown import Bars, Column, CommandAnswer, Content, Paragraphs
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.vocabulary.figures import MEMORY, RATES, TIMES
 from tpusim.result.vocabulary.states import CHIP_STATES
-from tpusim.study.explain.collectives import EasierCollective, ExplainedCollective
+from tpusim.study.explain.collectives import Changed, ExplainedCollective
 
 _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), *MEMORY)
 WAYS = {1: "+", -1: "-"}
@@ -118,11 +118,8 @@ def bound_of(made: CollectiveTime) -> str:
     return f"{words[most]}, {share} % of the time; of links {busiest}"
 
 
-class AxisLinks(NamedTuple):
-    """The links along an axis in one direction, and the part of the time for which each is held."""
-
-    name: str
-    shares: Sequence[float]
+AxisLinks = tuple[str, Sequence[float]]
+"""The links along an axis in one direction, and the part of the time for which each is held."""
 
 
 def _by_axis(made: CollectiveTime) -> list[AxisLinks]:
@@ -133,17 +130,17 @@ def _by_axis(made: CollectiveTime) -> list[AxisLinks]:
     for port in torus.ports:
         if port.place in shown and port.axis in spanned:
             found.setdefault(f"{torus.axes[port.axis].name}{WAYS[port.way]}", []).append(made.links.get(port, 0.0))
-    return [AxisLinks(*each) for each in sorted(found.items())]
+    return sorted(found.items())
 
 
 def _link_table(made: CollectiveTime) -> Table[AxisLinks]:
     return Table(
         [
-            Column("link", lambda each: each.name, justify="left"),
-            Column("links", lambda each: f"{len(each.shares):,}", 1),
-            Column("least %", lambda each: percent(min(each.shares))),
-            Column("mean %", lambda each: percent(sum(each.shares) / len(each.shares))),
-            Column("most %", lambda each: percent(max(each.shares))),
+            Column("link", lambda each: each[0], justify="left"),
+            Column("links", lambda each: f"{len(each[1]):,}", 1),
+            Column("least %", lambda each: percent(min(each[1]))),
+            Column("mean %", lambda each: percent(sum(each[1]) / len(each[1]))),
+            Column("most %", lambda each: percent(max(each[1]))),
         ],
         _by_axis(made),
     )
@@ -157,17 +154,17 @@ def _explained(found: ExplainedCollective) -> Iterator[Sequence[Content]]:
         yield ["By another algorithm", _changes(found, found.algorithms, "algorithm")]
 
 
-def _changes(found: ExplainedCollective, rows: Sequence[EasierCollective], head: str) -> Table[EasierCollective]:
+def _changes(found: ExplainedCollective, changed: Changed, head: str) -> Table[tuple[str, CollectiveTime]]:
     unit, scale = column_scale([found.made.seconds * 1e6], TIMES)
     return Table(
         [
-            Column(head, lambda each: each.what, justify="fold", widest=60),
-            Column("chips", lambda each: f"{each.made.question.collective.group.size:,}", 2),
-            Column(f"time\n{unit}", lambda each: three_digits(each.made.seconds * 1e6 / scale)),
-            Column("change\n%", lambda each: f"{100 * (each.made.seconds / found.made.seconds - 1):+.1f}"),
-            Column("bandwidth\nGB/s", lambda each: three_digits(each.made.bandwidth / 1e9), 1),
+            Column(head, lambda each: each[0], justify="fold", widest=60),
+            Column("chips", lambda each: f"{each[1].question.collective.group.size:,}", 2),
+            Column(f"time\n{unit}", lambda each: three_digits(each[1].seconds * 1e6 / scale)),
+            Column("change\n%", lambda each: f"{100 * (each[1].seconds / found.made.seconds - 1):+.1f}"),
+            Column("bandwidth\nGB/s", lambda each: three_digits(each[1].bandwidth / 1e9), 1),
         ],
-        rows,
+        [*changed.items()],
     )
 
 
@@ -190,8 +187,8 @@ def _data(made: CollectiveTime) -> dict[str, Any]:
         "bandwidth_bytes_per_s": made.bandwidth,
         "closed_form_s": made.bound,
         "account": dict(made.account),
-        "links": {each.name: {"least": min(each.shares), "mean": sum(each.shares) / len(each.shares),
-                              "most": max(each.shares)} for each in _by_axis(made)},
+        "links": {name: {"least": min(shares), "mean": sum(shares) / len(shares), "most": max(shares)}
+                  for name, shares in _by_axis(made)},
     }  # fmt: skip
 
 
@@ -206,6 +203,6 @@ def _explained_data(found: ExplainedCollective | None) -> dict[str, Any]:
         return {}
     groups = {"easier": found.easier, "other_axes": found.axes, "other_algorithms": found.algorithms}
     return {
-        name: [{"what": each.what, "cycles": each.made.cycles, "time_s": each.made.seconds} for each in rows]
-        for name, rows in groups.items()
+        name: [{"what": what, "cycles": each.cycles, "time_s": each.seconds} for what, each in changed.items()]
+        for name, changed in groups.items()
     }

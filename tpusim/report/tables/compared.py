@@ -45,7 +45,9 @@ class ComparedRow:
 
     @property
     def difference(self) -> int:
-        """Cycles more than before; a side that lacks the row counts 0."""
+        """Cycles more than before; a side that lacks the layer counts 0. A point that a side lacks did not change."""
+        if self.settings and not (self.before and self.after):
+            return 0
         return (self.after.cycles if self.after else 0) - (self.before.cycles if self.before else 0)
 
     @property
@@ -268,16 +270,6 @@ PointKey = tuple[str | float, ...]
 
 
 @dataclass(frozen=True)
-class PointRow(ComparedRow):
-    """A point; where one side lacks it, the point neither grew nor shrank."""
-
-    @property
-    def difference(self) -> int:
-        """Cycles more than before; 0 where one side lacks the point."""
-        return super().difference if self.before and self.after else 0
-
-
-@dataclass(frozen=True)
 class ComparedSweeps(Comparable):
     """Two sweeps over the same axes. Points that failed are like points that are not there."""
 
@@ -300,7 +292,7 @@ def compared_sweeps(before: SweepPoints, after: SweepPoints) -> ComparedSweeps:
         found = [side.get(key) for side in (one, other)]
         settings = next(each[0] for each in found if each)
         first, second = (each and each[1] for each in found)
-        rows.append(PointRow(_name(settings), first, second, settings))
+        rows.append(ComparedRow(_name(settings), first, second, settings))
     # The clocks agree if times and cycles have the same ratio at every point: points.csv holds no clock of its own.
     same_clock = all(isclose(row.time_ratio, row.ratio) for row in rows if row.time_ratio and row.ratio)
     return ComparedSweeps(tuple(rows), same_clock, before, after)

@@ -75,6 +75,8 @@ def explained(
         Column("that is", lambda gain: gain.how, justify="fold", least=_NARROW),
     ]
     table = Table(telling(columns, changing), changing)
+    use = f"PE utilisation {percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
+    use = use if layer.macs else "nothing for the array"
     whose = " - what the workload says of this layer, which goes before --lowering"
     own = any(each.layer == layer.name and not (each.where or "").startswith(ASKED) for each in work.lowerings)
     return CommandAnswer(
@@ -84,7 +86,7 @@ def explained(
                     [_heading(layer, setup.hardware.label, setup.batch, work.name, setup.layer.text, work.chips)]
                 ),
                 shape,
-                f"{_time(layer)}; {_use(layer) if layer.macs else 'nothing for the array'}",
+                f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}; {use}",
                 _neighbours(work, layer.name),
                 Sentences([alone] if between and between.asked else []),
             ],
@@ -293,21 +295,14 @@ def _by_lowering(fit: Sequence[Alternative], unfit: Sequence[UntriedChange], tak
         fit,
     )
     yield ["What it costs by each lowering", Table(columns, fit)]
-    alike = {each.reason: [other.name for other in unfit if other.reason == each.reason] for each in unfit}
-    yield [Legend(columns), Sentences([_cannot(" or ".join(names), reason) for reason, names in alike.items()])]
+    alike = {each.reason: " or ".join(other.name for other in unfit if other.reason == each.reason) for each in unfit}
+    cannot = [f"By {names} it cannot run here: {reason}." for reason, names in alike.items()]
+    yield [Legend(columns), Sentences(cannot)]
 
 
 def _heading(layer: LayerResult, machine: str, batch: int, workload: str, text: str, chips: int = 1) -> str:
     size = ", ".join(filter(None, [f"batch {batch}", shared_by(chips)]))
     return f"{workload} {layer.name}, {size}, on {machine}: {text}"
-
-
-def _time(layer: LayerResult) -> str:
-    return f"{layer.cycles:,} cycles = {quantity(layer.time_us, TIMES)}"
-
-
-def _use(layer: LayerResult) -> str:
-    return f"PE utilisation {percent(layer.pe_utilization)} % (100 % is {counted(layer.ideal_cycles, 'cycle')})"
 
 
 def _by_effect(gains: Sequence[Gain]) -> tuple[list[Gain], list[Gain]]:
@@ -331,10 +326,6 @@ def _busy(units: Iterable[tuple[str, int]], cycles: int) -> Sentences:
 def _lowered(layer: LayerResult, asked: str) -> str:
     chosen = "" if asked == layer.lowering else f", the fastest ({asked})"
     return f"How it is lowered, by {layer.lowering}{chosen}"
-
-
-def _cannot(lowering: str, reason: str) -> str:
-    return f"By {lowering} it cannot run here: {reason}."
 
 
 def _lowering_columns(taken: str, now: int) -> list[Column[Alternative]]:

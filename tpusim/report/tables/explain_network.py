@@ -100,18 +100,13 @@ def _verdict(found: ExplainedNetwork) -> list[str]:
             f"{kinds} below {'takes' if len(found.costly) == 1 else 'take'} {share} % together."]  # fmt: skip
     if most is None:
         return [*said, "Nothing that was tried makes the whole network faster."]
-    whole = (
-        f"The whole network gains most with {most.name} ({most.how}): it is {most.gain:.2f} times as fast{_per(most)}"
-    )
+    per = ", per item of the batch" if most.per == "image" else ""
+    whole = f"The whole network gains most with {most.name} ({most.how}): it is {most.gain:.2f} times as fast{per}"
     others = [each for each in found.gains if each.per == "network"]
     if most.per == "image" and others and others[0].gain > 1:
         best = others[0]
         whole += f". At this batch the best is {best.name} ({best.how}): {best.gain:.2f} times as fast"
     return [*said, f"{whole}."]
-
-
-def _per(gain: NetworkGain) -> str:
-    return ", per item of the batch" if gain.per == "image" else ""
 
 
 def _called(costly: CostlyLayers) -> str:

@@ -51,7 +51,8 @@ def step_paragraphs(result: Result) -> Paragraphs:
     if step.stages:
         stages = stage_table(step)
         found.append([stages, stages.legend()])
-    return [*found, [Sentences(step_sentences(step))], [parts_table(step), Sentences([_legend(step)])]]
+    legend = " ".join(f"{part.label}: {part.meaning}" for key, part in STEP_PARTS.items() if step.parts.get(key))
+    return [*found, [Sentences(step_sentences(step))], [parts_table(step), Sentences([legend])]]
 
 
 def step_sentences(step: StepResult) -> list[str]:
@@ -127,10 +128,6 @@ def stage_table(step: StepResult) -> Table[tuple[int, StageResult]]:
 
 
 _BUBBLE = "bubble: of the step, the stage has nothing to do"
-
-
-def _legend(step: StepResult) -> str:
-    return " ".join(f"{part.label}: {part.meaning}" for key, part in STEP_PARTS.items() if step.parts.get(key))
 
 
 def collective_table(rows: Sequence[AlikeCollectives], step: StepResult) -> Table[AlikeCollectives]:

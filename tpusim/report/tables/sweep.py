@@ -129,13 +129,13 @@ class PointTable:
     some_failed: bool
 
 
-def word_notice(points: Sequence[tuple[Point, str]], fills: Mapping[str, int]) -> str:
-    """Say in how many points, each with its key, words are partly used.
+def word_notice(points: Sequence[Point], fills: Mapping[str, int]) -> str:
+    """Say in how many points words are partly used.
 
     `fills` are by key the fewest elements of a word that hold anything. Empty where all words are full.
     """
-    known = {key: (point, point.jobs.hardware.to_dict()["vector_memory"]["word_elements"])
-             for point, key in points if key in fills}  # fmt: skip
+    known = {each.key: (each, each.jobs.hardware.to_dict()["vector_memory"]["word_elements"])
+             for each in points if each.key in fills}  # fmt: skip
     partly = [key for key, (_, word) in known.items() if fills[key] < word]
     if not partly:
         return ""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tpusim.base.version import __version__
 from tpusim.machines.lowered import TimeSlice
 from tpusim.machines.tpu.slices.summary import CollectiveTime, segments, timed_collective
 from tpusim.report.tables.collective import WAYS, asked
-from tpusim.report.text import frequency
-from tpusim.report.trace.timeline import Arguments, TimelineForm
+from tpusim.report.trace.timeline import Arguments, TimelineForm, root_of
 from tpusim.result.vocabulary.states import CHIP_STATES
 
 _ABOUT = {
@@ -22,10 +20,9 @@ _ABOUT = {
 def link_timeline(form: TimelineForm, made: CollectiveTime) -> bytes:
     """Return a file of this form: every pass of the collective."""
     whole = timed_collective(made.question, whole=True)
-    timing, clock = whole.timing, made.question.place.chip.clock_hz
+    timing = whole.timing
     own = timing.messages.places[whole.last_chip]
-    time = f"1 {form.unit} here is 1 cycle ({1e9 / clock:.4g} ns at {frequency(clock)})"
-    root = form.track(f"{asked(made)}: {time}", f"tpusim {__version__}. {time}.")
+    root = root_of(form, asked(made), made.question.place.chip.clock_hz)
     chip = form.track("chip", "What the chip does; the first that holds of: carries, adds, moves, waits.", root)
     doing = [TimeSlice(begin, end, CHIP_STATES[state].label, -1)
              for begin, end, state in segments(timing, whole.last_chip, 0, whole.cycles)]  # fmt: skip

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from tpusim.base.version import __version__
 from tpusim.flow.steps.network import TimedPlan
 from tpusim.machines.lowered import TimeSlice
-from tpusim.report.text import frequency
-from tpusim.report.trace.timeline import Arguments, TimelineForm
+from tpusim.report.trace.timeline import Arguments, TimelineForm, root_of
 
 _NAMES = {"dcn": "network", "host_out": "to the host", "host_back": "from the host"}
 _LAYERS = "Layers, one after another; gaps are cycles in which the chip waits for collectives."
@@ -15,8 +13,7 @@ _LAYERS = "Layers, one after another; gaps are cycles in which the chip waits fo
 def step_timeline(form: TimelineForm, title: str, clock_hz: int, made: TimedPlan, first: int, stop: int) -> bytes:
     """Return a file of this form: layers, and the collectives on each link that they hold, of cycles [first, stop)."""
     plan, log = made.plan, made.log
-    time = f"1 {form.unit} here is 1 cycle ({1e9 / clock_hz:.4g} ns at {frequency(clock_hz)})"
-    root = form.track(f"{title}: {time}", f"tpusim {__version__}. {time}.")
+    root = root_of(form, title, clock_hz)
 
     def shown(name: str, span: tuple[int, int], number: int) -> TimeSlice | None:
         begin, end = max(first, span[0]), min(stop, span[1])

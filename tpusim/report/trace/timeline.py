@@ -46,6 +46,12 @@ class TimelineForm(Protocol):
         """Return the whole file."""
 
 
+def root_of(form: TimelineForm, title: str, clock_hz: int, seen: str = "") -> int:
+    """Add the track that is the whole, which says how long a cycle is, and what is `seen`."""
+    time = f"1 {form.unit} here is 1 cycle ({1e9 / clock_hz:.4g} ns at {frequency(clock_hz)})"
+    return form.track(f"{title}: {time}", f"tpusim {__version__}{seen}. {time}.")
+
+
 class LayerSpan(NamedTuple):
     """A layer's share of the time: cycles [first, stop) of its Program; and the layers it reads, where known."""
 
@@ -77,8 +83,7 @@ def timeline(
     `watch` is told how many layers are written.
     """
     shown = placed[0].drawing
-    time = f"1 {form.unit} here is 1 cycle ({1e9 / clock_hz:.4g} ns at {frequency(clock_hz)})"
-    root = form.track(f"{title}: {time}", f"tpusim {__version__}{shown.seen}. {time}.")
+    root = root_of(form, title, clock_hz, shown.seen)
     layer_track = form.track("layer", shown.about_layers, root)
     # A track is added only if some part has it: viewers show empty ones as well.
     known = {name for each in placed for name in each.drawing.names}

@@ -12,13 +12,8 @@ from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, algorithm
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.machines.tpu.slices.summary import CollectiveTime, Question, timed_collective
 
-
-@dataclass(frozen=True, eq=False)
-class EasierCollective:
-    """A collective with something changed: what, in words, and what it takes then."""
-
-    what: str
-    made: CollectiveTime
+Changed = Mapping[str, CollectiveTime]
+"""A collective with something changed, by what that is in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,29 +28,23 @@ class ExplainedCollective:
     """
 
     made: CollectiveTime
-    easier: tuple[EasierCollective, ...]
-    axes: tuple[EasierCollective, ...]
-    algorithms: tuple[EasierCollective, ...]
-
-    @property
-    def gain(self) -> float:
-        """The part of its time that the change saves which gains most."""
-        return 1 - self.easier[0].made.seconds / self.made.seconds
+    easier: Changed
+    axes: Changed
+    algorithms: Changed
 
 
 def explain_collective(made: CollectiveTime) -> ExplainedCollective:
     """Time a collective with each change. Raises InputError."""
     question = replace(made.question, algorithm=made.algorithm)
-    easier = [EasierCollective(each.what, timed_collective(replace(question, place=each.place)))
-              for each in easier_slices(question.place)]  # fmt: skip
+    slices = easier_slices(question.place)
+    easier = {each.what: timed_collective(replace(question, place=each.place)) for each in slices}
     others = [name for name in algorithms_for(question.op, question.collective.group) if name != made.algorithm]
     return ExplainedCollective(
         made,
-        tuple(sorted(easier, key=lambda each: each.made.seconds)),
-        tuple(EasierCollective(", ".join(each.question.names), each) for each in _elsewhere(made.question)),
-        tuple(EasierCollective(f"{name}: {ALGORITHMS[name].about}", timed_collective(replace(question, algorithm=name)))
-              for name in others),
-    )  # fmt: skip
+        dict(sorted(easier.items(), key=lambda each: each[1].seconds)),
+        {", ".join(each.question.names): each for each in _elsewhere(made.question)},
+        {f"{name}: {ALGORITHMS[name].about}": timed_collective(replace(question, algorithm=name)) for name in others},
+    )
 
 
 class EasierSlice(NamedTuple):

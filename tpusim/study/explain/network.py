@@ -22,7 +22,7 @@ from tpusim.network.ops.array_op import StoredTensor
 from tpusim.network.workload import HOST, MOST_IMAGES, Workload, mesh_text
 from tpusim.result.records import LayerResult, StepResult
 from tpusim.result.vocabulary.fields import by_path
-from tpusim.study.explain.bottleneck import ExplainedLayer, Gain, UntriedChange, explain_layer
+from tpusim.study.explain.bottleneck import ExplainedLayer, UntriedChange, explain_layer
 from tpusim.study.explain.collectives import easier_hosts, easier_slices
 from tpusim.study.explain.relaxation import Setup, Timings, relaxations
 
@@ -153,8 +153,8 @@ def explain_network(
         found = explain_layer(setup, partial(steps.show_of, setup.layer.name))
         cycles = sum(layers[place].cycles for place in places)
         costly.append(CostlyLayers(found, tuple(layers[at].name for at in places), cycles, cycles / whole))
-    changes, unmoved = _of_the_machine(costly)
-    tried = [*changes, *_of_the_run(workload, jobs, lowering, again), *_of_the_chips(jobs, place, meshed)]
+    changes, unmoved = _of_the_machine(costly, workload, lowering)
+    tried = [*changes, *_of_the_run(workload, jobs, lowering, again), *_of_the_chips(jobs, lowering, place, meshed)]
     steps.total = steps.done + len(tried)
     gains: list[NetworkGain] = []
     untried = [*dict.fromkeys(each for one in costly for each in one.found.untried)]
@@ -163,7 +163,7 @@ def explain_network(
     for change in tried:
         steps.show(f"the whole with {change.name}")
         try:
-            made = change.made(workload, jobs, lowering)
+            made = change.made()
             held_in_hbm(made.work, made.machine)
             after = _simulated(made, timings)
             then = _step(made, after, change.place or place)
@@ -226,76 +226,72 @@ def _ranked(jobs: Jobs, layers: Sequence[LayerResult]) -> list[list[int]]:
 
 
 class _Change(NamedTuple):
-    """A change of the machine, the workload, the lowering or the slice; `made` are the jobs then."""
+    """A change of the machine, the workload, the lowering or the slice; `made` returns the jobs then."""
 
     name: str
     how: str
-    made: Callable[[Workload, Jobs, str | None], Jobs]
+    made: Callable[[], Jobs]
     per: str = "network"
     place: ChipSlice | None = None
 
 
-def _of_the_machine(costly: Sequence[CostlyLayers]) -> tuple[list[_Change], list[str]]:
+def _of_the_machine(
+    costly: Sequence[CostlyLayers], work: Workload, lowering: str | None
+) -> tuple[list[_Change], list[str]]:
     """Changes of the machine that make one of the costly layers faster, and the names of those that make none so."""
-    gains: dict[str, list[Gain]] = defaultdict(list)
+    changes: dict[str, _Change] = {}
+    most: dict[str, float] = defaultdict(float)
     for each in costly:
         for gain in each.found.gains:
             setup, easier = each.found.setup, gain.easier
-            same = easier is not None and (easier.layer, easier.batch) == (setup.layer, setup.batch)
-            if same and not gain.relaxation.ideal:
-                gains[gain.name].append(gain)
-    helping = {name: those for name, those in gains.items() if max(each.gain for each in those) >= 1 + LEAST_CHANGE}
-    changes = [_Change(name, those[0].how, partial(_on, those[0])) for name, those in helping.items()]
-    return changes, [name for name in gains if name not in helping]
-
-
-def _on(gain: Gain, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
-    assert gain.easier is not None
-    return resolve(work, gain.easier.hardware, lowering)
+            if easier is None or (easier.layer, easier.batch) != (setup.layer, setup.batch) or gain.relaxation.ideal:
+                continue
+            change = _Change(gain.name, gain.how, partial(resolve, work, easier.hardware, lowering))
+            changes.setdefault(gain.name, change)
+            most[gain.name] = max(most[gain.name], gain.gain)
+    helping = [change for name, change in changes.items() if most[name] >= 1 + LEAST_CHANGE]
+    return helping, [name for name in changes if most[name] < 1 + LEAST_CHANGE]
 
 
 def _of_the_run(work: Workload, jobs: Jobs, lowering: str | None, again: WithBatch | None) -> Iterator[_Change]:
     """Changes of how the network is run, which no layer by itself tells of."""
     if lowering in (None, usual(jobs.family)) and len(jobs.family.lowerings) > 1:
-        yield _Change("the fastest lowering of each layer", f"--lowering {AUTO}", _by_auto)
+        yield _Change(
+            "the fastest lowering of each layer", f"--lowering {AUTO}", partial(resolve, work, jobs.hardware, AUTO)
+        )
     written = dict(by_path(jobs.hardware.to_dict()))
     for name, path, value in (
         ("results that later ops work on as they leave", "sequencer.fusion", "results"),
         ("layers that overlap", "sequencer.between_layers", "overlap"),
     ):
         if written.get(path, value) not in (value, "stay"):
-            yield _Change(name, f"{path}={value}", partial(_with_settings, {path: value}))
+            yield _Change(name, f"{path}={value}", partial(_set_so, work, jobs, lowering, {path: value}))
     narrow: Mapping[str, tuple[StoredTensor, StoredTensor]] = {
         "weights": ("int8", "computed"),
         "caches": ("computed", "int8"),
     }
     for what, stored in narrow.items():
         if work.with_stored(*stored).layers != work.layers:
-            yield _Change(f"{what} as int8 in HBM", f"--{what} int8", partial(_stored, stored))
+            narrowed = partial(resolve, work.with_stored(*stored), jobs.hardware, lowering)
+            yield _Change(f"{what} as int8 in HBM", f"--{what} int8", narrowed)
     if again is not None and (batch := 2 * images_of_all(work)) <= MOST_IMAGES:
-        yield _Change("twice the batch", f"--batch {batch}", partial(_with_batch, again, batch), "image")
+        larger = partial(again, batch)
+        yield _Change(
+            "twice the batch", f"--batch {batch}", lambda: resolve(larger(), jobs.hardware, lowering), "image"
+        )
 
 
-def _by_auto(work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
-    return resolve(work, jobs.hardware, AUTO)
-
-
-def _with_settings(settings: Mapping[str, Any], work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
+def _set_so(work: Workload, jobs: Jobs, lowering: str | None, settings: Mapping[str, Any]) -> Jobs:
+    """Return the jobs on the machine with these settings. Raises InputError where it cannot have them."""
     return resolve(work, jobs.hardware.with_overrides(settings), lowering)
-
-
-def _stored(stored: tuple[StoredTensor, StoredTensor], work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
-    return resolve(work.with_stored(*stored), jobs.hardware, lowering)
-
-
-def _with_batch(again: WithBatch, batch: int, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
-    return resolve(again(batch), jobs.hardware, lowering)
 
 
 # ---- changes of what several chips share
 
 
-def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) -> Iterator[_Change]:
+def _of_the_chips(
+    jobs: Jobs, lowering: str | None, place: ChipSlice | None, meshed: WithMesh | None
+) -> Iterator[_Change]:
     """Changes of the links between chips, and of the mesh; none of a network of one chip."""
     if place is None or not (jobs.work.mesh or jobs.work.collectives):
         return
@@ -306,10 +302,10 @@ def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) 
     for each in easier:
         if each.settings:
             how = " ".join(f"slice.{path}={text}" for path, text in each.settings.items())
-            yield _Change(f"between chips, {each.what}", how, _as_it_is, place=each.place)
+            yield _Change(f"between chips, {each.what}", how, lambda: jobs, place=each.place)
     if jobs.work.collectives and place.overlap != "none":
         alone = place.model_copy(update={"overlap": "none"})
-        yield _Change("no collective beside layers", "slice.overlap=none", _as_it_is, place=alone)
+        yield _Change("no collective beside layers", "slice.overlap=none", lambda: jobs, place=alone)
     # Last, as each needs layers of other sizes.
     for mesh in other_meshes(dict(jobs.work.mesh)) if meshed else ():
         assert meshed is not None
@@ -319,9 +315,8 @@ def _of_the_chips(jobs: Jobs, place: ChipSlice | None, meshed: WithMesh | None) 
             # What the network has no such share of is no mesh for it.
             continue
         axes = mesh_text(mesh)
-        yield _Change(
-            f"the mesh {axes.replace('=', ' ').replace(',', ', ')}", f"--mesh {axes}", partial(_shared_so, work)
-        )
+        name = f"the mesh {axes.replace('=', ' ').replace(',', ', ')}"
+        yield _Change(name, f"--mesh {axes}", partial(resolve, work, jobs.hardware, lowering))
 
 
 def other_meshes(mesh: Mapping[str, int]) -> list[dict[str, int]]:
@@ -342,11 +337,3 @@ def other_meshes(mesh: Mapping[str, int]) -> list[dict[str, int]]:
 
 
 _USUAL_AXES = ("data", "fsdp", "tensor")
-
-
-def _as_it_is(work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
-    return jobs
-
-
-def _shared_so(share: Workload, work: Workload, jobs: Jobs, lowering: str | None) -> Jobs:
-    return resolve(share, jobs.hardware, lowering)

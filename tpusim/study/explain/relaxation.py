@@ -225,63 +225,50 @@ def _filled(setup: Setup) -> Relaxed | None:
 
 
 _OPEN: Mapping[str, Setting] = {path: "auto" for path in USUAL_FAMILY.paths() if path.startswith("mapping.block.")}
+
+
+def _set(
+    name: str, limit: str, settings: Mapping[str, Setting], where: Callable[[Any], object] = lambda _: True, **more: Any
+) -> Relaxation:
+    """A change of the machine alone after which the same steps may be taken, unless `more` says otherwise."""
+    return Relaxation(name, limit, _machine(settings, where), **{"alone": _same_steps, **more})
+
+
 _MACHINE = (
-    Relaxation("twice the arrays", "array", _machine({"array.count": _twice}), alone=_same_steps),
+    _set("twice the arrays", "array", {"array.count": _twice}),
     Relaxation("twice the HBM bandwidth", "hbm", _bandwidth, alone=_same_steps),
     # Another layout of all maps matters only where it decides which rows of a DRAM are opened.
     *(
-        Relaxation(
-            f"feature maps as {order} in HBM",
-            "rows",
-            _machine({"hbm.layout": order}, lambda machine: machine.hbm.dram),
-        )
+        _set(f"feature maps as {order} in HBM", "rows", {"hbm.layout": order}, lambda each: each.hbm.dram, alone=None)
         for order in ("HWC", "HWCN", "CHW")
     ),
-    Relaxation(
-        "HBM without rows and banks",
-        "rows",
-        _machine({"hbm.model": "pipe"}, lambda machine: machine.hbm.dram),
-        ideal=True,
-        alone=_same_steps,
-    ),
+    _set("HBM without rows and banks", "rows", {"hbm.model": "pipe"}, lambda each: each.hbm.dram, ideal=True),
     # Latency is counted in whole cycles, so 1 ps is one cycle. A DRAM has its own times.
-    Relaxation(
-        "HBM latency of one cycle",
-        "latency",
-        _machine({"hbm.latency": "1 ps"}, lambda machine: not machine.hbm.dram and machine.latency_cycles > 1),
-        alone=_same_steps,
-    ),
-    Relaxation("a port for every client", "ports", _machine({"vector_memory.ports": "separate"}), alone=_same_steps),
-    Relaxation(
-        "twice the ports of a bank",
-        "banks",
-        _machine({"vector_memory.bank_ports": _twice}, lambda machine: machine.banked),
-        alone=_same_steps,
-    ),
+    _set("HBM latency of one cycle", "latency", {"hbm.latency": "1 ps"},
+         lambda each: not each.hbm.dram and each.latency_cycles > 1),
+    _set("a port for every client", "ports", {"vector_memory.ports": "separate"}),
+    _set("twice the ports of a bank", "banks", {"vector_memory.bank_ports": _twice}, lambda each: each.banked),
     Relaxation("words twice as long", "ports", _longer_words),
-    Relaxation(
-        "weights enter twice as fast", "weights", _machine({"array.weights_per_cycle": _twice}), alone=_same_steps
-    ),
-    Relaxation("a second weight buffer", "weights", _machine({"array.weight_buffers": 2}), alone=_same_steps),
-    Relaxation("twice the vector memory", "memory", _machine({"vector_memory.capacity": _twice}), alone=_same_steps),
+    _set("weights enter twice as fast", "weights", {"array.weights_per_cycle": _twice}),
+    _set("a second weight buffer", "weights", {"array.weight_buffers": 2}),
+    _set("twice the vector memory", "memory", {"vector_memory.capacity": _twice}),
     Relaxation("a vector unit twice as fast", "vector_unit", _faster, alone=_same_without_delays),
-    Relaxation("blocks that overlap", "sequencer", _machine({"sequencer.between_blocks": "overlap"})),
-    Relaxation("blocks that take nothing beyond their steps", "sequencer", _machine({"sequencer.block_cycles": 0})),
-    Relaxation("no launch", "sequencer", _machine({"sequencer.launch_cycles": 0}), alone=_same_steps),
-    Relaxation("an ifmap whose words are ready", "vector_unit", _machine({"mapping.entry": "ready"})),
-    Relaxation("the block left open", "block", _machine(_OPEN), alone=_same_steps),
-    Relaxation("the loop order left open", "mapping", _machine({"mapping.loop_order": "auto"}), alone=_same_steps),
-    Relaxation("chunks where they are cheaper", "mapping", _machine({"mapping.chunks": "auto"}), alone=_same_steps),
-)
+    _set("blocks that overlap", "sequencer", {"sequencer.between_blocks": "overlap"}, alone=None),
+    _set("blocks that take nothing beyond their steps", "sequencer", {"sequencer.block_cycles": 0}, alone=None),
+    _set("no launch", "sequencer", {"sequencer.launch_cycles": 0}),
+    _set("an ifmap whose words are ready", "vector_unit", {"mapping.entry": "ready"}, alone=None),
+    _set("the block left open", "block", _OPEN),
+    _set("the loop order left open", "mapping", {"mapping.loop_order": "auto"}),
+    _set("chunks where they are cheaper", "mapping", {"mapping.chunks": "auto"}),
+)  # fmt: skip
 _WHOLE_ROWS = Relaxation("whole filter rows stacked", "mapping", _whole_rows, alone=_same_steps, keeps=False)
 _MORE_INPUT = {
     "image": Relaxation("twice the batch", "input", _more_input, "image"),
     "row": Relaxation("twice the rows of input", "input", _more_input, "row"),
 }
 _FILLED = Relaxation("every PE filled", "mapping", _filled, "MAC", ideal=True, alone=_same_passes, keeps=False)
-LARGER = Relaxation(
-    "twice the rows and columns", "array", _machine({"array.rows": _twice, "array.cols": _twice, _ALUS: _twice})
-)
+_LARGER = {"array.rows": _twice, "array.cols": _twice, _ALUS: _twice}
+LARGER = _set("twice the rows and columns", "array", _LARGER, alone=None)
 """A larger array, tried when nothing gains but more input: for an array that is full, and ports too full for a second
 array.
 

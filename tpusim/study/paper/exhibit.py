@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from tpusim.flow.jobs import resolve
 from tpusim.machines.family import Machine
+from tpusim.machines.lowered import Slot
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.paper.claims import Claim, ExhibitWords, Finding
@@ -119,20 +120,11 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class ChartSpan:
-    """Time [start, end) in which a row of a schedule is active; `kind` gives the tone."""
-
-    start: float
-    end: float
-    kind: str
-
-
-@dataclass(frozen=True)
 class ScheduleChart:
-    """Activity of each unit over cycles."""
+    """Activity of each unit over cycles; what is done in a slot gives the tone."""
 
     title: str
-    rows: Mapping[str, Sequence[ChartSpan]]
+    rows: Mapping[str, Sequence[Slot]]
     end: float
 
 

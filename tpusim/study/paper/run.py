@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from tpusim.base.errors import InputError, TpusimError, did_you_mean
 from tpusim.study.paper import accuracy, cells, design, networks, strides
 from tpusim.study.paper.claims import words
-from tpusim.study.paper.exhibit import Exhibit, Maker, PointFigures, Row, asked, shown
+from tpusim.study.paper.exhibit import AskedPoints, Exhibit, Maker, PointFigures, Row, asked, shown
 from tpusim.study.sweep.parcels import Executor
 from tpusim.study.sweep.points import Point
 from tpusim.study.sweep.run import Progress, missing, run_sweep
-from tpusim.study.sweep.store import Store, key_of
+from tpusim.study.sweep.store import Store
 
 MAKERS: dict[str, Maker] = {
     "table1": networks.lowered_sizes,
@@ -65,22 +65,20 @@ def chosen(figures: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class PointPlan:
-    """Points of some exhibits, each with its key in the store; several exhibits may share a point."""
+    """Points of some exhibits, by the names that each has for its own; several exhibits may share a point."""
 
     figures: tuple[str, ...]
-    keyed: tuple[dict[object, tuple[Point, str]], ...]
+    asked: tuple[AskedPoints, ...]
 
     @classmethod
     def of(cls, figures: Sequence[str]) -> PointPlan:
         """All points that these exhibits ask for."""
-        points = (asked(MAKERS[each]) for each in figures)
-        keyed = ({name: (point, key_of(point)) for name, point in each.items()} for each in points)
-        return cls(tuple(figures), tuple(keyed))
+        return cls(tuple(figures), tuple(asked(MAKERS[each]) for each in figures))
 
     @property
-    def points(self) -> list[tuple[Point, str]]:
+    def points(self) -> list[Point]:
         """The points of all exhibits."""
-        return [pair for of_entry in self.keyed for pair in of_entry.values()]
+        return [point for points in self.asked for point in points.values()]
 
     def left(self, store: Store) -> int:
         """Number of points that are missing."""
@@ -102,7 +100,7 @@ class PointPlan:
             TpusimError: a point of theirs could not be simulated; says which and why.
         """
         # Exhibits share points, so that each is simulated and read once.
-        points = {key: point for point, key in self.points}
+        points = {point.key: point for point in self.points}
         keys = [*points]
         rows = dict(zip(keys, store.points(keys), strict=True))
         for key, row in rows.items():
@@ -113,6 +111,6 @@ class PointPlan:
             layers[keys[layer["place"]]].append(layer)
         found = {key: PointFigures(row, layers[key]) for key, row in rows.items()}
         return [
-            Exhibit(words()[figure], shown(MAKERS[figure], {name: found[key] for name, (_, key) in names.items()}))
-            for figure, names in zip(self.figures, self.keyed, strict=True)
+            Exhibit(words()[figure], shown(MAKERS[figure], {name: found[each.key] for name, each in own.items()}))
+            for figure, own in zip(self.figures, self.asked, strict=True)
         ]

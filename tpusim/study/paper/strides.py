@@ -9,12 +9,12 @@ from typing import Any
 
 from tpusim.flow.lowerings import prepared
 from tpusim.machines.family import family_of, load_hardware
+from tpusim.machines.lowered import Slot
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.study.paper.claims import ESTIMATED, MODELLED, Finding
 from tpusim.study.paper.exhibit import (
     AskedPoints,
     BarChart,
-    ChartSpan,
     ExhibitFigures,
     FoundPoints,
     Making,
@@ -183,30 +183,25 @@ def _schedules(order: str, fetch: str) -> Iterator[ScheduleChart]:
         fills = {index for index, step in enumerate(recording.program.rows) if step.label == "ifmap fill"}
         # A transfer either moves words, or waits until the lanes' ports take them.
         hbm = [
-            ChartSpan(
-                each.start,
-                each.end,
-                "ports" if each.name == "port_stall" else "fill" if each.step in fills else "other",
-            )
+            (each.start, each.end, "ports" if each.name == "port_stall" else "fill" if each.step in fills else "other")
             for each in tracks["hbm"]
             if each.name != "blocked"
         ]
         array = [
-            ChartSpan(each.start, each.end, each.name if each.name in ("busy", "starved", "port_stall") else "waiting")
+            (each.start, each.end, each.name if each.name in ("busy", "starved", "port_stall") else "waiting")
             for each in tracks["systolic_array"]
         ]
         title = f"{layer.name}, stride {stride}: the first of {recording.cycles:,} cycles"
         yield ScheduleChart(title, {"HBM": _joined(hbm), "array": _joined(array)}, end)
 
 
-def _joined(spans: list[ChartSpan]) -> list[ChartSpan]:
-    """Touching spans of one kind, joined."""
-    joined: list[ChartSpan] = []
-    for each in spans:
-        if joined and joined[-1].kind == each.kind and each.start - joined[-1].end <= 1:
-            joined[-1] = ChartSpan(joined[-1].start, each.end, each.kind)
-        else:
-            joined.append(each)
+def _joined(slots: list[Slot]) -> list[Slot]:
+    """Touching slots of one kind, joined."""
+    joined: list[Slot] = []
+    for start, end, kind in slots:
+        if joined and joined[-1][2] == kind and start - joined[-1][1] <= 1:
+            start, *_ = joined.pop()
+        joined.append((start, end, kind))
     return joined
 
 

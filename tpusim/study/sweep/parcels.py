@@ -62,8 +62,8 @@ class Executor(Protocol):
 
 # ---- points in progress: their parcels, and their findings put together
 
-Whole = tuple[str, Point, WorkFinding]
-"""A point by its key, with its layers in network order, or the reason why it cannot be simulated."""
+Whole = tuple[Point, WorkFinding]
+"""A point with its layers in network order, or the reason why it cannot be simulated."""
 
 _PARCELS_A_WORKER = 8
 """Least parcels for each worker: the last then leave idle at most an eighth of a worker's time, unless a layer, or a
@@ -86,7 +86,7 @@ class Assembly:
 
     def __init__(self, points: Mapping[str, Point]) -> None:
         self._points, refused = points, {key: _refusal(point) for key, point in points.items()}
-        self.refused: list[Whole] = [(key, points[key], why) for key, why in refused.items() if why]
+        self.refused: list[Whole] = [(points[key], why) for key, why in refused.items() if why]
         """Points that their machines have no memory for."""
         self._places: dict[tuple[Machine, int], _Place] = {}
         self._left: dict[str, int] = {}
@@ -128,7 +128,7 @@ class Assembly:
             for key in place.waiting.pop(kind):
                 self._left[key] -= 1
                 if not self._left[key]:
-                    yield key, self._points[key], _layers_of(self._points[key], place.found)
+                    yield self._points[key], _layers_of(self._points[key], place.found)
         # A sweep has too many places to keep the findings of finished ones.
         if not place.waiting:
             del self._places[where]

@@ -6,6 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count, islice, product
 from math import prod
 from pathlib import Path
@@ -48,6 +49,7 @@ from tpusim.study.sweep.axes import (
     shown,
 )
 from tpusim.study.sweep.reader import MOST_POINTS, Goal, Search, Spec, read
+from tpusim.study.sweep.store import key_of
 
 Values = tuple[Value, ...]
 PointSettings = tuple[tuple[str, CommandAnswer], ...]
@@ -67,6 +69,11 @@ class Point:
     jobs: Jobs
     settings: PointSettings = ()
     prompt: Point | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """Return the key in a store: equal for points with equal results."""
+        return key_of(self.jobs)
 
     @property
     def tokens(self) -> int | None:

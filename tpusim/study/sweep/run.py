@@ -23,7 +23,7 @@ from tpusim.study.sweep.axes import PROMPT
 from tpusim.study.sweep.parcels import Assembly, Executor, weight
 from tpusim.study.sweep.points import Point, Space, Sweep, Values
 from tpusim.study.sweep.reader import MAXIMIZE, MINIMIZE, Goal, Search, costs
-from tpusim.study.sweep.store import Store, key_of
+from tpusim.study.sweep.store import Store
 
 Progress = Callable[[int, str, float], None]
 """Called before the first parcel and after every one with the points that are stored, the workload of the last one, and
@@ -33,25 +33,20 @@ the share of the work that is done, 0 to 1.
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """Keys of a sweep's points in order, and the numbers that were stored already, were computed, or failed.
+    """A sweep's points in order, and the numbers that were stored already, were computed, or failed.
 
     `short` says why a search has fewer points than it asked for.
     """
 
-    points: tuple[tuple[Point, str], ...]
+    points: tuple[Point, ...]
     reused: int
     computed: int
     failed: int
     short: str = ""
 
 
-def keyed(sweep: Sweep) -> tuple[tuple[Point, str], ...]:
-    """Return every point with its key in the store."""
-    return tuple((point, key_of(point)) for point in sweep.points)
-
-
 def run_sweep(
-    points: Sequence[tuple[Point, str]], store: Store, executor: Executor, fresh: bool, progress: Progress
+    points: Sequence[Point], store: Store, executor: Executor, fresh: bool, progress: Progress
 ) -> SweepOutcome:
     """Simulate timing alone. A point that fails is stored with its error, and the others go on.
 
@@ -63,26 +58,25 @@ def run_sweep(
     assembly = Assembly(wanted)
     parcels = assembly.parcels(executor.workers)
     everything, behind = sum(map(weight, parcels)), 0.0
-    open_points, failed = _OpenPoints(points, wanted), {key for key, *_ in assembly.refused}
+    open_points, failed = _OpenPoints(points, wanted), {point.key for point, _ in assembly.refused}
     name = next((point.jobs.work.name for point in wanted.values()), "")
-    for refused in assembly.refused:
-        store.save(*refused)
-        open_points.add(refused[0])
+    for point, why in assembly.refused:
+        store.save(point.key, point.jobs, why)
+        open_points.add(point.key)
     progress(open_points.done, name, 0.0)
     with closing(executor.outcomes(parcels)) as outcomes:
         for parcel, findings in outcomes:
-            for key, point, finding in assembly.add(parcel, findings):
+            for point, finding in assembly.add(parcel, findings):
                 name = point.jobs.work.name
-                open_points.add(key)
+                open_points.add(point.key)
                 if isinstance(finding, str):
-                    failed.add(key)
-                store.save(key, point, finding)
+                    failed.add(point.key)
+                store.save(point.key, point.jobs, finding)
             behind += weight(parcel)
             progress(open_points.done, name, behind / everything)
-    parts = {key: _keys(point, key) for point, key in points}
-    lacked = sum(any(each in failed for each in keys) for keys in parts.values())
-    new = open_points.total
-    return SweepOutcome(tuple(points), len(parts) - new, new - lacked, lacked)
+    every, new = {point.key: point for point in points}, open_points.total
+    lacked = sum(any(part.key in failed for part in point.parts) for point in every.values())
+    return SweepOutcome(tuple(points), len(every) - new, new - lacked, lacked)
 
 
 class _OpenPoints:
@@ -93,8 +87,8 @@ class _OpenPoints:
         done: those of them that wait for nothing more.
     """
 
-    def __init__(self, points: Iterable[tuple[Point, str]], wanted: Container[str]) -> None:
-        waits = {key: {each for each in _keys(point, key) if each in wanted} for point, key in points}
+    def __init__(self, points: Iterable[Point], wanted: Container[str]) -> None:
+        waits = {point.key: {each.key for each in point.parts if each.key in wanted} for point in points}
         self._left = {key: len(parts) for key, parts in waits.items() if parts}
         self._of = defaultdict[str, list[str]](list)
         for key, parts in waits.items():
@@ -109,34 +103,28 @@ class _OpenPoints:
             self.done += not self._left[key]
 
 
-def points_open(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> int:
+def points_open(points: Sequence[Point], store: Store, fresh: bool) -> int:
     """Return how many points a run would compute, or finish."""
     return _OpenPoints(points, missing(points, store, fresh)).total
 
 
-def _keys(point: Point, key: str) -> tuple[str, ...]:
-    """Return the keys of what is simulated for a point, its own first."""
-    return (key, *(key_of(part) for part in point.parts[1:]))
-
-
-def missing(points: Sequence[tuple[Point, str]], store: Store, fresh: bool) -> dict[str, Point]:
+def missing(points: Sequence[Point], store: Store, fresh: bool) -> dict[str, Point]:
     """Return the points that a run would compute, by key, each once; and what reads their prompts."""
-    wanted = {each: part for point, key in points
-              for each, part in zip(_keys(point, key), point.parts, strict=True)}  # fmt: skip
+    wanted = {part.key: part for point in points for part in point.parts}
     there = set() if fresh else store.done(wanted)
     return {key: point for key, point in wanted.items() if key not in there}
 
 
-def rows_of(sweep: Sweep, store: Store, points: Sequence[tuple[Point, str]]) -> list[dict[str, Any]]:
+def rows_of(sweep: Sweep, store: Store, points: Sequence[Point]) -> list[dict[str, Any]]:
     """Return a row for each point, in order: all stored columns, its speeds, properties of its machine, and its axes.
 
     If the sweep has goals, `pareto` marks the points on their front. A point whose prompt failed has failed.
     """
-    found = [*store.points([key for _, key in points])]
-    prompts = [key_of(point.prompt) for point, _ in points if point.prompt]
+    found = [*store.points([point.key for point in points])]
+    prompts = [point.prompt.key for point in points if point.prompt]
     ahead = iter([*store.points(prompts)] if prompts else [])
     rows = []
-    for (point, _), own in zip(points, found, strict=True):
+    for point, own in zip(points, found, strict=True):
         row = {**own, **_speeds(point, own, next(ahead) if point.prompt else None)}
         rows.append({**row, **costs(point.jobs.hardware), **dict(point.settings)})
     if sweep.goals:
@@ -223,7 +211,6 @@ _MOST_PROPOSED = 20
 """Proposals in a row without a new point, after which a random point is taken."""
 _MOST_DRAWN = 20_000
 
-Keyed = tuple[Point, str]
 Trial = Any
 """Optuna's type, which is imported only for a search."""
 
@@ -254,12 +241,12 @@ def run_search(sweep: Sweep, store: Store, executor: Executor, fresh: bool, prog
         progress(before + done, name, (before + done) / budget)
 
     while batch := walk.ask():
-        points = [keyed for _, keyed in batch]
+        points = [point for _, point in batch]
         part = run_sweep(points, store, executor, fresh, told)
         reused, computed, failed = reused + part.reused, computed + part.computed, failed + part.failed
         # Results are told in the order of proposals, so that the walk does not depend on who is done first.
-        for (trial, (_, key)), row in zip(batch, rows_of(sweep, store, points), strict=True):
-            walk.tell(trial, key, None if row["error"] else [float(row[goal.column]) for goal in goals])
+        for (trial, point), row in zip(batch, rows_of(sweep, store, points), strict=True):
+            walk.tell(trial, point.key, None if row["error"] else [float(row[goal.column]) for goal in goals])
         before = len(walk.tried)
     return SweepOutcome(tuple(walk.tried.values()), reused, computed, failed, walk.short)
 
@@ -277,7 +264,7 @@ class _Walk:
             sampler = optuna.samplers.TPESampler(seed=search.seed, constant_liar=True)
         directions: list[Any] = [MINIMIZE if goal.minimize else MAXIMIZE for goal in search.objectives]
         ordered, unordered = optuna.distributions.IntDistribution, optuna.distributions.CategoricalDistribution
-        self.tried: dict[str, Keyed] = {}
+        self.tried: dict[str, Point] = {}
         self.short = ""
         self._search, self._space = search, space
         self._drawn = space.drawn(search.seed)
@@ -290,17 +277,17 @@ class _Walk:
             for axis in space.axes
         }
 
-    def ask(self) -> list[tuple[Trial, Keyed]]:
+    def ask(self) -> list[tuple[Trial, Point]]:
         """Return the next points, all new; none if the budget is spent or no new point was found."""
         wanted = min(self._search.at_once, self._search.budget - len(self.tried))
-        found: list[tuple[Trial, Keyed]] = []
+        found: list[tuple[Trial, Point]] = []
         while len(found) < wanted:
             proposals = (self._next_proposal() for _ in range(_MOST_PROPOSED))
             new = next(filter(None, proposals), None) or (self._next_proposal() if self._enqueue_random() else None)
             if new is None:
                 break
             found.append(new)
-            self.tried[new[1][1]] = new[1]
+            self.tried[new[1].key] = new[1]
         return found
 
     def tell(self, trial: Trial, key: str, values: list[float] | None) -> None:
@@ -308,24 +295,24 @@ class _Walk:
         self._values[key] = values
         self._tell(trial, values)
 
-    def _next_proposal(self) -> tuple[Trial, Keyed] | None:
+    def _next_proposal(self) -> tuple[Trial, Point] | None:
         """A proposal that is a new point; any other proposal is answered at once, so that the sampler goes on."""
         trial = self._study.ask(self._distributions)
-        keyed = self._keyed(tuple(axis.values[trial.params[axis.name]] for axis in self._space.axes))
-        if isinstance(keyed, str) or keyed[1] in self.tried:
-            self._tell(trial, None if isinstance(keyed, str) else self._values.get(keyed[1]))
+        point = self._point(tuple(axis.values[trial.params[axis.name]] for axis in self._space.axes))
+        if isinstance(point, str) or point.key in self.tried:
+            self._tell(trial, None if isinstance(point, str) else self._values.get(point.key))
             return None
-        return trial, keyed
+        return trial, point
 
     def _enqueue_random(self) -> bool:
         """Let a random new point be proposed next; if there is none, `short` says why."""
         useless: Counter[str] = Counter()
         for values in islice(self._drawn, _MOST_DRAWN):
-            keyed = self._keyed(values)
-            if isinstance(keyed, str):
+            point = self._point(values)
+            if isinstance(point, str):
                 # A text says why the combination is no point.
-                useless[keyed] += 1
-            elif keyed[1] in self.tried:
+                useless[point] += 1
+            elif point.key in self.tried:
                 useless["were tried before"] += 1
             else:
                 indices = {
@@ -339,13 +326,13 @@ class _Walk:
         self.short = f"{none}: {why}; widen the axes or the conditions, or ask for less"
         return False
 
-    def _keyed(self, values: Values) -> Keyed | str:
+    def _point(self, values: Values) -> Point | str:
         """Return the point of these values, or in words why there is none."""
         try:
             points = self._space.points(values)
         except InputError:
             return "make no machine or layer"
-        return (points[0], key_of(points[0])) if points else f"do not satisfy {self._space.conditions}"
+        return points[0] if points else f"do not satisfy {self._space.conditions}"
 
     def _tell(self, trial: Trial, values: list[float] | None) -> None:
         self._study.tell(trial, values, self._failed if values is None else None)

@@ -15,12 +15,12 @@ from typing import Any
 from zlib import crc32
 
 from tpusim.base.errors import InputError
+from tpusim.flow.jobs import Jobs
 from tpusim.flow.numbers import INTEGERS
 from tpusim.network.workload import Workload
 from tpusim.result.records import LayerResult, total_of
 from tpusim.result.vocabulary.figures import FIGURES, value_of
 from tpusim.result.vocabulary.runs import COLUMN
-from tpusim.study.sweep.points import Point
 
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/engines.py",
@@ -47,9 +47,8 @@ _LABELS = "name", "generation", "chip_cores"
 """Fields of a machine that say what it stands for, and change no result."""
 
 
-def key_of(point: Point) -> str:
-    """Return a digest of a point's complete inputs and of the version of the model."""
-    jobs = point.jobs
+def key_of(jobs: Jobs) -> str:
+    """Return a digest of all that the results of jobs depend on, the version of the model included."""
     machine = {name: value for name, value in jobs.hardware.to_dict().items() if name not in _LABELS}
     machine |= jobs.family.constants(jobs.hardware)
     inputs = {"work": _digest(jobs.work), "hardware": machine, "lowering": jobs.lowering}
@@ -163,7 +162,7 @@ class Store:
             query = "SELECT asked.key FROM asked JOIN points INDEXED BY finished USING (key) WHERE error IS NULL"
             return {key for (key,) in self._connection.execute(query)}
 
-    def save(self, key: str, point: Point, finding: tuple[LayerResult, ...] | str) -> None:
+    def save(self, key: str, jobs: Jobs, finding: tuple[LayerResult, ...] | str) -> None:
         """Store the result of a point, as a whole or not at all: its layers, or why it cannot be simulated."""
         # SQLite would go on writing into a deleted file that nobody can open any more.
         if not self._path.exists():
@@ -172,7 +171,7 @@ class Store:
         layers = () if isinstance(finding, str) else finding
         error = finding if isinstance(finding, str) else None
         figures, detail = _figures(total_of(layers, 0.0)) if layers else ((None,) * len(FIGURES), None)
-        work, machine = point.jobs.work, json.dumps(point.jobs.hardware.to_dict())
+        work, machine = jobs.work, json.dumps(jobs.hardware.to_dict())
         seal = _seal(key, work.name, work.batch, error, *figures)
         row = (key, work.name, work.batch, machine, error, *figures, detail, seal)
         rows = []

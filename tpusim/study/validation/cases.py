@@ -14,7 +14,7 @@ from functools import wraps
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 from zlib import crc32
 
 from tpusim.base.errors import InputError, did_you_mean
@@ -76,6 +76,23 @@ class Omission:
     name: str
     theirs: float | None
     why: str = ""
+
+
+class UnclearError(Exception):
+    """A row that does not say what was run, or that nothing here is like."""
+
+
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True)
+class MeasuredRow(Generic[Asked]):
+    """A row of a table of what somebody ran: its name, the set that it belongs to, what was asked, and what it took."""
+
+    name: str
+    group: str
+    asked: Asked
+    took: float
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.slices.algorithms.registry import CompilerChoice, choic
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice, load_slice
 from tpusim.machines.tpu.slices.summary import Question, timed_collective
 from tpusim.study.processes import InputProgress
-from tpusim.study.validation.cases import NumberSet, Omission, Row, cached, rows
+from tpusim.study.validation.cases import MeasuredRow, NumberSet, Omission, Row, UnclearError, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 COLLECTIVES = "collectives"
@@ -35,18 +35,8 @@ _GENERATIONS = {"7x": "v7x"}
 _OPS = {"collective-permute": "permute"}
 
 
-@dataclass(frozen=True)
-class MeasuredCollective:
-    """A row of the table: what was asked of which slice, and the microseconds that it took."""
-
-    name: str
-    question: Question
-    us: float
-
-    @property
-    def group(self) -> str:
-        """The set that it belongs to."""
-        return LARGE if self.question.size >= _LARGE_BYTES else SMALL
+MeasuredCollective = MeasuredRow[Question]
+"""What was asked of which slice, and the microseconds that it took."""
 
 
 @dataclass(frozen=True)
@@ -74,28 +64,24 @@ def measured_collectives(changes: tuple[str, ...] = ()) -> tuple[list[MeasuredCo
         us = float(row["time_us"]) if row["time_us"] else None
         try:
             found.append(_measured(name, row, us, changes))
-        except _UnclearError as why:
+        except UnclearError as why:
             left_out.append(Omission(f"{row['id']}: {name}", us, str(why)))
     return found, left_out
 
 
-class _UnclearError(Exception):
-    """A row that does not say what was run."""
-
-
 def _measured(name: str, row: Row, us: float | None, changes: tuple[str, ...]) -> MeasuredCollective:
     if "wall time" in row["note"]:
-        raise _UnclearError("wall time on the host, in which a chip has no say")
+        raise UnclearError("wall time on the host, in which a chip has no say")
     if us is None or not row["bytes"]:
-        raise _UnclearError("no size, or no time, is told")
+        raise UnclearError("no size, or no time, is told")
     op, _, kind = row["model"].partition(" ")
     sides = re.match(r"\d+(x\d+)*", row["topology"])
     if sides is None:
-        raise _UnclearError("the slice is not told")
+        raise UnclearError("the slice is not told")
     try:
         place = load_slice(f"{_GENERATIONS.get(row['generation'], row['generation'])}_{sides[0]}", changes)
     except InputError as error:
-        raise _UnclearError(str(error)) from None
+        raise UnclearError(str(error)) from None
     # Groups of one core a chip run beside one another, so that a chip moves what both of its cores have.
     cores = 2 if "both cores" in row["parallelism"] else 1
     ranks = _whole(row["batch_per_chip"]) if row["batch_per_chip"] else place.chips
@@ -105,8 +91,8 @@ def _measured(name: str, row: Row, us: float | None, changes: tuple[str, ...]) -
     try:
         assert asked.collective
     except InputError as error:
-        raise _UnclearError(str(error)) from None
-    return MeasuredCollective(name, asked, us)
+        raise UnclearError(str(error)) from None
+    return MeasuredRow(name, LARGE if asked.size >= _LARGE_BYTES else SMALL, asked, us)
 
 
 def _axes_of(place: ChipSlice, ranks: int) -> tuple[str, ...]:
@@ -116,7 +102,7 @@ def _axes_of(place: ChipSlice, ranks: int) -> tuple[str, ...]:
         for names in combinations(sides, many):
             if prod(sides[name] for name in names) == ranks:
                 return names
-    raise _UnclearError(f"no axes of the slice have {ranks} chips")
+    raise UnclearError(f"no axes of the slice have {ranks} chips")
 
 
 def _whole(text: str) -> int:
@@ -152,8 +138,8 @@ def compare_collectives(sets: Sequence[NumberSet], changes: Sequence[str], progr
 
 
 def _compared(each: MeasuredCollective) -> ComparedCase:
-    made = timed_collective(each.question)
-    return ComparedCase(each.name, made.seconds * 1e6, each.us, made.bound * 1e6, False)
+    made = timed_collective(each.asked)
+    return ComparedCase(each.name, made.seconds * 1e6, each.took, made.bound * 1e6, False)
 
 
 # ---- what the compiler writes

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.lowerings import check_known, prepared
 from tpusim.machines.family import Machine, family_of, load_hardware
-from tpusim.machines.lowered import WordPasses
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.processes import InputProgress, on_all_processors
@@ -205,34 +204,18 @@ def together(parts: Sequence[Comparison]) -> Comparison:
 
 @dataclass(frozen=True)
 class Simulation:
-    """A layer and its machine, complete in itself, so that any process can simulate it.
+    """A layer, or a network whose layers may overlap, and its machine: complete in itself, so that any process can
+    simulate it.
 
     Layers that differ only in their name are equal. `imposed`: with a given block, which may not fit.
     """
 
-    layer: Op = field(compare=False)
+    what: Op | Workload = field(compare=False)
     batch: int
     hardware: Machine
     lowering: str
     imposed: bool
     shape: Hashable
-
-    @property
-    def roofline(self) -> float:
-        """Cycles of all multiplications at the peak, or of every tensor once through HBM, whichever are more."""
-        layer, batch, machine = self.layer, self.batch, self.hardware
-        elements = layer.operands(batch) + layer.outputs(batch)
-        moved = elements * machine.element_bytes * machine.clock_hz / machine.hbm_bytes_per_s
-        return max(layer.macs(batch) / machine.macs_per_cycle, moved)
-
-
-@dataclass(frozen=True)
-class NetworkSimulation:
-    """A network and its machine: its layers may overlap."""
-
-    network: Workload
-    hardware: Machine
-    lowering: str
 
 
 class SimulatedRun(NamedTuple):
@@ -242,11 +225,11 @@ class SimulatedRun(NamedTuple):
 
     cycles: int
     vector_work: int = 0
-    passes: WordPasses | None = None
+    passes: tuple[float, float] | None = None
     layers: tuple[tuple[str, int], ...] = ()
 
 
-SimulatedCycles = Mapping[Simulation | NetworkSimulation, SimulatedRun | None]
+SimulatedCycles = Mapping[Simulation, SimulatedRun | None]
 """Results of simulations; None if the machine cannot take an imposed block."""
 
 
@@ -267,8 +250,7 @@ def of_type(machine: Machine, dtype: str | None) -> Machine:
     return machine.of_type(TYPES[dtype])
 
 
-@dataclass(frozen=True)
-class CaseWork:
+class CaseWork(NamedTuple):
     """A case with its simulations: with our blocks, and with the compiler's if that is known; layers of a network have
     that of the network.
     """
@@ -276,12 +258,6 @@ class CaseWork:
     case: Case
     ours: tuple[Simulation, ...]
     theirs: tuple[Simulation, ...]
-    network: NetworkSimulation | None = None
-
-    @property
-    def wanted(self) -> tuple[Simulation | NetworkSimulation, ...]:
-        """The simulations that its figures come from."""
-        return (self.network,) if self.network else self.ours + self.theirs
 
 
 class Validation:
@@ -300,7 +276,7 @@ class Validation:
             check_known(lowering, family_of(machine(name)))
         self._work = [[_work(case, each, changes, machine) for case in each.cases] for each in self.sets]
         # Sets share many shapes, and a simulation takes far longer than to find that it was asked for before.
-        wanted = (work.wanted for of_set in self._work for work in of_set)
+        wanted = (work.ours + work.theirs for of_set in self._work for work in of_set)
         self.simulations = list(dict.fromkeys(simulation for some in wanted for simulation in some))
 
     def comparisons(self, taken: SimulatedCycles) -> list[Comparison]:
@@ -330,17 +306,15 @@ def _work(case: Case, numbers: NumberSet, changes: Sequence[str], machine: Calla
     def on(more: tuple[str, ...]) -> tuple[Simulation, ...]:
         overrides = (*numbers.changes, *case.changes, *changes, *more)
         hardware = of_type(machine(numbers.hardware, *overrides), case.dtype)
-        how = [family_of(hardware).meant(layer, numbers.lowering) for layer in case.layers]
-        asked = zip(case.layers, how, strict=True)
+        if case.network is not None:
+            return (Simulation(case.network, case.batch, hardware, numbers.lowering, False, case.network),)
+        meant, imposed = family_of(hardware).meant, numbers.tiles or bool(more)
         return tuple(
-            Simulation(layer, case.batch, hardware, name, numbers.tiles or bool(more), layer.shape_key)
-            for layer, name in asked
+            Simulation(layer, case.batch, hardware, meant(layer, numbers.lowering), imposed, layer.shape_key)
+            for layer in case.layers
         )
 
-    ours, theirs = on(()), on(case.their_block) if case.their_block else ()
-    if case.network is None:
-        return CaseWork(case, ours, theirs)
-    return CaseWork(case, ours, theirs, NetworkSimulation(case.network, ours[0].hardware, numbers.lowering))
+    return CaseWork(case, on(()), on(case.their_block) if case.their_block else ())
 
 
 def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> ComparedCase | None:
@@ -355,16 +329,14 @@ def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> Compared
         return clocks if unit == "cycles" else ideal / clocks
 
     def of(simulations: tuple[Simulation, ...]) -> float | None:
-        if work.network:
-            shares = taken[work.network]
-            assert shares is not None
+        found = [known for each in simulations if (known := taken[each]) is not None]
+        if not simulations or len(found) < len(simulations):
+            return None
+        if case.network is not None:
             # A layer that rides on the results of another has no share of its own.
             mine = {layer.name for layer in case.layers}
-            return figure(float(sum(cycles for name, cycles in shares.layers if name in mine))) if simulations else None
-        found = [known for each in simulations if (known := taken[each]) is not None]
-        complete = simulations and len(found) == len(simulations)
-        cycles = (each.vector_work if numbers.vector_work else each.cycles for each in found)
-        return figure(float(sum(cycles))) if complete else None
+            return figure(float(sum(cycles for name, cycles in found[0].layers if name in mine)))
+        return figure(float(sum(each.vector_work if numbers.vector_work else each.cycles for each in found)))
 
     def row(ours: float, bound: float, blocks: float | None = None) -> ComparedCase:
         words = case.estimated, case.scheduled
@@ -379,8 +351,15 @@ def _row(work: CaseWork, numbers: NumberSet, taken: SimulatedCycles) -> Compared
         assert work.ours[0].imposed, "only a block that is imposed may not fit"
         return None
     # Without transfers, a roofline knows nothing of the vector unit.
-    bound = 0.0 if numbers.vector_work else sum(each.roofline for each in work.ours)
+    bound = 0.0 if numbers.vector_work else sum(_roofline(layer, case.batch, machine) for layer in case.layers)
     return row(ours, figure(bound), of(work.theirs))
+
+
+def _roofline(layer: Op, batch: int, machine: Machine) -> float:
+    """Cycles of all multiplications at the peak, or of every tensor once through HBM, whichever are more."""
+    elements = layer.operands(batch) + layer.outputs(batch)
+    moved = elements * machine.element_bytes * machine.clock_hz / machine.hbm_bytes_per_s
+    return max(layer.macs(batch) / machine.macs_per_cycle, moved)
 
 
 def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
@@ -392,23 +371,23 @@ def compare(plan: Validation, progress: InputProgress) -> list[Comparison]:
     return plan.comparisons(on_all_processors(taken, plan.simulations, _named, progress))
 
 
-def _named(simulation: Simulation | NetworkSimulation) -> str:
-    return simulation.network.name if isinstance(simulation, NetworkSimulation) else simulation.layer.text
+def _named(simulation: Simulation) -> str:
+    return simulation.what.name if isinstance(simulation.what, Workload) else simulation.what.text
 
 
-def taken(simulation: Simulation | NetworkSimulation) -> SimulatedRun | None:
+def taken(simulation: Simulation) -> SimulatedRun | None:
     """Result of a simulation; None if the machine cannot take an imposed block."""
-    if isinstance(simulation, NetworkSimulation):
+    what, batch, hardware, lowering = simulation.what, simulation.batch, simulation.hardware, simulation.lowering
+    if isinstance(what, Workload):
         # Imported here, because workers that time single layers start sooner without it.
         from tpusim.flow.simulation import simulate
 
-        result = simulate(simulation.network, simulation.hardware, lowering=simulation.lowering, check=False)
+        result = simulate(what, hardware, lowering=lowering, check=False)
         return SimulatedRun(result.total.cycles, layers=tuple((each.name, each.cycles) for each in result.layers))
-    layer, batch, hardware, lowering = simulation.layer, simulation.batch, simulation.hardware, simulation.lowering
     try:
-        ready = prepared(layer, batch, hardware, lowering)
+        ready = prepared(what, batch, hardware, lowering)
         worked = ready.timing.units.get("systolic_array", {}).get("vector_work", 0)
-        return SimulatedRun(ready.timing.cycles, worked, ready.passes_of_a_word(layer, batch))
+        return SimulatedRun(ready.timing.cycles, worked, ready.passes_of_a_word(what, batch))
     except CapacityError:
         if not simulation.imposed:
             raise

@@ -72,7 +72,7 @@ class Shape(NamedTuple):
 def of_network(network: str) -> tuple[Case, ...]:
     """Estimates of the layers of a network, or of the sweep `micro`, without first layers."""
     chosen = (row for row in rows("xla_tpu_v2_conv") if row["network"] == network)
-    pairs = ((_shape(row, _OLDER), row["estimated_cycles_conv"]) for row in chosen)
+    pairs = ((shape_of(row, _OLDER), row["estimated_cycles_conv"]) for row in chosen)
     return tuple(_case(shape, cycles) for shape, cycles in pairs if shape.channels > FIRST_CHANNELS)
 
 
@@ -130,7 +130,7 @@ def _case(shape: Shape, theirs: str, price: str | None = None) -> Case:
 @cached
 def _single() -> dict[Shape, str]:
     """Estimates that belong to no network, each shape once: first layers of the older table, and new shapes."""
-    older = {_shape(row, _OLDER): row["estimated_cycles_conv"] for row in rows("xla_tpu_v2_conv")}
+    older = {shape_of(row, _OLDER): row["estimated_cycles_conv"] for row in rows("xla_tpu_v2_conv")}
     newer = {shape: row["estimated_cycles_main"] for shape, row in _further().items()}
     return {
         shape: cycles
@@ -142,13 +142,13 @@ def _single() -> dict[Shape, str]:
 @cached
 def _further() -> dict[Shape, Row]:
     """The larger table of estimates, which has the compiler's windows."""
-    return {_shape(row): row for row in rows("xla_tpu_v2_conv_more")}
+    return {shape_of(row): row for row in rows("xla_tpu_v2_conv_more")}
 
 
 @cached
 def _code() -> dict[Shape, Row]:
     """The table of emitted code."""
-    return {_shape(row): row for row in rows("xla_tpu_v2_scheduled")}
+    return {shape_of(row): row for row in rows("xla_tpu_v2_scheduled")}
 
 
 _OLDER = "batch in_height in_width in_channels out_channels kernel kernel stride padding padding"
@@ -156,7 +156,8 @@ _NEWER = "batch H W ci co kh kw s ph pw"
 """Columns of the tables, in the order of a shape."""
 
 
-def _shape(row: Row, columns: str = _NEWER) -> Shape:
+def shape_of(row: Row, columns: str = _NEWER) -> Shape:
+    """Return the convolution of a row of the tables."""
     batch, height, width, channels, out, high, wide, stride, down, across = numbers(row, columns)
     return Shape(batch, height, width, channels, out, (high, wide), stride, (down, across))
 
@@ -199,7 +200,7 @@ def variants(name: str) -> tuple[Case, ...]:
 
 
 def _variant(row: Row) -> Op:
-    shape, (groups, dilation, apart) = _shape(row), numbers(row, "g dil lhs")
+    shape, (groups, dilation, apart) = shape_of(row), numbers(row, "g dil lhs")
     _, height, width, channels, out, kernel, stride, before = shape
     name = f"{height}x{width}x{channels}>{out} {kernel[0]}x{kernel[1]}/{stride}"
     name += f" g{groups}" * (groups > 1) + f" d{dilation}" * (dilation > 1) + f" zeros {apart}" * (apart > 1)
@@ -233,7 +234,7 @@ _SAMPLED = {"wgrad": "filter_gradient", "dgrad": "input_gradient"}
 
 def gradients(name: str) -> tuple[Case, ...]:
     """Estimates of one of the classes `GRADIENTS`; a layer that two networks have counts once."""
-    chosen = {(_shape(row), row["op"]): row for row in rows("xla_tpu_v2_gradients") if _gradient_class(row) == name}
+    chosen = {(shape_of(row), row["op"]): row for row in rows("xla_tpu_v2_gradients") if _gradient_class(row) == name}
     cases = ((shape, op, float(row["estimated_cycles_main"])) for (shape, op), row in chosen.items())
     return tuple(_gradient(shape, op, cycles) for shape, op, cycles in cases)
 

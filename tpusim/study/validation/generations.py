@@ -8,33 +8,18 @@ of HBM: that word counts neither. Estimates of the same shapes stand in sets of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from math import ceil, prod
 from typing import Literal, NamedTuple
 
 from tpusim.network.ops.array_op import Gemm
-from tpusim.network.ops.channels import ChannelSum
-from tpusim.network.ops.elementwise import (
-    Add,
-    Copy,
-    Div,
-    Exp,
-    Gelu,
-    Mul,
-    Relu,
-    ScaleShift,
-    Sigmoid,
-    Silu,
-    Swiglu,
-    Tanh,
-)
+from tpusim.network.ops.elementwise import Copy, ScaleShift
 from tpusim.network.ops.moves import Transpose
 from tpusim.network.ops.op import Op
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, ReduceMean, RmsNorm, Softmax
 from tpusim.study.validation.cases import PASSES, Case, NumberSet, Omission, Row, cached, numbers, rows, sizes
-from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape
+from tpusim.study.validation.convolutions import FIRST_CHANNELS, SUBLANES, Shape, shape_of
+from tpusim.study.validation.operations import ROW_OPS, row_op
 
 PARTS = (
     "products", "convolutions", "first layers", "int8 and fp8", "vector ops", "float16 and float32", "both cores",
@@ -96,9 +81,10 @@ def generation_sets() -> dict[str, NumberSet]:
 def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
     for part, compiled in _compiled(generation).items():
         name = part.replace(" ", "_")
-        code, unscheduled = compiled.told("scheduled")
-        estimates, unpriced = compiled.told("estimated")
         alone, core = part == "vector ops", generation.chip if part == BOTH_CORES else generation.core
+        columns = ("scheduled_cycles_total", "estimated_cycles_total") if alone else _COLUMNS
+        code, unscheduled = _told(compiled, "scheduled", columns)
+        estimates, unpriced = _told(compiled, "estimated", columns)
         estimator = core if part == BOTH_CORES else generation.estimator or core
         for word, prefix, machine, cases, others, changes in (
             ("scheduled", "code", core, code, unscheduled, generation.code),
@@ -119,32 +105,32 @@ def _of(generation: TpuGeneration) -> Iterator[NumberSet]:
 
 # ---- what was compiled
 
-
-@dataclass(frozen=True)
-class _CompiledRows:
-    """Rows of a table with the layer of each, and the columns that hold its figures."""
-
-    found: Sequence[tuple[str, Op | None, int, str, Row]]
-    scheduled: str = "scheduled_with_hbm"
-    estimated: str = "estimated_cycles"
-
-    def told(self, word: str) -> tuple[tuple[Case, ...], tuple[Omission, ...]]:
-        """The cases that are told under one word, and what is left out: shapes without a figure, ops of no layer."""
-        cases: list[Case] = []
-        others: list[Omission] = []
-        for name, layer, batch, dtype, row in self.found:
-            price, code = (float(row[column]) if row[column] else None for column in (self.estimated, self.scheduled))
-            theirs = code if word == "scheduled" else price
-            if layer is None:
-                others.append(Omission(name, theirs, "no layer here, or one op of several"))
-            elif theirs is None:
-                others.append(Omission(name, None, f"not {word}"))
-            else:
-                cases.append(Case(name, (layer,), batch, theirs, price, code, dtype=dtype))
-        return tuple(cases), tuple(others)
+_COLUMNS = "scheduled_with_hbm", "estimated_cycles"
+CompiledRow = tuple[str, Op | None, int, str, Row]
+"""A row of a table: its name, its layer if it is one here, the batch, and the type of its numbers."""
 
 
-def _compiled(generation: TpuGeneration) -> dict[str, _CompiledRows]:
+def _told(
+    found: Sequence[CompiledRow], word: str, columns: tuple[str, str]
+) -> tuple[tuple[Case, ...], tuple[Omission, ...]]:
+    """The cases that are told under one word, and what is left out: shapes without a figure, ops of no layer; `columns`
+    hold the figures of code and estimate.
+    """
+    cases: list[Case] = []
+    others: list[Omission] = []
+    for name, layer, batch, dtype, row in found:
+        code, price = (float(row[column]) if row[column] else None for column in columns)
+        theirs = code if word == "scheduled" else price
+        if layer is None:
+            others.append(Omission(name, theirs, "no layer here, or one op of several"))
+        elif theirs is None:
+            others.append(Omission(name, None, f"not {word}"))
+        else:
+            cases.append(Case(name, (layer,), batch, theirs, price, code, dtype=dtype))
+    return tuple(cases), tuple(others)
+
+
+def _compiled(generation: TpuGeneration) -> dict[str, list[CompiledRow]]:
     """What the tables have of a generation, by part; a part without rows is not there."""
 
     def table(name: str) -> Iterator[Row]:
@@ -153,39 +139,27 @@ def _compiled(generation: TpuGeneration) -> dict[str, _CompiledRows]:
     typed = [*table("f16")]
     convolutions = [(shape_of(row), row) for row in table("conv") if int(row["batch"]) >= SUBLANES]
     made = {
-        "products": _CompiledRows([_product(row) for row in table("gemm")]),
+        "products": [_product(row) for row in table("gemm")],
         # Rows of bfloat16 stand in that table beside those of other types, for comparison.
-        "float16 and float32": _CompiledRows(
-            [_product(row) for row in typed if row["cores"] == "1" and row["dtype"] != "bf16"]
-        ),
-        BOTH_CORES: _CompiledRows([_product(row) for row in typed if row["cores"] == "2"]),
-        "convolutions": _CompiledRows([_convolution(*each) for each in convolutions if not _is_first(each[0])]),
-        "first layers": _CompiledRows([_convolution(*each) for each in convolutions if _is_first(each[0])]),
-        "int8 and fp8": _CompiledRows([_product(row) for row in table("int8")]),
-        "vector ops": _CompiledRows(
-            [_vector_op(_whole(row)) for row in table("vector")], "scheduled_cycles_total", "estimated_cycles_total"
-        ),
+        "float16 and float32": [_product(row) for row in typed if row["cores"] == "1" and row["dtype"] != "bf16"],
+        BOTH_CORES: [_product(row) for row in typed if row["cores"] == "2"],
+        "convolutions": [_convolution(*each) for each in convolutions if not _is_first(each[0])],
+        "first layers": [_convolution(*each) for each in convolutions if _is_first(each[0])],
+        "int8 and fp8": [_product(row) for row in table("int8")],
+        "vector ops": [_vector_op(_whole(row)) for row in table("vector")],
     }
-    return {part: compiled for part, compiled in made.items() if compiled.found}
+    return {part: compiled for part, compiled in made.items() if compiled}
 
 
-def _product(row: Row) -> tuple[str, Op, int, str, Row]:
+def _product(row: Row) -> CompiledRow:
     m, n, k = numbers(row, "m n k")
     kind = "" if row["dtype"] == "bf16" else f" {row['dtype']}"
     name = f"{m}x{n}x{k}{kind}"
     return name, Gemm(name, m, n, k), 1, row["dtype"], row
 
 
-def _convolution(shape: Shape, row: Row) -> tuple[str, Op, int, str, Row]:
+def _convolution(shape: Shape, row: Row) -> CompiledRow:
     return shape.name, shape.layer, shape.batch, row["dtype"], row
-
-
-def shape_of(row: Row) -> Shape:
-    """The convolution of a row of the tables."""
-    batch, height, width, channels, out, high, wide, stride, down, across = numbers(
-        row, "batch H W ci co kh kw s ph pw"
-    )
-    return Shape(batch, height, width, channels, out, (high, wide), stride, (down, across))
 
 
 def _is_first(shape: Shape) -> bool:
@@ -194,41 +168,13 @@ def _is_first(shape: Shape) -> bool:
 
 # ---- ops of the vector unit
 
-_TURNED = ("images", "height", "width", "channels")
-
-_ROWS: dict[str, Callable[[str, int, int], Op]] = {
-    "relu": lambda name, row, rows: Relu(name, row, images=rows),
-    "add": lambda name, row, rows: Add(name, row, images=rows),
-    "mul": lambda name, row, rows: Mul(name, row, images=rows),
-    "divide": lambda name, row, rows: Div(name, row, images=rows),
-    "copy": lambda name, row, rows: Copy(name, row, images=rows),
-    "exp": lambda name, row, rows: Exp(name, row, images=rows),
-    "tanh": lambda name, row, rows: Tanh(name, row, images=rows),
-    "sigmoid": lambda name, row, rows: Sigmoid(name, row, images=rows),
-    "silu": lambda name, row, rows: Silu(name, row, images=rows),
-    "silu_mul": lambda name, row, rows: Swiglu(name, row, images=rows),
-    "gelu": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
-    "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
-    "gelu_erf": lambda name, row, rows: Gelu(name, row, images=rows),
-    "batchnorm": lambda name, row, rows: ScaleShift(name, row, images=rows),
-    "scale_shift": lambda name, row, rows: ScaleShift(name, row, images=rows),
-    "sum": lambda name, row, rows: ReduceMean(name, row, rows),
-    "sum_rows": lambda name, row, rows: ChannelSum(name, row, images=rows),
-    "softmax": lambda name, row, rows: Softmax(name, row, rows),
-    "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
-    "rmsnorm": lambda name, row, rows: RmsNorm(name, row, rows),
-    "transpose": lambda name, row, rows: Transpose(name, row, images=rows, order=_TURNED),
-}
-"""Ops on rows by what the table calls them. JAX has GELU by tanh unless told otherwise. A sum is that of a row, made as
-a mean, or, as the bytes of results say of `sum_rows`, of a column.
-"""
 _MOVES = "nhwc_nchw", "nchw_nhwc", "heads", "heads_rowmajor"
 """Axes in another order, whose layouts tell what is moved."""
 _POOLS: dict[str, Literal["max", "average"]] = {"max": "max", "avg": "average"}
 _TYPES = {"bfloat16": "bf16", "float32": "f32", "int8": "s8"}
 
 
-def _vector_op(row: Row) -> tuple[str, Op | None, int, str, Row]:
+def _vector_op(row: Row) -> CompiledRow:
     """An op of the vector unit, all that it became; None of what is no layer here."""
     op = row["op"].removesuffix("_f32")
     dims, kind = row["shapes"].split("|")[0].split(":")
@@ -238,9 +184,9 @@ def _vector_op(row: Row) -> tuple[str, Op | None, int, str, Row]:
     if op == "scale_shift" and len(shape) == 4:
         height, width, batch, channels = shape
         layer = ScaleShift(name, channels, height, width)
-    elif op in _ROWS and len(shape) > 1:
+    elif op in ROW_OPS and len(shape) > 1:
         *outer, channels = shape
-        layer = _ROWS[op](name, channels, prod(outer))
+        layer = row_op(op, name, channels, prod(outer))
     elif op in _MOVES:
         layer = _moved(name, shape, row)
     elif (pools := re.fullmatch(r"(max|avg|global_avg)pool(?:_\dx\ds\d)?", op)) and len(shape) == 4:

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from math import ceil, gcd, lcm, prod
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 from tpusim.flow.jobs import resolve
 from tpusim.machines.family import load_hardware
+from tpusim.network.ops import OPS
 from tpusim.network.ops.array_op import ArrayOp, Conv2d, Gemm
-from tpusim.network.ops.elementwise import Add, Copy, Gelu, LeakyRelu, Relu, ScaleShift
+from tpusim.network.ops.elementwise import Add, Copy, LeakyRelu, Relu, ScaleShift
 from tpusim.network.ops.op import Op, VectorOp
 from tpusim.network.ops.pool2d import Pool2d
-from tpusim.network.ops.rows import LayerNorm, Softmax, SumExp, SumSquares
+from tpusim.network.ops.rows import SumExp, SumSquares
 from tpusim.network.training import training_step as training_step_of
 from tpusim.network.workload import BACKWARD, FORWARD, UPDATE, Workload
 from tpusim.network.workload_file import load_workload
@@ -184,13 +185,6 @@ _POOLS = {"resnet18": (3, 3), "resnet50": (3, 3), "vgg16": (2, 2), "yolov2": (2,
 """Kernels of the networks' poolings, which the table does not give."""
 
 
-class _Tensor(NamedTuple):
-    """Sizes of the axes of a tensor, and the length of a tile along the axes that have one."""
-
-    dims: Dims
-    tiles: Mapping[int, int]
-
-
 MadeOperation = tuple[str, tuple[Op, ...], int]
 """Kind of an operation, its layers, and the number of images of these layers."""
 
@@ -273,23 +267,23 @@ def _copy(row: Row) -> MadeOperation:
     Axes that lie in another order in the other tensor, as where blocks become channels, are padded to the result's.
     """
     one, other = _tensor(row["operands"]), _tensor(row["output_shape"])
-    layouts = (one, other) if one.dims == other.dims else (other,)
-    tiles = (lcm(*(each.tiles.get(axis, 1) for each in layouts)) for axis in range(len(other.dims)))
-    padded = [ceil(size / tile) * tile for size, tile in zip(other.dims, tiles, strict=True)]
+    (dims, _), layouts = other, (one, other) if one[0] == other[0] else (other,)
+    tiles = (lcm(*(lengths.get(axis, 1) for _, lengths in layouts)) for axis in range(len(dims)))
+    padded = [ceil(size / tile) * tile for size, tile in zip(dims, tiles, strict=True)]
     words = prod(padded) // (LANES * SUBLANES)
     rows_ = gcd(words, _SIDE)
     layer = Relu("copy", LANES, rows_, words // rows_)
-    return f"copy {'x'.join(map(str, other.dims))}", (layer,), SUBLANES
+    return f"copy {'x'.join(map(str, dims))}", (layer,), SUBLANES
 
 
-def _tensor(text: str) -> _Tensor:
-    """Return the content of "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}" says: axes from the minor one on, and the tile
-    of two.
+def _tensor(text: str) -> tuple[Dims, Mapping[int, int]]:
+    """Return the sizes of the axes of "bf16[8,224,224,3]{0,3,2,1:T(4,128)(2,1)}", which has them from the minor one on,
+    and the length of a tile along the two that have one.
     """
     found = re.search(r"\[([\d,]+)\]\{([\d,]+):T\((\d+),(\d+)\)", text)
     assert found is not None, text
     dims, axes = (tuple(map(int, found[group].split(","))) for group in (1, 2))
-    return _Tensor(dims, {axes[0]: int(found[4]), axes[1]: int(found[3])})
+    return dims, {axes[0]: int(found[4]), axes[1]: int(found[3])}
 
 
 def _shapes(text: str) -> list[Dims]:
@@ -332,12 +326,29 @@ _ELEMENTS: dict[str, Callable[..., VectorOp]] = {
 """Elementwise operations by the names of the table; two that the compiler fuses into one are no layer here. Turning a
 map round is a copy, too.
 """
-_ROWS: dict[str, Callable[..., Op]] = {
-    "softmax": lambda name, row, rows: Softmax(name, row, rows),
-    "layernorm": lambda name, row, rows: LayerNorm(name, row, rows),
-    "gelu_tanh": lambda name, row, rows: Gelu(name, row, images=rows, approximate="tanh"),
+ROW_OPS: Mapping[str, str] = {
+    **{op: op for op in ("relu", "add", "mul", "copy", "exp", "tanh", "sigmoid", "silu", "gelu", "scale_shift",
+                         "softmax", "transpose")},
+    "divide": "div", "silu_mul": "swiglu", "gelu_tanh": "gelu", "gelu_erf": "gelu", "batchnorm": "scale_shift",
+    "sum": "reduce_mean", "sum_rows": "channel_sum", "layernorm": "layer_norm", "rmsnorm": "rms_norm",
+}  # fmt: skip
+"""Ops on rows by what tables call them. A sum is that of a row, made as a mean, or, as the bytes of results say of
+`sum_rows`, of a column.
+"""
+_MORE: Mapping[str, Mapping[str, Any]] = {
+    "gelu": {"approximate": "tanh"},
+    "gelu_tanh": {"approximate": "tanh"},
+    "transpose": {"order": ("images", "height", "width", "channels")},
 }
-"""Operations on rows, which the table has along the last axis."""
+"""What else is said of some; JAX has GELU by tanh unless told otherwise."""
+_ON_ROWS = "softmax", "layernorm", "gelu_tanh"
+"""Operations of the table on rows, which it has along the last axis."""
+
+
+def row_op(called: str, name: str, row: int, rows: int) -> Op:
+    """Make the op that a table calls `called`, on `rows` rows of `row` elements."""
+    made: Callable[..., Op] = OPS[ROW_OPS[called]]
+    return made(name, row, images=rows, **_MORE.get(called, {}))
 
 
 def vector_ops() -> tuple[Case, ...]:
@@ -354,8 +365,8 @@ def vector_ops() -> tuple[Case, ...]:
 def _vector_op(row: Row) -> Op | None:
     op, shapes = row["op"], [sizes(each.split(":")[0]) for each in row["shapes"].split("|")]
     *outer, channels = shapes[0]
-    if op in _ROWS:
-        return _ROWS[op](f"{op} {'x'.join(map(str, shapes[0]))}", channels, prod(outer))
+    if op in _ON_ROWS:
+        return row_op(op, f"{op} {'x'.join(map(str, shapes[0]))}", channels, prod(outer))
     if len(shapes[0]) != 4:
         return None
     _, height, width = outer

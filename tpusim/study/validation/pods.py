@@ -25,7 +25,7 @@ from tpusim.network.workload import FORWARD, NONE, Workload
 from tpusim.network.workload_file import open_workload, run_batch, shared
 from tpusim.result.records import LayerResult
 from tpusim.study.processes import InputProgress, on_all_processors
-from tpusim.study.validation.cases import NumberSet, Omission, Row, cached, rows
+from tpusim.study.validation.cases import MeasuredRow, NumberSet, Omission, Row, UnclearError, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
 
 PODS = "pods"
@@ -96,14 +96,8 @@ class PodRun:
         return replace(self, mesh=mesh, batch=self.batch // slices, slices=1) if self.slices > 1 else self
 
 
-@dataclass(frozen=True)
-class MeasuredPod:
-    """A row of the table: what ran, and the seconds that a step or a token took."""
-
-    name: str
-    group: str
-    run: PodRun
-    seconds: float
+MeasuredPod = MeasuredRow[PodRun]
+"""What ran, and the seconds that a step or a token took."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +118,6 @@ class ComparedPod(ComparedCase):
         return self.theirs - self.ours
 
 
-class _UnclearError(Exception):
-    """A row that does not say what was run, or that no workload here is like."""
-
-
 # ---- rows of the table
 
 
@@ -142,9 +132,9 @@ def measured_pods() -> tuple[list[MeasuredPod], list[Omission]]:
         seconds = _seconds(row)
         try:
             if read is None or seconds is None:
-                raise _UnclearError("no workload here is like it" if read is None else "it tells no time")
+                raise UnclearError("no workload here is like it" if read is None else "it tells no time")
             found.append(read(row, seconds))
-        except _UnclearError as why:
+        except UnclearError as why:
             name = f"{row['id']}: {row['model']} on {row['chips']} {row['generation']}"
             left_out.append(Omission(name, None if seconds is None else seconds * 1e3, str(why)))
     return found, left_out
@@ -164,7 +154,7 @@ def _slice(row: Row) -> str:
     sides = re.match(r"\d+(x\d+)+", row["topology"])
     told = sides[0] if sides else _CUBES.get(int(row["chips"]) if row["generation"] == "v4" else 0)
     if told is None:
-        raise _UnclearError("the slice is not told")
+        raise UnclearError("the slice is not told")
     return f"{_generation(row)}_{told}"
 
 
@@ -175,11 +165,11 @@ def _sizes(row: Row) -> dict[str, int]:
         "head": "head_dim", "vocabulary": "vocab",
     }  # fmt: skip
     if row["experts"]:
-        raise _UnclearError("it has experts; dense ones are asked for here")
+        raise UnclearError("it has experts; dense ones are asked for here")
     if not all(row[column] for column in columns.values()):
-        raise _UnclearError("its sizes are not told")
+        raise UnclearError("its sizes are not told")
     if any(row["model"].startswith(other) for other in ("gpt", "gemma")):
-        raise _UnclearError("its feed-forward part, or its attention, is not that of a gated decoder")
+        raise UnclearError("its feed-forward part, or its attention, is not that of a gated decoder")
     return {name: int(row[column]) for name, column in columns.items()}
 
 
@@ -195,12 +185,12 @@ def _mesh(row: Row) -> dict[str, int]:
     told = dict(re.findall(r"(?:ici_|dcn_)?(\w+)=(\d+|all|rest)", row["parallelism"]))
     known = {name: int(size) for name, size in told.items() if size.isdigit() and name != "data"}
     if not {*told} <= {"fsdp", "tensor", "data", "fsdp_transpose"} or "fsdp" not in told:
-        raise _UnclearError(f"how it is shared is not told: {row['parallelism'] or 'nothing'}")
+        raise UnclearError(f"how it is shared is not told: {row['parallelism'] or 'nothing'}")
     known["fsdp"] = chips // slices // known.get("tensor", 1)
     data = {"data": slices} if slices > 1 else {}
     mesh = {**data, "fsdp": known["fsdp"], **({"tensor": known["tensor"]} if "tensor" in known else {})}
     if prod(mesh.values()) != chips:
-        raise _UnclearError(f"{row['parallelism']} are not {chips} chips")
+        raise UnclearError(f"{row['parallelism']} are not {chips} chips")
     return mesh
 
 
@@ -213,7 +203,7 @@ def _training(remat: str, has_host: bool) -> tuple[tuple[str, Any], ...]:
         offload = tuple(values.get("offload", ()))
         keep = (*values.get("keep", ()), *offload)
     else:
-        raise _UnclearError(f"what is kept for the way back is not told: {remat or 'nothing'}")
+        raise UnclearError(f"what is kept for the way back is not told: {remat or 'nothing'}")
     every = tuple(dict.fromkeys((*_BLOCKS, *keep)))
     return ("keep", every), ("offload", (offload if has_host else ()) or NONE), ("optimizer", "adam")
 
@@ -230,26 +220,26 @@ def _of_maxtext(row: Row, seconds: float) -> MeasuredPod:
         round(float(row["global_batch"])), f"tpu_{generation}", place, int(row["slices"]),
         _TYPES[row["precision"]], _training(row["remat"], has_host),
     )  # fmt: skip
-    return MeasuredPod(_named(row, mesh) + away, f"{PODS}_{generation}", asked, seconds)
+    return MeasuredRow(_named(row, mesh) + away, f"{PODS}_{generation}", asked, seconds)
 
 
 def _of_mlperf(row: Row, seconds: float) -> MeasuredPod:
     if not row["model"].startswith("resnet50"):
-        raise _UnclearError("of MLPerf's networks ResNet-50 is asked for here")
+        raise UnclearError("of MLPerf's networks ResNet-50 is asked for here")
     chips, batch = int(row["chips"]), int(row["global_batch"])
     mesh, generation = {"data": chips}, _generation(row)
     asked = PodRun(
         "resnet50", (), None, tuple(mesh.items()), batch, f"tpu_{generation}", _slice(row), 1, "bf16",
         (("optimizer", "sgd"),),
     )  # fmt: skip
-    return MeasuredPod(f"ResNet-50, {chips:,} {row['generation']}, batch {batch:,}", f"{PODS}_resnet50", asked, seconds)
+    return MeasuredRow(f"ResNet-50, {chips:,} {row['generation']}, batch {batch:,}", f"{PODS}_resnet50", asked, seconds)
 
 
 def _of_serving(row: Row, seconds: float) -> MeasuredPod:
     """A token of all sequences that are under way: as many as tokens come in the time of one."""
     sizes, told = _sizes(row), dict(re.findall(r"(\w+)=(\d+)", row["parallelism"]))
     if {*told} != {"tensor"} or not row["samples_s"]:
-        raise _UnclearError("how it is shared, or how many tokens come, is not told")
+        raise UnclearError("how it is shared, or how many tokens come, is not told")
     prompt, made = (int(each) for each in row["seq"].split("+"))
     batch = max(1, round(float(row["samples_s"]) * seconds))
     mesh, generation = {"tensor": int(told["tensor"])}, _generation(row)
@@ -259,7 +249,7 @@ def _of_serving(row: Row, seconds: float) -> MeasuredPod:
         _TYPES[row["precision"]],
     )  # fmt: skip
     name = f"{row['model']}, {row['chips']} {row['generation']}, {batch} at once behind {prompt:,}"
-    return MeasuredPod(name, f"{PODS}_decode", asked, seconds)
+    return MeasuredRow(name, f"{PODS}_decode", asked, seconds)
 
 
 _OF_FAMILIES = {"maxtext": _of_maxtext, "mlperf": _of_mlperf, "sglang": _of_serving, "vllm": _of_serving}
@@ -362,7 +352,7 @@ def shared_runs(sets: Sequence[NumberSet]) -> list[tuple[PodRun, ...]]:
     """Return the runs of the rows of sets, those together that share their layers."""
     shares: dict[PodRun, list[PodRun]] = {}
     for pod in _wanted(sets):
-        shares.setdefault(pod.run.share, []).append(pod.run)
+        shares.setdefault(pod.asked.share, []).append(pod.asked)
     return [tuple(runs) for runs in shares.values()]
 
 
@@ -375,22 +365,20 @@ def compare_pods(sets: Sequence[NumberSet], changes: Sequence[str], progress: In
     outcomes = on_all_processors(partial(simulated, tuple(changes)), groups, lambda runs: runs[0].slice, progress)
     made = {run: found for runs, every in outcomes.items() for run, found in zip(runs, every, strict=True)}
     return [
-        _compared(replace(each, asked=tuple(changes)), [pod for pod in wanted if pod.group == each.name], made)
+        Comparison(
+            replace(each, asked=tuple(changes)), tuple(_rows([pod for pod in wanted if pod.group == each.name], made))
+        )
         for each in sets
     ]
 
 
-def _compared(numbers: NumberSet, pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> Comparison:
-    return Comparison(numbers, tuple(_rows(pods, made)))
-
-
 def _rows(pods: Sequence[MeasuredPod], made: Mapping[PodRun, SimulatedPod]) -> Iterator[ComparedPod]:
     for pod in pods:
-        own = made[pod.run]
+        own = made[pod.asked]
         # One number of a generation, fitted on its other rows, if it has some.
-        alike = [each for each in pods if each.run.machine == pod.run.machine]
+        alike = [each for each in pods if each.asked.machine == pod.asked.machine]
         others = [each for each in alike if each is not pod] or alike
-        slower = exp(fsum(log(each.seconds / made[each.run].ideal) for each in others) / len(others))
+        slower = exp(fsum(log(each.took / made[each.asked].ideal) for each in others) / len(others))
         name = f"{pod.name} (more HBM than there is)" if own.too_large else pod.name
-        figures = (own.seconds * 1e3, pod.seconds * 1e3, own.ideal * slower * 1e3)
-        yield ComparedPod(name, *figures, False, parts=dict(own.parts), chips=pod.run.chips)
+        figures = (own.seconds * 1e3, pod.took * 1e3, own.ideal * slower * 1e3)
+        yield ComparedPod(name, *figures, False, parts=dict(own.parts), chips=pod.asked.chips)

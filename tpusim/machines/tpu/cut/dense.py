@@ -122,10 +122,11 @@ class Dense(Cut):
     @cached_property
     def _placed(self) -> Callable[[int, tuple[int, ...]], ReductionPass]:
         """A pass whose rows have such places; chunks of all sizes share them."""
+        rows = self._rows
 
         @cache
         def made(number: int, places: tuple[int, ...]) -> ReductionPass:
-            return ReductionPass.of([*_runs(self._rows[number], places)])
+            return ReductionPass.of([*_runs(rows[number], places)])
 
         return made
 

@@ -124,16 +124,17 @@ class Plan:
     @cached_property
     def _form_of_weights(self) -> Callable[[range], tuple[int, int]]:
         """A number for the weights of passes relative to a row of the filter, and that row."""
-        forms: dict[Hashable, int] = {}
+        # What is kept by the plan leaves the plan out, so that both are gone with the last who uses it.
+        forms, every, passes, shape = dict[Hashable, int](), self.weight_rows, self.passes, self.shape
 
         @cache
         def form(numbers: range) -> tuple[int, int]:
-            rows = [self.weight_rows[number].coordinates for number in numbers]
+            rows = [every[number].coordinates for number in numbers]
             starts = [each.start for each in rows if isinstance(each, range)]
             # Rows of several taps are a table, which is not moved.
             first = starts[0] if len(starts) == len(rows) else 0
             lie = (*((each[0] - first, each[-1] - first, len(each)) if first else each for each in rows),)
-            runs = (run for number in numbers for run in self.passes[number].runs if self.shape.has(run.tap))
+            runs = (run for number in numbers for run in passes[number].runs if shape.has(run.tap))
             return forms.setdefault((lie, sum(len(run.channels) for run in runs)), len(forms)), first
 
         return form
@@ -141,9 +142,10 @@ class Plan:
     @cached_property
     def _lanes_of_columns(self) -> Callable[[range, int], tuple[Along, ...]]:
         """Weights along the lanes for some columns and a group, which all passes have in common."""
+        shape = self.shape
 
         def lanes(channels: range, group: int) -> tuple[Along, ...]:
-            shape, own = self.shape, self._groups_of(channels)
+            own = _groups_of(channels, shape)
             lane = Along(OUT_CHANNEL, shifted(channels, group * shape.out_channels))
             if not any(own):
                 return (lane,)
@@ -159,7 +161,7 @@ class Plan:
             inside = (run for number in numbers for run in self.passes[number].runs if shape.has(run.tap))
             return sum(len(run.channels) for run in inside) * len(at.channels)
         left = shape.tensors.filter[0] * shape.bundle // shape.out_channels - group * shape.bundle
-        columns = collections.Counter(own for own in self._groups_of(at.channels) if own < left)
+        columns = collections.Counter(own for own in _groups_of(at.channels, shape) if own < left)
         return sum(self._row_groups[number][own] * count for number in numbers for own, count in columns.items())
 
     @cached_property
@@ -174,11 +176,6 @@ class Plan:
         size = self.shape.channels // self.shape.bundle
         inside = ((run for run in each.runs if self.shape.has(run.tap)) for each in self.passes)
         return [collections.Counter(c // size for run in runs for c in run.channels) for runs in inside]
-
-    def _groups_of(self, columns: range) -> list[int]:
-        """Number of each output channel's group within its bundle."""
-        size = self.shape.out_channels // self.shape.bundle
-        return [column // size for column in columns] if self.shape.bundle > 1 else [0]
 
     @cached_property
     def pass_words(self) -> list[int]:
@@ -425,6 +422,12 @@ class Plan:
     def images(self, groups: range) -> range:
         """Images in a range of word groups."""
         return self.shape.images_of(self.word_fill, groups)
+
+
+def _groups_of(columns: range, shape: ConvShape) -> list[int]:
+    """Number of each output channel's group within its bundle."""
+    size = shape.out_channels // shape.bundle
+    return [column // size for column in columns] if shape.bundle > 1 else [0]
 
 
 def _edges(tensor: Tensor, origin: Sequence[int], reach: Sequence[int]) -> Iterator[int | None]:

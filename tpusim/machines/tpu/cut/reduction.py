@@ -361,11 +361,12 @@ class TapGroups(Cut):
     @cached_property
     def _stacked(self) -> Callable[[tuple[int, int, int]], ReductionPass]:
         """The pass of a stack and a fold in a place; chunks of all sizes share them."""
+        stacks, folds = self._stacks, self._portions
 
         @cache
         def made(of: tuple[int, int, int]) -> ReductionPass:
             number, fold, place = of
-            return stacked(self._stacks[number], self._portions[fold], place)
+            return stacked(stacks[number], folds[fold], place)
 
         return made
 

@@ -109,10 +109,17 @@ class Tiling(Generic[Extent]):
         return starmap(Tiling, zip(*(values.tolist() for values in vars(self).values()), strict=True))
 
 
-def together(tilings: Sequence[Tiling[Counts]]) -> Tiling[Counts]:
-    """Candidates of all tilings, in order."""
-    found: Tiling[Counts] = tilings[0].each(lambda *parts: np.concatenate(parts), *tilings[1:])
-    return found
+def together(tilings: Sequence[Tiling[Any]]) -> Tiling[Counts]:
+    """Candidates of all tilings, in order; what all of a tiling have in common may be a number there."""
+    sizes = [len(each.rows) for each in tilings]
+
+    def column(*parts: Any) -> NDArray[Any]:
+        if not any(isinstance(each, np.ndarray) for each in parts):
+            return np.repeat(parts, sizes)
+        arrays = zip(parts, sizes, strict=True)
+        return np.concatenate([each if isinstance(each, np.ndarray) else np.full(size, each) for each, size in arrays])
+
+    return tilings[0].each(column, *tilings[1:])
 
 
 def col_folds(out_channels: int, hardware: Hardware) -> tuple[range, ...]:
@@ -297,11 +304,12 @@ def preparing(cut: Cut, chunk: Chunk, sizes: BlockShape, hardware: Hardware) -> 
     """
     cycles, (rows, cols, groups) = hardware.vector_unit.relayout_cycles, sizes
     unit, shape, word = hardware.vector_unit, cut.shape, hardware.vector_memory.word_elements
-    # Elements of a word and lanes that are in use: what is empty is not converted.
-    lanes = min(unit.slots.lanes, hardware.lanes) if unit.slots else hardware.lanes
-    used = Fraction(sum(len(each.channels) for each in chunk.places) * shape.word_groups(word)[1], lanes * word)
-    converted = prod(patch(shape, chunk, sizes)) * groups * used * unit.convert_cycles
-    rotated = converted + rotating(cut, chunk, sizes, unit.stack_cycles)
+    rotated = Fraction(rotating(cut, chunk, sizes, unit.stack_cycles))
+    if unit.convert_cycles:
+        # Elements of a word and lanes that are in use: what is empty is not converted.
+        lanes = min(unit.slots.lanes, hardware.lanes) if unit.slots else hardware.lanes
+        used = Fraction(sum(len(each.channels) for each in chunk.places) * shape.word_groups(word)[1], lanes * word)
+        rotated += prod(patch(shape, chunk, sizes)) * groups * used * unit.convert_cycles
     if hardware.mapping.entry == "ready" or not cycles:
         return rotated, Fraction(0)
     words = rows * cols * groups * shape.cell

@@ -124,18 +124,17 @@ def in_layout(program: Program, hardware: Hardware) -> Program:
     rows, moves = program.rows, TransferRuns(program, hardware)
     known: dict[tuple[int, int], Transfer] = {}
     others: dict[int, Transfer] = {}
-    for at, (number, step) in enumerate(zip(rows.table["recipe"].tolist(), rows, strict=True)):
-        recipe = rows.recipes[number]
-        if isinstance(step, Transfer) and isinstance(recipe, Transfer):
-            moved = moves.bytes(step)
-            others[at] = known.setdefault((number, moved), replace(recipe, hbm_bytes=moved))
+    for at, step in rows.steps(Transfer):
+        recipe, moved = rows.recipe(at), moves.bytes(step)
+        if isinstance(recipe, Transfer):
+            others[at] = known.setdefault((int(rows.table["recipe"][at]), moved), replace(recipe, hbm_bytes=moved))
     return replace(program, rows=rows.exchanged(others))
 
 
 def _words(program: Program, moves: TransferRuns) -> Iterator[str]:
     """Words for the layout of each feature map and of the filter, with the bytes moved for each byte wanted."""
     for tensor in (each for each in program.tensors if each.number_bytes is None):
-        steps = (step for step in program.rows if isinstance(step, Transfer) and step.tensor.name == tensor.name)
+        steps = (step for _, step in program.rows.steps(Transfer) if step.tensor.name == tensor.name)
         moved, wanted = program.bytes_moved(tensor.name), sum(map(moves.wanted, steps))
         order = "as it is read" if moves.order(tensor.name) == AS_READ else moves.order(tensor.name)
         yield f"{tensor.name} lies {order}, {moved / max(wanted, 1):.3g} bytes moved for each that is wanted"

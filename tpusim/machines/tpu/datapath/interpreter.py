@@ -376,8 +376,9 @@ class _Run:
     def _hand_on(self, tensor: Tensor, parts: Sequence[Part], step: Spill | None = None) -> None:
         """Hand on every part from its lanes, or from the first of its copies, as work on its way leaves it."""
         name = tensor.name
-        places: list[Taker] = [each[name] for each in (self.hbm, self.takers) if name in each]
-        places += [self.hbm[each] for each in self.program.copies(name)]
+        takers: list[Taker] = [self.hbm[name].write] if name in self.hbm else []
+        takers += [self.takers[name]] if name in self.takers else []
+        takers += [self.hbm[each].write for each in self.program.copies(name)]
         for number, part in enumerate(parts):
             if part.feed is None:
                 words = self._words(part.first_lanes[0], part.lanes, part.base, part.words)
@@ -388,8 +389,8 @@ class _Run:
             else:
                 reads = map(self._read_by, part.feed.groups)
                 values = tensor.in_hbm(collected(reads, part, self.memory))
-            for place in places:
-                place.write(part, values)
+            for take in takers:
+                take(part, values)
 
     # ---- the array
 

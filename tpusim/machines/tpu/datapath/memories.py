@@ -307,10 +307,8 @@ def filled(
     """Contents of the lanes, [lane, word, element], after all fills of a tensor; `empty` elsewhere."""
     source = hbm_tensors(program, program.given(operands), ())[tensor]
     memory = np.full((hardware.lanes, program.words, hardware.vector_memory.word_elements), empty, np.float32)
-    for step in program.rows:
-        if isinstance(step, Fill) and step.tensor.name == tensor:
-            for part in step.parts:
-                values = source.read(part)
-                for first in part.first_lanes:
-                    pack(values, memory[first : first + part.lanes, part.base : part.base + part.words], part)
+    for part in (part for _, step in program.rows.steps(Fill) if step.tensor.name == tensor for part in step.parts):
+        values = source.read(part)
+        for first in part.first_lanes:
+            pack(values, memory[first : first + part.lanes, part.base : part.base + part.words], part)
     return memory

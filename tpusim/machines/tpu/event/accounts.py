@@ -33,7 +33,6 @@ from tpusim.machines.tpu.observation.timeline import (
     HOLDERS,
     PORT_CLIENTS,
     Cycles,
-    SliceTable,
     Timeline,
     Timing,
     Track,
@@ -173,6 +172,11 @@ def _slices(state: int | Cycles, starts: Cycles, cycles: Cycles, steps: Cycles) 
 def _between(state: int, rows: Records, since: str, until: str) -> Slices:
     """Slices from the cycle in one column of a log to that in another."""
     return _slices(state, rows[since], rows[until] - rows[since], rows["step"])
+
+
+def _named(name: str, starts: Cycles, cycles: Cycles, steps: Cycles) -> Track:
+    """A track of slices with one name."""
+    return Track.in_order((name,), np.zeros(len(starts), np.int64), starts, cycles, steps)
 
 
 def _joined(*slices: Slices) -> Slices:
@@ -398,23 +402,23 @@ class ArrayLog:
     def tracks(self, program: Program, held: Track, span: range) -> Iterator[tuple[str, Track]]:
         """The tracks of the array; slices of a frame or a cycle are made in `span` only."""
         yield "preload", Track.in_order(STATES, *self.preloading(held))
-        yield "stream", Track.of([self._words("stream", 0)])
+        yield "stream", self._words("stream", 0)
         yield (
             "systolic_array",
             Track.in_order(STATES, *_joined(*self.waits(held), self._busy(self._within(span, -1, self.frames)))),
         )
-        yield "drain", Track.of([self._words("drain", self.frame("result_delay"))])
+        yield "drain", self._words("drain", self.frame("result_delay"))
         adding = (
             self._adding(does, self._within(span, self.frame(delay), self._added(does)))
             for does, (delay, _) in _ADDING.items()
         )
         yield "vector_unit", Track.in_order(STATES, *_joined(*adding, *self._working(program, span)))
 
-    def _words(self, name: str, delay: Cycles | int) -> SliceTable:
+    def _words(self, name: str, delay: Cycles | int) -> Track:
         """From the first word of each pass to its last, `delay` cycles after the ifmap read."""
         together, first = self.frame("together"), self._late(np.arange(len(self.passes)), np.zeros_like(self.frames))
         last = (self.frames - 1) * self.frame("period") + (self.recipe("words") - 1) % together + 1
-        return SliceTable(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
+        return _named(name, self.passes["start"] + first + delay, last + self.lost - first, self.passes["step"])
 
     def _within(self, span: range, delay: Cycles | int, counts: Cycles) -> NDArray[np.bool_]:
         """Whether frames of each pass, `counts` of them from `delay` cycles after its ifmap slot on, reach into the
@@ -481,8 +485,7 @@ def labels_of(log: Log, moves: Records, program: Program) -> tuple[list[str], Cy
     numbers, known = np.zeros(len(recipes), np.int64), dict[str, int]()
     order = np.argsort(first)
     for recipe, step in zip(order.tolist(), moves["step"][first[order]].tolist(), strict=True):
-        its = program.rows.recipes[program.rows.table["recipe"][step]]
-        numbers[recipe] = known.setdefault(its.label, len(known))
+        numbers[recipe] = known.setdefault(program.rows.recipe(step).label, len(known))
     return [*known], numbers[at]
 
 
@@ -524,7 +527,7 @@ class Recording:
             if len(works := array.works):
                 # From the first operand of each step to its last result.
                 lasting = works["done"] - works["start"]
-                tracks["vector"] = Track.of([SliceTable("vector", works["start"], lasting, works["step"])])
+                tracks["vector"] = _named("vector", works["start"], lasting, works["step"])
         ports = {name: _port(owners[span.start : span.stop], span.start) for name, owners in log.owners.items()}
         return Timeline(self.cycles, tracks | dict(_channels(log, self.program)) | ports)
 

@@ -6,7 +6,9 @@ A row tells of a step what it is, whose it is, and what it waits for. What many 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,17 +16,15 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import Frame, last_weight
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.conflicts import ConflictCounter
+from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
+from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import (
     HBM,
+    KINDS,
     BankFill,
-    Fill,
-    Keep,
     LaneTransfer,
-    Prefetch,
     Spill,
     Transfer,
 )
@@ -34,13 +34,7 @@ Records: TypeAlias = NDArray[Any]
 """A table: an array of records, whose fields are columns, table["words"]."""
 
 PRELOAD, STREAM, VECTOR_STEP, FILL, SPILL, PREFETCH, BANK_FILL, KEEP = range(8)
-"""Kinds of steps."""
-
-KINDS = {
-    Preload: PRELOAD, Stream: STREAM, Vector: VECTOR_STEP, Fill: FILL, Spill: SPILL, Prefetch: PREFETCH,
-    BankFill: BANK_FILL, Keep: KEEP,
-}  # fmt: skip
-"""Kind of each class of steps."""
+"""Kinds of steps, by their numbers among KINDS of `program/transfers.py`."""
 
 
 class Row:
@@ -230,37 +224,33 @@ class MachineRow:
     launch: int
 
 
-def record_of(row: type[Any], number: type[np.integer[Any]] = np.int64) -> np.dtype[Any]:
-    """Type of a record with the fields of a row: truths, or each a `number`."""
-    types = {"int": number, "bool": np.bool_}
+@cache
+def record_of(row: Any) -> np.dtype[Any]:
+    """Type of a record with the fields of a row: truths and numbers."""
+    # There may be millions of these two, and neither tells of cycles.
+    types = {"int": np.int32 if row in (Row, Wait) else np.int64, "bool": np.bool_}
     return np.dtype([(name, types[of]) for name, of in row.__annotations__.items()])
-
-
-# There may be millions of these, and none tells of cycles.
-ROW, WAIT = record_of(Row, np.int32), record_of(Wait, np.int32)
-LOAD, PASS, WORK, MOVE = map(record_of, (LoadRecipe, PassRecipe, WorkRecipe, MoveRecipe))
-PART, PACE, LOST, POINTERS, MACHINE = map(record_of, (MovedPart, ArrayPace, LostFrames, PointerReads, MachineRow))
 
 
 class Columns(NamedTuple):
     """What engines read of a Program on a machine.
 
     Attributes:
-        rows: of ROW, a row a step.
-        waits: of WAIT, the waits of each row side by side.
+        rows: a Row for each step.
+        waits: a Wait for each of a row, those of a row side by side.
         order: int64, numbers of the steps that each array takes, in their order; vector steps are in all of them.
         orders: int64[arrays + 1], where the order of each array begins in `order`.
         transfers, keeps: int64, numbers of transfers, and of Keeps.
-        loads, passes, works, moves: recipes, of LOAD, PASS, WORK and MOVE.
-        parts: of PART.
-        paces: of PACE, row `pace * arrays + array`.
+        loads, passes, works, moves: recipes of each kind.
+        parts: MovedParts.
+        paces: ArrayPaces, row `pace * arrays + array`.
         turns: int64, cycles that a preload must leave to others from each cycle of a frame on.
-        conflicts: of LOST.
-        bank_reads, delivered: int64, cycles of LOST.
-        tables: of POINTERS.
+        conflicts: LostFrames.
+        bank_reads, delivered: int64, cycles of conflicts.
+        tables: PointerReads.
         pointer_frames, pointer_places: int64, of each pointer word the frame of the pass that first needs it, and its
             place in the slots of the frame before.
-        machine: of MACHINE, one row.
+        machine: a MachineRow.
         latency: int64[buses], latency of each bus in cycles.
         port_of: int64, port of each client of `definition.CLIENTS`.
     """
@@ -298,21 +288,21 @@ class Columns(NamedTuple):
         return np.flatnonzero(self.rows["kind"] == kind)
 
 
-RECORDS = {
-    "rows": ROW, "waits": WAIT, "loads": LOAD, "passes": PASS, "works": WORK, "moves": MOVE, "parts": PART,
-    "paces": PACE, "conflicts": LOST, "tables": POINTERS, "machine": MACHINE,
+ROWS: Mapping[str, Any] = {
+    "rows": Row, "waits": Wait, "loads": LoadRecipe, "passes": PassRecipe, "works": WorkRecipe, "moves": MoveRecipe,
+    "parts": MovedPart, "paces": ArrayPace, "conflicts": LostFrames, "tables": PointerReads, "machine": MachineRow,
 }  # fmt: skip
-"""Records of those columns that are tables; all others are int64."""
+"""Rows of those columns that are tables; all others are int64."""
 
 
 def columns_of(program: Program, hardware: Hardware) -> Columns:
     """The columns of a Program on a machine."""
     table, recipes, frames = program.rows.table, program.rows.recipes, program.frames(hardware)
     mine, delays = table["recipe"].astype(np.int64), table["delay"].astype(np.int64)
-    kinds = np.array([KINDS[type(each)] for each in recipes], np.int64)[mine]
+    kinds = program.rows.kinds
     transfers, keeps = np.flatnonzero((kinds >= FILL) & (kinds <= BANK_FILL)), np.flatnonzero(kinds == KEEP)
     preloads, streams, vectors = (np.flatnonzero(kinds == kind) for kind in (PRELOAD, STREAM, VECTOR_STEP))
-    rows = np.zeros(len(kinds), ROW)
+    rows = np.zeros(len(kinds), record_of(Row))
     rows["kind"], rows["array"], rows["pace"] = kinds, table["array"], program.numbers_of_paces
     rows["waits"], rows["waits_end"] = table["waits"], program.rows.ends
     rows["preload"][streams] = table["preload"][streams]
@@ -326,21 +316,24 @@ def columns_of(program: Program, hardware: Hardware) -> Columns:
         rows["recipe"][steps] = _numbers(numbers)[whose]
         return found
 
-    conflicts, tables, moves = _Conflicts(hardware, frames), _Tables(frames), _Moves(hardware)
+    counters = [ConflictCounter(hardware, frame.period) for frame in frames]
+    conflicts, tables = dict[Conflicts, int](), dict[tuple[PointerTable, int], int]()
+
+    def pass_of(step: Stream, pace: int) -> Fields:
+        lost, table = counters[pace].of(step), step.reads.table
+        # The base address of pointers does not affect time.
+        pointed = table and (table._replace(base=0), frames[pace].together)
+        own = step.words, step.accumulate, bool(step.finish)
+        costs = -1 if lost is None else conflicts.setdefault(lost, len(conflicts))
+        return *own, costs, -1 if pointed is None else tables.setdefault(pointed, len(tables))
+
     loads = said_once(preloads, delays, lambda step, delay, _: (delay, step.bias_words))
-    passes = said_once(
-        streams, rows["pace"],
-        lambda step, pace, _: (
-            step.words, step.accumulate, bool(step.finish), conflicts.of(step, pace), tables.of(step.reads.table, pace)
-        ),
-    )  # fmt: skip
-    works = said_once(
-        vectors, delays, lambda step, delay, at: _work(step, delay, program.fill_of(at), hardware)
-    )  # fmt: skip
-    numbers_of_moves = _numbers(moves.of(each) if isinstance(each, Transfer) else 0 for each in recipes)
+    passes = said_once(streams, rows["pace"], lambda step, pace, _: pass_of(step, pace))
+    works = said_once(vectors, delays, lambda step, delay, at: _work(step, delay, program.fill_of(at), hardware))
+    numbers_of_moves, moves, parts = _moves(recipes, hardware)
     rows["recipe"][transfers] = numbers_of_moves[mine[transfers]]
 
-    waits = np.zeros(len(program.rows.waits), WAIT)
+    waits = np.zeros(len(program.rows.waits), record_of(Wait))
     waits["step"] = program.rows.waits
     waits["data"] = _BRINGS_DATA[kinds[waits["step"]]]
     written = [each.written if isinstance(each, Transfer) else None for each in recipes]
@@ -361,11 +354,18 @@ def columns_of(program: Program, hardware: Hardware) -> Columns:
         hardware.preload_words, hardware.weight_word_cycles, last_weight(0, hardware), hardware.array.weight_buffers,
         hardware.skew, hardware.sequencer.launch_cycles,
     )  # fmt: skip
+    reading, bank_reads = _side_by_side([each.reads for each in conflicts])
+    delivering, delivered = _side_by_side([each.delivered for each in conflicts])
+    pointers = [table.reads(together) for table, together in tables]
+    reads, pointer_frames = _side_by_side([at for at, _ in pointers])
     return Columns(
         rows, waits, np.concatenate(orders), _numbers([0, *np.cumsum([*map(len, orders)])]), transfers, keeps,
-        _table(loads, LOAD), _table(passes, PASS), _table(works, WORK), _table(moves.rows, MOVE),
-        _table(moves.parts, PART), pace_rows, turns, *conflicts.columns, *tables.columns, _table([machine], MACHINE),
-        _numbers([pipe.latency for pipe in moves.pipes.values()]), port_of,
+        _table(loads, LoadRecipe), _table(passes, PassRecipe), _table(works, WorkRecipe), _table(moves, MoveRecipe),
+        _table(parts, MovedPart), pace_rows, turns,
+        _table([(lost.frames, *a, *b) for lost, a, b in zip(conflicts, reading, delivering, strict=True)], LostFrames),
+        bank_reads, delivered, _table(reads, PointerReads), pointer_frames,
+        np.concatenate([_numbers([]), *(places for _, places in pointers)]), _table([machine], MachineRow),
+        _numbers([pipe.latency for pipe in hardware.pipes.values()]), port_of,
     )  # fmt: skip
 
 
@@ -386,9 +386,16 @@ def _numbers(numbers: Iterable[int]) -> Numbers:
     return np.array([*numbers], np.int64)
 
 
-def _table(rows: Iterable[Sequence[int]], record: np.dtype[Any]) -> Records:
+def _table(rows: Iterable[Sequence[int]], row: Any) -> Records:
     """A table of rows, each with the fields of a record."""
+    record = record_of(row)
     return np.array([*rows], np.int64).reshape(-1, len(record.names or ())).view(record).ravel()
+
+
+def _side_by_side(parts: Sequence[Numbers]) -> tuple[list[tuple[int, int]], Numbers]:
+    """The range of each part in all of them, and all of them."""
+    ends = [*accumulate(map(len, parts), initial=0)]
+    return [*pairwise(ends)], np.concatenate([_numbers([]), *parts])
 
 
 Fields: TypeAlias = tuple[int, ...]
@@ -411,41 +418,37 @@ def _work(step: Vector, delay: int, fill: int, hardware: Hardware) -> Fields:
     )  # fmt: skip
 
 
-class _Moves:
-    """Recipes of transfers, each once, and their parts."""
-
-    def __init__(self, hardware: Hardware) -> None:
-        self._hardware, self._known = hardware, dict[tuple[int, ...], int]()
-        self.rows, self.parts = list[tuple[int, ...]](), list[tuple[int, ...]]()
-        self.pipes = hardware.pipes
-
-    def of(self, step: Transfer) -> int:
-        """The number of the recipe of a transfer."""
+def _moves(recipes: Sequence[Step], hardware: Hardware) -> tuple[Numbers, list[Fields], list[Fields]]:
+    """The number of what each recipe moves, what is moved, each once, and its parts; 0 for what is no transfer."""
+    known, rows, parts, pipes = dict[Fields, int](), list[Fields](), list[Fields](), hardware.pipes
+    buses, numbers = [*pipes], list[int]()
+    for step in recipes:
+        if not isinstance(step, Transfer):
+            numbers.append(0)
+            continue
         # Tensors and work are shared by the steps of a layer, and live as long as the Program does.
-        key: tuple[int, ...] = KINDS[type(step)], step.words, step.hbm_bytes, id(step.tensor)
+        key: Fields = KINDS.index(type(step)), step.words, step.hbm_bytes, id(step.tensor)
         if isinstance(step, LaneTransfer) and step.work:
             key = *key, id(step.work), *(part.words for part in step.parts)
         elif isinstance(step, BankFill):
             # The vector unit unpacks the words of all banks, not only those of the fullest one.
             key = *key, step.lane_words
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self.rows)
-            self.rows.append(self._recipe(step))
-        return found
-
-    def _recipe(self, step: Transfer) -> tuple[int, ...]:
-        hardware, bus, first = self._hardware, [*self.pipes].index(step.bus), len(self.parts)
-        moving, conversion = self.pipes[step.bus].cycles(step.hbm_bytes), step.conversion_cycles(hardware)
-        self.parts += _parts(step)
-        accesses = sum(ahead + words * (1 + beside) + behind for words, ahead, beside, behind in self.parts[first:])
+        numbers.append(known.setdefault(key, len(rows)))
+        if len(known) == len(rows):
+            continue
+        moving, conversion = pipes[step.bus].cycles(step.hbm_bytes), step.conversion_cycles(hardware)
+        mine = [*_parts(step)]
+        accesses = sum(ahead + words * (1 + beside) + behind for words, ahead, beside, behind in mine)
         busy, served = max(moving, conversion), bool(hardware.hbm.dram) and step.bus == HBM.bus
         # Bursts of a fill may be accepted long before they are done.
         least = max(1, conversion) if served and not isinstance(step, Spill) else busy
-        return bus, step.words, moving, busy, first, len(self.parts), accesses, served, least
+        place = len(parts), len(parts) + len(mine)
+        rows.append((buses.index(step.bus), step.words, moving, busy, *place, accesses, served, least))
+        parts += mine
+    return _numbers(numbers), rows, parts
 
 
-def _parts(step: Transfer) -> Iterator[tuple[int, int, int, int]]:
+def _parts(step: Transfer) -> Iterator[Fields]:
     """Parts of a transfer, in the fields of MovedPart; without work one will do."""
     if not isinstance(step, LaneTransfer) or step.work is None:
         yield step.words, 0, 0, 0
@@ -466,58 +469,4 @@ def _paces(frames: Sequence[Frame], hardware: Hardware) -> tuple[Records, Number
                 turns += frame.weight_waits(array)
             delays = frame.psum_delay, frame.result_delay
             rows.append((frame.period, *delays, frame.together, first, frame.pointer_slots.start))
-    return _table(rows, PACE), _numbers(turns)
-
-
-class _Conflicts:
-    """Costs of conflicts of banks, each once."""
-
-    def __init__(self, hardware: Hardware, frames: Sequence[Frame]) -> None:
-        self._counters = [ConflictCounter(hardware, frame.period) for frame in frames]
-        self._known, self._rows = dict[int, int](), list[tuple[int, ...]]()
-        self._reads, self._delivered = [_numbers([])], [_numbers([])]
-
-    def of(self, step: Stream, pace: int) -> int:
-        """The number of the conflicts of a pass; -1 where no bank is read."""
-        found = self._counters[pace].of(step)
-        if found is None:
-            return -1
-        if id(found) not in self._known:
-            self._known[id(found)] = len(self._rows)
-            reads, words = (sum(map(len, each)) for each in (self._reads, self._delivered))
-            self._reads.append(found.reads)
-            self._delivered.append(found.delivered)
-            self._rows.append((found.frames, reads, reads + len(found.reads), words, words + len(found.delivered)))
-        return self._known[id(found)]
-
-    @property
-    def columns(self) -> tuple[Records, Numbers, Numbers]:
-        """The columns `conflicts`, `bank_reads` and `delivered`."""
-        return _table(self._rows, LOST), np.concatenate(self._reads), np.concatenate(self._delivered)
-
-
-class _Tables:
-    """Tables of pointers, each once; their base address does not affect time."""
-
-    def __init__(self, frames: Sequence[Frame]) -> None:
-        self._frames, self._known = frames, dict[tuple[PointerTable, int], int]()
-        self._rows, self._at, self._places = list[tuple[int, int]](), [_numbers([])], [_numbers([])]
-
-    def of(self, table: PointerTable | None, pace: int) -> int:
-        """The number of a table of pointers; -1 for none."""
-        if table is None:
-            return -1
-        key = table._replace(base=0), self._frames[pace].together
-        if key not in self._known:
-            self._known[key] = len(self._rows)
-            at, places = table.reads(key[1])
-            first = sum(map(len, self._at))
-            self._rows.append((first, first + len(at)))
-            self._at.append(at)
-            self._places.append(places)
-        return self._known[key]
-
-    @property
-    def columns(self) -> tuple[Records, Numbers, Numbers]:
-        """The columns `tables`, `pointer_frames` and `pointer_places`."""
-        return _table(self._rows, POINTERS), np.concatenate(self._at), np.concatenate(self._places)
+    return _table(rows, ArrayPace), _numbers(turns)

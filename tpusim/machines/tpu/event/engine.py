@@ -1,22 +1,25 @@
-"""The loop run on a Program: it gets room for more cycles of the ports, and a DRAM with banks serves its transfers."""
+"""The loop run on a Program, as machine code or as Python: it gets room for more cycles of the ports, and a DRAM with
+banks serves its transfers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from tpusim.base.errors import DeadlockError
 from tpusim.machines.tpu.definition import CLIENTS, NEVER, port_name
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event import native
+from tpusim.machines.tpu.event import columns, loop, native
 from tpusim.machines.tpu.event.columns import SPILL, Columns, columns_of
 from tpusim.machines.tpu.event.log import UNKNOWN, Log, OverdueRun
 from tpusim.machines.tpu.event.memories import BankedHbm
-from tpusim.machines.tpu.event.plain import PlainRun
 from tpusim.machines.tpu.event.state import (
     FINISHED,
     OVERDUE,
+    ROWS,
     SERVE,
     STORE,
     STORED,
@@ -30,6 +33,52 @@ from tpusim.machines.tpu.observation.timeline import who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.transfers import Spill, Transfer
 
+
+class PlainRun(LoopRun):
+    """A run of the loop as Python: of a short Program, or where nothing can be compiled.
+
+    Python reads a number of an array ten times as slowly as one of a list, or an attribute of an object. So tables
+    become lists of objects for the time of a run.
+    """
+
+    def __init__(self, program: Columns, tables: LoopState) -> None:
+        super().__init__(program, tables)
+        self.program = Columns(*(_listed(each, columns.ROWS.get(name)) for name, each in program._asdict().items()))
+        self.state = LoopState(*(_listed(each, ROWS.get(name)) for name, each in tables._asdict().items()))
+
+    def _once(self) -> int:
+        return loop.run(self.program, self.state)
+
+    @property
+    def tables(self) -> LoopState:
+        """The state in arrays."""
+        for table, rows in zip(self._tables, self.state, strict=True):
+            if isinstance(rows, list):
+                _write(table, rows)
+        return super().tables
+
+
+def _listed(table: Any, row: Any) -> Any:
+    """A table as a list of rows, and numbers as a list; what has two axes stays an array."""
+    if row is None:
+        return table if table.ndim > 1 else table.tolist()
+    rows = []
+    for values in table.tolist():
+        each: Any = row()
+        each.__dict__.update(zip(table.dtype.names, values, strict=True))
+        rows.append(each)
+    return rows
+
+
+def _write(table: Any, rows: Any) -> None:
+    """Write back what `_listed` has made of a table."""
+    if table.dtype.names is None:
+        table[:] = rows
+    elif rows:
+        values = np.array([*map(attrgetter(*table.dtype.names), rows)], np.int64)
+        table[:] = values.view(table.dtype).ravel()
+
+
 _SHORT = 2000
 """Steps that Python takes in the time in which machine code is loaded."""
 
@@ -37,7 +86,7 @@ _steps = 0
 """Steps that this process has timed as Python, or was asked to."""
 
 
-def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], LoopRun]:
+def _fast_enough(columns: Columns) -> native.Begin:
     """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
 
     A command that times little neither compiles nor loads anything.
@@ -47,8 +96,7 @@ def _fast_enough(columns: Columns) -> Callable[[Columns, LoopState], LoopRun]:
         # A step takes Python as long as sixteen words of a transfer.
         accesses = columns.moves["accesses"][columns.rows["recipe"][columns.transfers]]
         _steps += len(columns.rows) + int(accesses.sum()) // 16
-    compiled = native.loaded() if _steps >= _SHORT else None
-    return compiled.begin if compiled else PlainRun
+    return (native.loaded() if _steps >= _SHORT else None) or PlainRun
 
 
 def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:

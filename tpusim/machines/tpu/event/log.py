@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.definition import Frame
-from tpusim.machines.tpu.event.columns import PREFETCH, Columns, Numbers, Records, record_of
+from tpusim.machines.tpu.event.columns import PREFETCH, Columns, Numbers, Records
 from tpusim.machines.tpu.event.memories import ChannelSpan
 from tpusim.machines.tpu.observation.timeline import HOLDERS, HbmUse
 from tpusim.machines.tpu.program.steps import Preload, Vector
@@ -115,9 +115,6 @@ class MoveTimes:
     held: int
 
 
-LOAD_TIMES, PASS_TIMES, WORK_TIMES, MOVE_TIMES = map(record_of, (PreloadTimes, PassTimes, WorkTimes, MoveTimes))
-
-
 @dataclass(frozen=True, eq=False)
 class Log:
     """The log of a run.
@@ -127,8 +124,8 @@ class Log:
         columns: the Program.
         frames: the port's frame at each pace.
         buses: names of the buses, by their number.
-        loads, passes, moves: of LOAD_TIMES, PASS_TIMES and MOVE_TIMES, a row for each preload, stream and transfer.
-        works: of WORK_TIMES, a row for each vector step and array; those of a step lie side by side.
+        loads, passes, moves: PreloadTimes, PassTimes and MoveTimes, a row for each preload, stream and transfer.
+        works: WorkTimes, a row for each vector step and array; those of a step lie side by side.
         owned: cycles that each client owns, by the names of CLIENTS, over all ports.
         owners: owner of each cycle, by the name of each port's account; empty unless they were kept.
         reads: int64[preloads, preload_words + 1], the cycle in which each word of weights is read, and then the word of

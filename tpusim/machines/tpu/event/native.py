@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 from warnings import warn
 
 import numpy as np
@@ -32,35 +32,33 @@ _SOURCES = (loop, state, log, columns, definition, sys.modules[__name__])
 _HEAD = b"tpusim loop "
 
 
-class MachineCode:
+Begin: TypeAlias = Callable[[Columns, LoopState], LoopRun]
+"""A form of the loop: what begins a run of it."""
+
+
+def linked(code: bytes) -> Begin:
     """The compiled loop."""
+    from llvmlite import binding
 
-    def __init__(self, code: bytes) -> None:
-        from llvmlite import binding
-
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        machine = binding.Target.from_default_triple().create_target_machine(jit=True)
-        # The code lives as long as its engine.
-        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        self._engine.add_object_file(binding.ObjectFileRef.from_data(code))
-        self._engine.finalize_object()
-        # Two places for what it returns; of each array five numbers, and two for each axis.
-        numbers = 2 + sum(5 + 2 * axes for axes in (*_AXES_READ, *_AXES_WRITTEN))
-        call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * numbers)
-        self._run = call(self._engine.get_function_address(loop.run.__name__))
-
-    def begin(self, program: Columns, tables: LoopState) -> NativeRun:
-        """A run of it."""
-        return NativeRun(self._run, program, tables)
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    # Two places for what it returns; of each array five numbers, and two for each axis.
+    numbers = 2 + sum(5 + 2 * axes for axes in (*_AXES_READ, *_AXES_WRITTEN))
+    call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * numbers)
+    # The code lives as long as its engine.
+    return partial(NativeRun, engine, call(engine.get_function_address(loop.run.__name__)))
 
 
 class NativeRun(LoopRun):
-    """A run of the loop as machine code."""
+    """A run of the loop as machine code, which an `engine` holds."""
 
-    def __init__(self, run: Callable[..., int], program: Columns, tables: LoopState) -> None:
+    def __init__(self, engine: Any, run: Callable[..., int], program: Columns, tables: LoopState) -> None:
         super().__init__(program, tables)
-        self._run, self._given, self._described = run, list[int](), tables
+        self._engine, self._run, self._given, self._described = engine, run, list[int](), tables
 
     def _once(self) -> int:
         status, error = ctypes.c_int64(), ctypes.c_void_p()
@@ -84,11 +82,11 @@ _AXES_WRITTEN = [state.AXES.get(name, 1) for name in LoopState._fields]
 
 
 @cache
-def loaded() -> MachineCode | None:
+def loaded() -> Begin | None:
     """The loop as machine code, compiled now if no object file has it; None, with a warning, where nothing can."""
     try:
         found = code()
-        return None if found is None else MachineCode(found)
+        return None if found is None else linked(found)
     except Exception as error:  # A library of the wrong version may raise anything.
         slow = "it runs as Python, some 20 times slower"
         warn(f"The loop of the event engine cannot be compiled ({error}): {slow}", stacklevel=2)
@@ -223,10 +221,13 @@ def object_code(numba: Any) -> bytes:
 def _types(numba: Any) -> tuple[Any, Any]:
     """Numba's types of the arguments of `run`."""
 
-    def table(record: Any, axes: int) -> Any:
-        return numba.types.Array(numba.from_dtype(np.dtype(record)), axes, "C")
+    def table(row: Any, axes: int, number: Any = np.int64) -> Any:
+        record = columns.record_of(row) if row else np.dtype(number)
+        return numba.types.Array(numba.from_dtype(record), axes, "C")
 
-    read = [table(columns.RECORDS.get(name, np.int64), 1) for name in Columns._fields]
-    numbers = {**state.RECORDS, "cells": np.uint8}
-    written = [table(numbers.get(name, np.int64), state.AXES.get(name, 1)) for name in LoopState._fields]
+    read = [table(columns.ROWS.get(name), 1) for name in Columns._fields]
+    numbers = {"cells": np.uint8}
+    written = [
+        table(state.ROWS.get(name), state.AXES.get(name, 1), numbers.get(name, np.int64)) for name in LoopState._fields
+    ]
     return numba.types.NamedTuple(read, Columns), numba.types.NamedTuple(written, LoopState)

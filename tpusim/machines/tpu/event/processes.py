@@ -35,25 +35,25 @@ from tpusim.machines.tpu.definition import (
     port_name,
 )
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.event.columns import columns_of
+from tpusim.machines.tpu.event.columns import columns_of, record_of
 from tpusim.machines.tpu.event.conflicts import ConflictCounter, Cycles
 from tpusim.machines.tpu.event.log import (
     BLOCKED,
     CAUSES,
-    LOAD_TIMES,
-    MOVE_TIMES,
-    PASS_TIMES,
     PORT_STALL,
     STARVING,
     UNKNOWN,
     VECTOR_WORK,
     WAITING_WEIGHTS,
-    WORK_TIMES,
     Log,
+    MoveTimes,
     Owners,
+    PassTimes,
+    PreloadTimes,
+    WorkTimes,
 )
 from tpusim.machines.tpu.event.memories import BankedHbm, PipedMemory
-from tpusim.machines.tpu.observation.timeline import STARVED, HoldEnds, who_waits
+from tpusim.machines.tpu.observation.timeline import STARVED, held_by, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import HBM, BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
@@ -122,7 +122,7 @@ class Board:
         found = Inputs(0, -1, 0)
         for each in step.after:
             done = yield self.done[each]
-            if self.program.rows[each].cause != STARVED:
+            if self.program.rows.recipe(each).cause != STARVED:
                 found = found._replace(others=max(found.others, done))
             elif done > found.data:
                 found = found._replace(data=done, by=each)
@@ -295,11 +295,10 @@ def vector_step(board: Board, arrays: Sequence[IssueUnit], index: int, step: Vec
 def keeps(board: Board) -> Waits[None]:
     """Finish Keeps in order, each with the last step that it waits for (section 6)."""
     done = 0
-    for index, step in enumerate(board.program.rows):
-        if isinstance(step, Keep):
-            waited = yield from board.waited(step)
-            done = max(done, waited.data, waited.others)
-            board.finish(index, done)
+    for index, step in board.program.rows.steps(Keep):
+        waited = yield from board.waited(step)
+        done = max(done, waited.data, waited.others)
+        board.finish(index, done)
 
 
 class Dma:
@@ -322,16 +321,15 @@ class Dma:
 
     def process(self) -> Waits[None]:
         """Begin each transfer when the steps are done that it waits for, and its bus is free."""
-        for index, step in enumerate(self.board.program.rows):
-            if isinstance(step, Transfer):
-                waited = yield from self.board.waited(step)
-                # What a fill reads must all be in the memory, that of the last lane, too.
-                stored = max((self.stored.get(each, 0) for each in self.board.program.sources(step)), default=0)
-                ready = max(self.free[step.bus], self.begun, waited.data, waited.others, stored)
-                self.freed = max(self.freed, waited.others)
-                # Two at most have data on their way; a prefetch has none on its way to lanes or banks.
-                self.begun = ready if isinstance(step, Prefetch) else max(ready, self.staged)
-                yield from self.move(index, step, ready)
+        for index, step in self.board.program.rows.steps(Transfer):
+            waited = yield from self.board.waited(step)
+            # What a fill reads must all be in the memory, that of the last lane, too.
+            stored = max((self.stored.get(each, 0) for each in self.board.program.sources(step)), default=0)
+            ready = max(self.free[step.bus], self.begun, waited.data, waited.others, stored)
+            self.freed = max(self.freed, waited.others)
+            # Two at most have data on their way; a prefetch has none on its way to lanes or banks.
+            self.begun = ready if isinstance(step, Prefetch) else max(ready, self.staged)
+            yield from self.move(index, step, ready)
 
     def move(self, index: int, step: Transfer, ready: int) -> Waits[None]:
         """Move a transfer that has its bus. The memory behind it says when each word may cross the port."""
@@ -352,10 +350,10 @@ class Dma:
             else:
                 words, done = yield from self.words(step, wanted)
         self.free[step.bus] = ended
-        held = HoldEnds(self.freed, come + 1, int(wanted[-1]) + 1)
+        held = self.freed, come + 1, int(wanted[-1]) + 1
         if not isinstance(step, Prefetch):
             self.staged, self.last = self.last, done
-            self.board.held[index] = CAUSES.index(held.by(done - 1))
+            self.board.held[index] = CAUSES.index(held_by(*held, done - 1))
         bus, taken = [*self.memories].index(step.bus), int(words[-1]) if len(words) else 0
         beside = bus, self.stored.get(index, 0), taken, self.board.held.get(index, 0)
         self.board.moves.append((index, free, ready, start, busy, stalled, ended, *held, done, *beside))
@@ -408,10 +406,10 @@ def timed(program: Program, hardware: Hardware) -> Log:
         columns=columns_of(program, hardware),
         frames=board.frames,
         buses=tuple(dma.memories),
-        loads=np.array(sorted(board.loads), LOAD_TIMES),
-        passes=np.array(sorted(board.passes), PASS_TIMES),
-        works=np.array(board.works, WORK_TIMES),
-        moves=np.array(board.moves, MOVE_TIMES),
+        loads=np.array(sorted(board.loads), record_of(PreloadTimes)),
+        passes=np.array(sorted(board.passes), record_of(PassTimes)),
+        works=np.array(board.works, record_of(WorkTimes)),
+        moves=np.array(board.moves, record_of(MoveTimes)),
         owned=owned,
         owners=owners,
         reads=np.array(reads, np.int64).reshape(-1, hardware.preload_words + 1),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from tpusim.machines.tpu.event.columns import (
     Records,
     record_of,
 )
-from tpusim.machines.tpu.event.log import LOAD_TIMES, MOVE_TIMES, PASS_TIMES, STARVING, UNKNOWN, WORK_TIMES
+from tpusim.machines.tpu.event.log import STARVING, UNKNOWN, MoveTimes, PassTimes, PreloadTimes, WorkTimes
 
 FINISHED, STUCK, OVERDUE, MORE_ROOM, SERVE, STORE, GOES_ON, WAITS = range(8)
 """Why the loop stops: at the end, where nothing can go on, past the limit, for more room in `cells`, for a DRAM with
@@ -106,16 +107,13 @@ class CellSpan:
     keeps: int
 
 
-UNIT, CLOCK, DMA_UNIT, WINDOW = map(record_of, (ArrayUnit, RunClock, DmaUnit, CellSpan))
-
-
 class LoopState(NamedTuple):
     """All that the loop writes, and the bounds by which it knows that a run is overdue.
 
     Attributes:
         done: int64, cycle from which each step is done; UNKNOWN before its time is known.
-        units: of UNIT, a row for each array.
-        clock, dma, window: of CLOCK, DMA_UNIT and WINDOW, one row each.
+        units: an ArrayUnit for each array.
+        clock, dma, window: a RunClock, a DmaUnit and a CellSpan.
         bus_free: int64[buses], cycle from which each bus is free.
         ends: int64[ports], cycle after the last one owned.
         owned: int64, cycles owned by each client.
@@ -148,11 +146,11 @@ class LoopState(NamedTuple):
     cells: NDArray[np.uint8]
 
 
-RECORDS = {
-    "units": UNIT, "clock": CLOCK, "dma": DMA_UNIT, "window": WINDOW,
-    "loads": LOAD_TIMES, "passes": PASS_TIMES, "works": WORK_TIMES, "moves": MOVE_TIMES,
+ROWS: Mapping[str, Any] = {
+    "units": ArrayUnit, "clock": RunClock, "dma": DmaUnit, "window": CellSpan,
+    "loads": PreloadTimes, "passes": PassTimes, "works": WorkTimes, "moves": MoveTimes,
 }  # fmt: skip
-"""Records of the tables; `cells` are uint8, and all others int64."""
+"""Rows of the tables; `cells` are uint8, and all others int64."""
 
 AXES = {"reads": 2, "cells": 2}
 """Axes of what is not a single column."""
@@ -165,35 +163,30 @@ def fresh(columns: Columns, ports: int, limit: int = NEVER, keeps: bool = False)
     """The state before the first step; `keeps` keeps the owners of all cycles and the reads of all weights."""
     kind, machine = columns.rows["kind"], columns.machine[0]
     count, most = np.bincount(kind, minlength=KEEP + 1).tolist(), int(columns.moves["words"].max(initial=1))
-    units = np.zeros(columns.arrays, UNIT)
-    clock, dma, window = np.zeros(1, CLOCK), np.zeros(1, DMA_UNIT), np.zeros(1, WINDOW)
+    counts = {
+        "units": columns.arrays, "loads": count[PRELOAD], "passes": count[STREAM], "moves": len(columns.transfers),
+        "works": count[VECTOR_STEP] * columns.arrays,
+    }  # fmt: skip
+    tables: dict[str, Records] = {name: np.zeros(counts.get(name, 1), record_of(row)) for name, row in ROWS.items()}
+    units, works = tables["units"], tables["works"]
     units["place"], units["written"], units["cause"] = columns.orders[:-1], -1, STARVING
-    clock["limit"], dma["begun"], window["keeps"] = limit, machine["launch"], keeps
-    loads, passes = np.zeros(count[PRELOAD], LOAD_TIMES), np.zeros(count[STREAM], PASS_TIMES)
-    works = np.zeros(count[VECTOR_STEP] * columns.arrays, WORK_TIMES)
-    moves = np.zeros(len(columns.transfers), MOVE_TIMES)
-    loads["step"], passes["step"], moves["step"] = columns.steps(PRELOAD), columns.steps(STREAM), columns.transfers
+    tables["clock"]["limit"], tables["dma"]["begun"], tables["window"]["keeps"] = limit, machine["launch"], keeps
+    tables["loads"]["step"], tables["passes"]["step"] = columns.steps(PRELOAD), columns.steps(STREAM)
+    tables["moves"]["step"] = columns.transfers
     works["step"] = columns.steps(VECTOR_STEP).repeat(columns.arrays)
     works["array"] = np.arange(len(works)) % columns.arrays
     bounds = bounds_of(columns) if limit < NEVER else (np.zeros(0, np.int64),) * 2
     return LoopState(
+        **tables,
         done=np.full(len(kind), UNKNOWN),
-        units=units,
-        clock=clock,
-        dma=dma,
-        window=window,
         bus_free=np.full(len(columns.latency), machine["launch"]),
         ends=np.zeros(ports, np.int64),
         owned=np.zeros(len(CLIENTS), np.int64),
-        loads=loads,
-        passes=passes,
-        works=works,
-        moves=moves,
         wanted=np.empty(most, np.int64),
         taken=np.empty(most, np.int64),
         pass_bounds=bounds[0],
         move_bounds=bounds[1],
-        reads=np.full((len(loads) * keeps, machine["preload_words"] + 1), UNKNOWN),
+        reads=np.full((count[PRELOAD] * keeps, machine["preload_words"] + 1), UNKNOWN),
         cells=np.zeros((ports, _WIDTH), np.uint8),
     )
 

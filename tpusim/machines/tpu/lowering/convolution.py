@@ -91,13 +91,10 @@ class Convolution(Units):
         self.patch = cache(lambda block, chunk: plan.patch(plan.blocks[block], plan.chunks[chunk]))
         self._reads = cache(lambda block, chunk, base: plan.reads(plan.chunks[chunk], plan.blocks[block], base))
         self._walks = cache(lambda block, chunk: plan.walks_alike(plan.chunks[chunk], plan.blocks[block]))
-        self._idle = cache(self._overhang)
         # Cycles in which the vector unit prepares what a block needs, each way of it rounded up: few blocks differ.
         self._prepared = cache(
             lambda chunk, sizes: sum(map(ceil, preparing(plan.cut, plan.chunks[chunk], sizes, plan.hardware)))
         )
-        unit = plan.hardware.vector_unit
-        self._converting = cache(self._converted) if unit.convert_weight_cycles or unit.convert_result_cycles else None
         # Passes with which sums begin, sections with which they are done; words of weights before those of each pass.
         self._first_passes = frozenset(numbers.start for numbers in plan.chunks[0].sums)
         self._last_sections = frozenset(sections[-1] for sections in by_outcome(plan.sections)[-1])
@@ -120,16 +117,15 @@ class Convolution(Units):
         """How long words take to be made ready."""
         return {"word_cycles": self.plan.word_cycles}
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, filter, partial sums."""
         plan, (ifmap, weights, sums) = self.plan, self.plan.tiling.buffers
         lanes, cols = plan.ifmap_lanes or max(each.rows for each in plan.passes), max(map(plan.width, plan.columns))
-        # Loads come again, for other column folds and other blocks.
-        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, cache(self.cut_ifmap), self._ready)
+        held = Area("ifmap", plan.ifmap.name, *ifmap, lanes, self.cut_ifmap, self._ready)
         return (
             replace(held, memory=plan.ifmap_memory, fill=plan.fill),
-            Area("weights", "filter", *weights, cols, cache(self._sections)),
+            Area("weights", "filter", *weights, cols, self._sections),
             Area("sums", "ofmap", *sums, cols),
         )
 
@@ -153,6 +149,8 @@ class Convolution(Units):
     def units(self) -> Iterator[Unit]:
         plan, sections, kept, ahead = self.plan, self.plan.sections, self.plan.tiling.kept_folds, None
         windows, held, come = self._pipelined, [(-1, -1, -1)] * 2, [0, 0]
+        unit, overhang, converting = plan.hardware.vector_unit, cache(self._overhang), cache(self._converted)
+        converts = unit.convert_weight_cycles or unit.convert_result_cycles
         for stage in plan.stages_of(self._turns):
             group, block, fold, number = stage.group, stage.block, stage.fold, stage.section
             section = sections[number]
@@ -172,9 +170,9 @@ class Convolution(Units):
             fill, idle, converted = plan.fill_of(plan.blocks[block]), 0, 0
             if body != ahead:
                 turn = fold // kept
-                idle = self._idle(block, turn, section.chunk) if self._pipelined else 0
-                if self._converting:
-                    converted = self._converting(plan.results(plan.blocks[block]), turn, section.chunk)
+                idle = overhang(block, turn, section.chunk) if windows else 0
+                if converts:
+                    converted = converting(plan.results(plan.blocks[block]), turn, section.chunk)
             passes = len(section.numbers)
             yield Unit(needs, body, stage, passes, leaves=leaves, gap=gap, fill=fill, ahead=converted, idle=idle)
             ahead = body
@@ -537,11 +535,6 @@ CHANNEL_FIRST = Lowering(
     partial(convolved, by_taps),
     pipelined=True,
     banks=True,
-    instead={
-        **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "stride_phases"),
-        "deform_conv2d": "deformable",
-    },
-    rivals=("block_diagonal", "vector"),
     ignores=_unused,
 )
 PRODUCTS = Handover(CHANNEL_FIRST, lambda layer, batch: layer.convolution(batch)[0].is_a_product)

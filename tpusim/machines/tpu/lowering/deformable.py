@@ -37,10 +37,10 @@ from tpusim.machines.tpu.program.addresses import (
     pointers_a_word,
 )
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Piece,
     SlotNeed,
@@ -95,7 +95,7 @@ class SampledConvolution(Convolution):
         self.policy = self.policy._replace(order=("weights", "ifmap", "bands", "pointers", "blends"))
         self._folds = [chunk.passes[0].runs[0].channels.start for chunk in plan.chunks]
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the product, and areas for bands of the ifmap, for pointers to elements in them, and for blends."""
         (ifmap, *others), copies = super().areas, self.copies
@@ -243,7 +243,7 @@ class SampledConvolution(Convolution):
 
     def _gathered(
         self, load: Load, key: TableKey, place: int, into: int, band: int, pointers: int, blends: int
-    ) -> Iterator[Compute]:
+    ) -> Iterator[Vector]:
         """Vector steps that gather corner by corner, weighting each element by its distance."""
         group, block, chunk, *_ = load
         patch, lanes = self.patch(block, chunk), self.cut.lanes_of(self.plan.chunks[chunk], place, group)
@@ -261,7 +261,7 @@ class SampledConvolution(Convolution):
             walk = in_turn(near + corner, patch.words, len(CORNERS))
             operands += [Feed(tuple(groups)), feed(count, walk)]
         writes = in_turn(into + place * patch.words, patch.words)
-        yield Compute(OPERATION, tuple(operands), feed(count, writes), patch.words)
+        yield Vector((), OPERATION, tuple(operands), feed(count, writes), patch.words)
 
 
 def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
@@ -293,7 +293,7 @@ def _explained(told: Explanation, work: SampledConvolution, program: Program) ->
     memory = f"{told.aspects['memory']}; beside them {words} of bands of the ifmap and tables"
     # Bytes of the tables in HBM, read before the layer begins.
     names = {each.tensor for each in program.constants}
-    moved = sum(step.hbm_bytes for step in program.rows if isinstance(step, Fill) and step.tensor.name in names)
+    moved = sum(program.bytes_moved(name, Fill) for name in names)
     side = f", {cut.most_kinds} side by side" if cut.most_kinds > 1 else ""
     more = 100 * moved / (program.use.hbm_read_bytes - moved)
     tables = (

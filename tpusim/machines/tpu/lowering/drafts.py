@@ -5,9 +5,9 @@ Then the explanation of a lowering, in words and figures, for a `Plan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -137,8 +137,6 @@ class Lowering:
         banks: whether it can read from banks.
         carries: kinds of work that may be fused to its layers: on results "bias", "add", "finish"; "way" for work on
             what comes and on what goes.
-        instead: the lowering that this name means for an op.
-        rivals: lowerings that a run without `--lowering` compares with this one, for layers of several groups.
         left: layers that it leaves to another lowering.
         least: gives cycles that every run takes at least, before anything is lowered; 0 if unknown.
         ignores: fields below `mapping` that have no effect.
@@ -156,8 +154,6 @@ class Lowering:
     close: float = 0.0
     banks: bool = False
     carries: frozenset[str] = frozenset({"bias", "add", "finish", "way"})
-    instead: Mapping[str, str] = field(default_factory=dict)
-    rivals: tuple[str, ...] = ()
     left: Handover | None = None
     least: Callable[[Any, int, Hardware], float] | None = None
     ignores: Callable[[Hardware], frozenset[str]] | frozenset[str] = frozenset()

@@ -10,7 +10,7 @@ some outputs, a copy for each tap. Rows that outputs share are brought once, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache, partial
@@ -220,19 +220,16 @@ class Transformation(Units):
         # As many taps are written at once as lanes have room for, and shared out evenly among the parts of a unit.
         self.copies = -(-window.taps // -(-window.taps // room))
         # Units have these in common.
-        self._lane = cache(self._lane_of)
+        self._lane = cache(partial(_lane_of, shape))
+        self._left: dict[int, tuple[int, Moves]] = {}
+        """The first word and the last spill of each unit: most drafts have the window in one place."""
 
     @cached_property
     def windows(self) -> list[WindowUnit]:
         """Units of the window, in their order."""
         return [*window_units(self.shape, self.hardware, self.window)]
 
-    @cached_property
-    def _spills(self) -> Callable[[int, int], Moves]:
-        """Spills by unit and first word; kept for one place of the window, which most drafts have in common."""
-        return lru_cache(maxsize=len(self.windows))(self._spilled)
-
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """The window."""
         ring = self.window.words, 1, self.copies * len(self.portions[0])
@@ -303,13 +300,6 @@ class Transformation(Units):
                     items = self.product.items(self.word_fill, rows, unit.cols, unit.groups, self.shape.ofmap_apart)
                     yield Part(0, (0,), lane, items, self.word_fill, feed)
 
-    def _lane_of(self, taps: tuple[Tap, ...], channels: range) -> Along:
-        """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
-        held = [k for tap in taps for k in self.shape.ks(tap, channels)]
-        step = held[1] - held[0] if len(held) > 1 else 1
-        even = range(held[0], held[0] + step * len(held), step)
-        return Along(CHANNEL, even if held == [*even] else tuple(held))
-
     def _laps(self, unit: WindowUnit, taps: tuple[Tap, ...]) -> list[range]:
         """A unit's rows of outputs, cut where one of the taps comes to the end of the ring."""
         return [rows for rows, _ in alike(unit.rows, lambda row: [self._lap(unit, tap, row) for tap in taps])]
@@ -335,7 +325,9 @@ class Transformation(Units):
         return ()
 
     def spill(self, unit: Unit, base: int) -> Moves:
-        return self._spills(unit.about, base)
+        if self._left.get(unit.about, (-1,))[0] != base:
+            self._left[unit.about] = base, self._spilled(unit.about, base)
+        return self._left[unit.about][1]
 
     def _spilled(self, place: int, base: int) -> Moves:
         """The transfer of a unit's lowered rows; neighbouring rows of the matrix are written as one run."""
@@ -356,6 +348,14 @@ class Transformation(Units):
             for part, size in ((filled.groups, window.groups), (filled.cols, window.cols), (filled.rows, window.rows))
         )
         return (((images + 1) * of_images - 1) * across + col) * down + row
+
+
+def _lane_of(shape: ConvShape, taps: tuple[Tap, ...], channels: range) -> Along:
+    """The row of the lowered matrix that each lane holds: those of a channel group stand together."""
+    held = [k for tap in taps for k in shape.ks(tap, channels)]
+    step = held[1] - held[0] if len(held) > 1 else 1
+    even = range(held[0], held[0] + step * len(held), step)
+    return Along(CHANNEL, even if held == [*even] else tuple(held))
 
 
 # ---- the product behind it
@@ -385,7 +385,7 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
     @cache
     def work(product: ConvShape) -> Transformation:
         # Drafts in the same strips share it, since they differ in nothing else but the tiling of the product.
-        window = windowed(whole, product, hardware).window
+        window, _ = windowed(whole, product, hardware)
         return Transformation(whole.in_strips_of(product), product, hardware, window)
 
     def draft(product: ConvShape, rank: RankedTiling) -> Draft:
@@ -393,20 +393,16 @@ def ways(layer: ArrayOp, batch: int, hardware: Hardware) -> list[Draft]:
         units, told = partial(_Explicit, plan, work(product)), partial(_explained, plan, work(product), layer)
         return Draft(units, lambda each: (each, told(each)), rank.tiling.blocks, rank.least, rank.estimate)
 
-    ranked = ranked_shapes(lambda each, on: windowed(whole, each, on).ranks, product, hardware)
+    ranked = ranked_shapes(lambda each, on: windowed(whole, each, on)[1], product, hardware)
     return [draft(*each) for each in ranked]
 
 
-class WindowChoice(NamedTuple):
-    """A window that transforms a map, and the tilings of the product, with estimates of both together."""
-
-    window: RollingWindow
-    ranks: tuple[RankedTiling, ...]
-
-
 @lru_cache(maxsize=1 << 10)
-def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> WindowChoice:
-    """The window for the map of a `whole` layer, and the tilings of its `product`, in the strips of the product.
+def windowed(
+    whole: ConvShape, product: ConvShape, hardware: Hardware
+) -> tuple[RollingWindow, tuple[RankedTiling, ...]]:
+    """The window for the map of a `whole` layer, and the tilings of its `product` with estimates of both together, in
+    the strips of the product.
 
     Before the product the window may take all words; beside the product it takes its share of them, if the product
     fits into the rest, else the fewest possible.
@@ -434,7 +430,7 @@ def windowed(whole: ConvShape, product: ConvShape, hardware: Hardware) -> Window
             left = hardware.vector_memory.capacity_bytes - words * hardware.word_bytes
             with suppress(CapacityError):
                 found = tilings_of(cut, hardware.having("vector_memory", capacity_bytes=left))
-                return WindowChoice(window, tuple([both(window, rank) for rank in found]))
+                return window, tuple([both(window, rank) for rank in found])
     raise too_small((0 if before else LEAST_WORDS) + least_words(cut, hardware), hardware)
 
 

@@ -7,26 +7,24 @@ sums that outputs are divided by.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from itertools import product
-from typing import NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.attention import RESULTS, RUNNING, SCORES, AttentionPlan, planned
 from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, portions
-from tpusim.machines.tpu.cut.tiling import delay_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
+from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, one_draft
 from tpusim.machines.tpu.lowering.flash_gradient import gradient_ways
-from tpusim.machines.tpu.lowering.heads import HeadUnits
+from tpusim.machines.tpu.lowering.heads import HeadUnits, HeadWork, explained
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     Moves,
     Pass,
     Policy,
@@ -49,20 +47,6 @@ from tpusim.network.ops.flash_attention import (
     FlashAttentionGradient,
 )
 from tpusim.network.ops.op import OFMAP
-from tpusim.result.records import Blocking
-
-
-class AttentionWork(NamedTuple):
-    """A block of queries of a head and a part of the keys: scores of a fold, these scores' powers, or products of
-    powers of a fold and values, as `work` says by the area that is written or read.
-    """
-
-    image: int
-    head: int
-    block: int
-    part: int
-    fold: int = 0
-    work: str = SCORES
 
 
 class AttentionUnits(HeadUnits):
@@ -76,27 +60,18 @@ class AttentionUnits(HeadUnits):
         self.plan = plan
         self.policy = Policy((QUERIES, KEYS, VALUES, NUMBERS, LAST), when_free, 1)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         plan, lanes = self.plan, self.plan.lanes
-        brings: dict[str, tuple[int, Callable[..., Iterator[Moves]]]] = {
-            QUERIES: (lanes, self._queries),
-            KEYS: (len(plan.chunks[0]), self._keys),
-            VALUES: (min(plan.tile, plan.part), self._values),
-            NUMBERS: (lanes, self._numbers),
-            LAST: (lanes, self.last),
-        }
-        found = []
-        for name, (words, count) in plan.sizes.items():
-            tensor = "ifmap" if name == QUERIES else name if name in brings else OFMAP
-            if name not in brings:
-                found.append(Area(name, tensor, words, count, lanes))
-                continue
-            used, moves = brings[name]
-            delay = delay_of(words, plan.hardware, begins=False) if name == KEYS else 0
-            cut = in_one(moves, 2 if name == VALUES else 1)
-            found.append(Area(name, tensor, words, count, used, cut, lambda _, delay=delay: delay))  # type: ignore[misc]
-        return tuple(found)
+        return self.held(
+            {
+                QUERIES: ("ifmap", lanes, in_one(partial(self.in_lanes, "ifmap"))),
+                KEYS: (KEYS, len(plan.chunks[0]), in_one(self._keys)),
+                VALUES: (VALUES, min(plan.tile, plan.part), in_one(self._values, 2)),
+                NUMBERS: (NUMBERS, lanes, in_one(lambda part, base: [self.numbers(plan.parts[part], base)])),
+                LAST: (LAST, lanes, in_one(self.last)),
+            }
+        )
 
     def units(self) -> Iterator[Unit]:
         plan, layer = self.plan, self.layer
@@ -105,7 +80,7 @@ class AttentionUnits(HeadUnits):
             asking, parts = (image, head, block), plan.seen(block)
             queries, results = SlotNeed(QUERIES, asking), SlotNeed(RESULTS, asking)
             for part in range(parts):
-                of, asked = AttentionWork(image, head, block, part), (image, head // shared, part)
+                of, asked = HeadWork(image, head, block, SCORES, part), (image, head // shared, part)
                 scores, last, count = SlotNeed(SCORES, (asking, part)), part == parts - 1, len(folds)
                 # Of arrays with weights of their own, each takes the passes of a fold in turn.
                 for fold in range(count):
@@ -132,22 +107,15 @@ class AttentionUnits(HeadUnits):
 
     # ---- into the lanes
 
-    def _asked(self, image: int, part: int) -> range:
-        first, keys = image * self.layer.of_keys, self.plan.parts[part]
-        return range(first + keys.start, first + keys.stop)
-
-    def _queries(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
-        yield self.in_lanes("ifmap", *key, base)
-
     def _keys(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
         image, head, part = key
-        yield self.streamed(KEYS, self._asked(image, part), head, base, self.plan.part_words)
+        yield self.streamed(KEYS, self.asked(image, self.plan.parts[part]), head, base, self.plan.part_words)
 
     def _values(self, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
         """Values tile by tile, and a word of ones behind the words of each."""
         (image, head, part), plan = key, self.plan
         tokens, items, ones = (
-            self._asked(image, part),
+            self.asked(image, self.plan.parts[part]),
             Along(CHANNEL, self.of_head(head)),
             Along(CHANNEL, (0,) * plan.word),
         )
@@ -168,9 +136,6 @@ class AttentionUnits(HeadUnits):
         ]
         yield self.traffic.moves(self.named[ONE], tuple(behind), (Box(*[range(1)] * 4),))
 
-    def _numbers(self, part: int, base: int) -> Iterator[Moves]:
-        yield self.numbers(self.plan.parts[part], base)
-
     # ---- the array and the vector unit, and out
 
     def alike(self, unit: Unit) -> Hashable:
@@ -183,7 +148,7 @@ class AttentionUnits(HeadUnits):
         acts = {SCORES: self._score, RUNNING: self._raise, VALUES: self._sum}[unit.about.work]
         return acts(unit.about, place, {area: bases[at] for area, at in place.items()})
 
-    def _score(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+    def _score(self, of: HeadWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
         """Keys stream past the queries of a fold."""
         plan, fold, words = self.plan, of.fold, self.plan.words_of(len(self.plan.parts[of.part]))
         for at, chunk in enumerate(plan.chunks):
@@ -194,7 +159,7 @@ class AttentionUnits(HeadUnits):
                 base[SCORES] + fold * plan.part_words, words,
             )  # fmt: skip
 
-    def _raise(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+    def _raise(self, of: HeadWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
         """Find the largest score of each query so far, scale its outputs anew, and make powers of its scores."""
         plan, blocks = self.plan, self.plan.blocks[of.block]
         folds, words = len(blocks), plan.words_of(len(plan.parts[of.part]))
@@ -202,16 +167,16 @@ class AttentionUnits(HeadUnits):
         # For the next part, the largest score so far is the one before.
         now, before = (before, now) if of.part % 2 else (now, before)
 
-        def of_folds(name: str, to: int, *operands: int, coefficients: tuple[float, ...] = ()) -> Compute:
+        def of_folds(name: str, to: int, *operands: int, coefficients: tuple[float, ...] = ()) -> Vector:
             walks = [in_turn(at, folds) for at in operands]
             return self.step(name, walks, in_turn(to, folds), coefficients=coefficients)
 
-        def by_fold(name: str, area: str, apart: int, size: int, number: int) -> Iterator[Compute]:
+        def by_fold(name: str, area: str, apart: int, size: int, number: int) -> Iterator[Vector]:
             for fold in range(folds):
                 walk = in_turn(base[area] + fold * apart, size)
                 yield self.step(name, [walk], walk, number + fold)
 
-        steps: list[Compute] = []
+        steps: list[Vector] = []
         for at, fold in enumerate(blocks):
             if NUMBERS in base and (clear := plan.clear(fold, of.part)) < words:
                 both = base[SCORES] + at * plan.part_words, base[NUMBERS]
@@ -229,7 +194,7 @@ class AttentionUnits(HeadUnits):
         steps = [*by_fold("wide_exp", SCORES, plan.part_words, words, now)]
         yield VectorWork(steps, (Touch(place[SCORES], ()),), place[SCORES])
 
-    def _sum(self, of: AttentionWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
+    def _sum(self, of: HeadWork, place: dict[str, int], base: dict[str, int]) -> Iterator[Act]:
         """Values and ones stream past the powers of a fold; in the end, what the ones have made divides all outputs."""
         plan, fold, size = self.plan, of.fold, self.plan.output_words
         for at, tile in enumerate(portions(len(plan.parts[of.part]), plan.tile)):
@@ -241,7 +206,7 @@ class AttentionUnits(HeadUnits):
             )  # fmt: skip
         folds = len(plan.blocks[of.block])
         if of.part == plan.seen(of.block) - 1 and fold == folds - 1:
-            steps: list[Compute] = []
+            steps: list[Vector] = []
             for fold in range(folds):
                 first = base[RESULTS] + fold * size
                 outputs, total = in_turn(first, plan.head_words), in_turn(first + plan.head_words, 1)
@@ -271,26 +236,18 @@ def ways(layer: FlashAttention, batch: int, hardware: Hardware) -> list[Draft]:
 
 
 def _explained(plan: AttentionPlan) -> Explanation:
-    layer, heads, folds = plan.layer, plan.layer.heads * plan.sequences, len(plan.blocks[0])
-    blocking = Blocking(
-        rows=1, cols=1, images=plan.block, blocks=heads * len(plan.blocks), row_folds=len(plan.chunks), col_folds=folds,
-        loop_order="block_major", word_fill=plan.word, strips=1, chunks=len(plan.parts),
-    )  # fmt: skip
     pairs, every = sum(map(plan.seen, range(len(plan.blocks)))), len(plan.blocks) * len(plan.parts)
-    tiles = counted(-(-plan.part // plan.tile), "tile")
-    areas = ((name, (words, count if count > 1 else 0)) for name, (words, count) in plan.sizes.items())
-    aspects = {
-        "folds": f"{counted(folds, 'fold')} of queries, a query a column; {counted(len(plan.chunks), 'row fold')} for "
-        f"{layer.head} elements of a head; {tiles} of keys, a key a row",
-        "passes": "keys stream past queries; values, and ones behind them, stream past powers of scores",
-        "block": f"queries of a head, {plan.block} at a time; {counted(blocking.blocks, 'block')} in all",
-        "chunks": f"{plan.part} keys at a time; of {every} pairs of a block and such a part {pairs} are computed",
-        "vector": "the largest score so far, outputs scaled anew, powers of scores; the array waits meanwhile",
-        "order": "head by head, block by block, part by part",
-        "words": f"{plan.word} of {counted(plan.word, 'element')} used; words of scores have an element for each key",
-        "memory": memory_of(areas, plan.hardware),
-    }
-    return Explanation(1, blocking, {"block": plan.block, "part": plan.part}, aspects)
+    tiles = f", a query a column; {counted(len(plan.chunks), 'row fold')} for {plan.layer.head} elements of a head; "
+    return explained(
+        plan,
+        {"block": plan.block, "part": plan.part},
+        tiles=f"{tiles}{counted(-(-plan.part // plan.tile), 'tile')} of keys, a key a row",
+        passes="keys stream past queries; values, and ones behind them, stream past powers of scores",
+        chunks=f"{plan.part} keys at a time; of {every} pairs of a block and such a part {pairs} are computed",
+        parts=len(plan.parts),
+        vector="the largest score so far, outputs scaled anew, powers of scores; the array waits meanwhile",
+        order="head by head, block by block, part by part",
+    )
 
 
 FLASH_ATTENTION = Lowering(

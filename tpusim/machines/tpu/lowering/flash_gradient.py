@@ -9,9 +9,8 @@ the gradients by values and keys; and as weights, past which keys stream, they m
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
-from typing import Any, NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.attention import (
@@ -29,17 +28,16 @@ from tpusim.machines.tpu.cut.attention import (
     gradient_planned,
 )
 from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE
-from tpusim.machines.tpu.cut.tiling import delay_of
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.lowering.drafts import Draft, memory_of, one_draft
-from tpusim.machines.tpu.lowering.heads import HeadUnits
+from tpusim.machines.tpu.lowering.drafts import Draft, one_draft
+from tpusim.machines.tpu.lowering.heads import HeadUnits, HeadWork, explained
 from tpusim.machines.tpu.lowering.vector import feed, in_turn
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     Moves,
     Pass,
     Policy,
@@ -53,20 +51,6 @@ from tpusim.machines.tpu.schedule.units import (
 from tpusim.memory.layout import Box
 from tpusim.network.ops.flash_attention import KEYS, LAST, NUMBERS, QUERIES, VALUES, FlashAttentionGradient
 from tpusim.network.ops.op import OFMAP
-from tpusim.result.records import Blocking
-
-
-class _Work(NamedTuple):
-    """A block of queries of a head, and what is done: scores, or gradients of shares, of a fold; steps of the vector
-    unit on both; what the block adds to sums of keys or values, of the stretches of array `part`; or the gradients by
-    the queries of a fold, as `work` says by the area that is written.
-    """
-
-    image: int
-    head: int
-    block: int
-    work: str
-    part: int
 
 
 class GradientUnits(HeadUnits):
@@ -86,30 +70,23 @@ class GradientUnits(HeadUnits):
         """Heads that share keys and values."""
         return self.layer.heads // self.layer.of_kv_heads
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         plan, lanes = self.plan, self.plan.lanes
         chunk, column = len(plan.chunks[0]), len(plan.columns[0])
-        brings: dict[str, tuple[str, int, Callable[..., Iterator[Moves]]]] = {
-            QUERIES: (QUERIES, lanes, lambda key, base: self._in_lanes(QUERIES, key, base)),
-            OUTGOING: ("ifmap", lanes, lambda key, base: self._in_lanes("ifmap", key, base)),
-            KEYS: (KEYS, chunk, lambda key, base: self._streamed(KEYS, key, base)),
-            VALUES: (VALUES, chunk, lambda key, base: self._streamed(VALUES, key, base)),
-            NUMBERS: (NUMBERS, lanes, self._numbers),
-            LAST: (LAST, lanes, self.last),
-            OUTGOING_ACROSS: ("ifmap", column, lambda key, base: self._across("ifmap", key, base)),
-            QUERIES_ACROSS: (QUERIES, column, lambda key, base: self._across(QUERIES, key, base)),
-            KEYS_ALONG: (KEYS, len(plan.tiles[0]), self._along),
-        }
-        found = []
-        for name, (words, count) in plan.sizes.items():
-            if name not in brings:
-                found.append(Area(name, OFMAP, words, count, column if name in (BY_KEYS, BY_VALUES) else lanes))
-                continue
-            tensor, used, moves = brings[name]
-            delay = delay_of(words, plan.hardware, begins=False) if name == KEYS else 0
-            found.append(Area(name, tensor, words, count, used, in_one(moves), lambda _, delay=delay: delay))  # type: ignore[misc]
-        return tuple(found)
+        made = OFMAP, column, None
+        return self.held({
+            QUERIES: (QUERIES, lanes, in_one(partial(self.in_lanes, QUERIES))),
+            OUTGOING: ("ifmap", lanes, in_one(partial(self.in_lanes, "ifmap"))),
+            KEYS: (KEYS, chunk, in_one(partial(self._streamed, KEYS))),
+            VALUES: (VALUES, chunk, in_one(partial(self._streamed, VALUES))),
+            NUMBERS: (NUMBERS, lanes, in_one(self._numbers)),
+            LAST: (LAST, lanes, in_one(self.last)),
+            OUTGOING_ACROSS: ("ifmap", column, in_one(partial(self._across, "ifmap"))),
+            QUERIES_ACROSS: (QUERIES, column, in_one(partial(self._across, QUERIES))),
+            KEYS_ALONG: (KEYS, len(plan.tiles[0]), in_one(self._along)),
+            BY_KEYS: made, BY_VALUES: made,
+        })  # fmt: skip
 
     def units(self) -> Iterator[Unit]:
         plan, layer, queues = self.plan, self.layer, self.plan.hardware.array.queues
@@ -123,12 +100,12 @@ class GradientUnits(HeadUnits):
             for work, data, weights, made in ((SHARES, KEYS, QUERIES, shares), (SLOPES, VALUES, OUTGOING, slopes)):
                 for fold in folds:
                     brought = SlotNeed(weights, asking), SlotNeed(data, asked)
-                    about = _Work(*asking, work, fold)
+                    about = HeadWork(*asking, work, fold)
                     yield Unit((*brought, made[fold]), None, about, len(plan.chunks), gap=not fold, array=fold % queues)
             for fold in folds:
                 seen = [SlotNeed(NUMBERS, block), SlotNeed(LAST, block)] if plan.masks(block) else []
                 both = shares[fold], slopes[fold]
-                about = _Work(*asking, RUNNING, fold)
+                about = HeadWork(*asking, RUNNING, fold)
                 yield Unit((*both, SlotNeed(RUNNING, 0), *seen), None, about, steps=self._steps[block], gap=not fold)
             for part in range(plan.arrays):
                 for work, weights, made in (
@@ -136,7 +113,7 @@ class GradientUnits(HeadUnits):
                     (BY_KEYS, QUERIES_ACROSS, slopes),
                 ):
                     needs = SlotNeed(work, (*asked, part)), SlotNeed(weights, asking)
-                    about = _Work(*asking, work, part)
+                    about = HeadWork(*asking, work, part)
                     passes = sum(len([*self._runs(block, fold, part, head)]) for fold in folds) * len(plan.columns)
                     yield Unit(
                         (*needs, *made),
@@ -149,7 +126,7 @@ class GradientUnits(HeadUnits):
                     )
             for fold in folds:
                 results, keys = SlotNeed(RESULTS, (*asking, fold)), SlotNeed(KEYS_ALONG, asked)
-                about = _Work(*asking, RESULTS, fold)
+                about = HeadWork(*asking, RESULTS, fold)
                 tiles = len([*self._tiles(block)])
                 yield Unit(
                     (results, slopes[fold], keys), None, about, tiles, leaves=0, gap=not fold, array=fold % queues
@@ -157,16 +134,9 @@ class GradientUnits(HeadUnits):
 
     # ---- into the lanes
 
-    def _asked(self, image: int, keys: range) -> range:
-        first = image * self.layer.of_keys
-        return range(first + keys.start, first + keys.stop)
-
-    def _in_lanes(self, name: str, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
-        yield self.in_lanes(name, *key, base)
-
     def _streamed(self, name: str, key: tuple[int, int], base: int) -> Iterator[Moves]:
         image, head = key
-        tokens = self._asked(image, range(self.layer.of_keys))
+        tokens = self.asked(image, range(self.layer.of_keys))
         yield self.streamed(name, tokens, head, base, self.plan.key_words)
 
     def _across(self, name: str, key: tuple[int, int, int], base: int) -> Iterator[Moves]:
@@ -191,10 +161,10 @@ class GradientUnits(HeadUnits):
         (image, head), plan = key, self.plan
         items = Along(CHANNEL, self.of_head(head))
         parts = [
-            Part(base + at * plan.head_words, (0,), (Along(IMAGE, self._asked(image, tile)),), (items,), plan.word)
+            Part(base + at * plan.head_words, (0,), (Along(IMAGE, self.asked(image, tile)),), (items,), plan.word)
             for at, tile in enumerate(plan.tiles)
         ]
-        yield self.of_tokens(KEYS, self._asked(image, range(self.layer.of_keys)), head, parts)
+        yield self.of_tokens(KEYS, self.asked(image, range(self.layer.of_keys)), head, parts)
 
     def _numbers(self, block: int, base: int) -> Iterator[Moves]:
         """The numbers of the keys that not every query of a block sees."""
@@ -206,18 +176,18 @@ class GradientUnits(HeadUnits):
 
     def alike(self, unit: Unit) -> Hashable:
         """Units of all heads do alike, but that the first head that reads some keys begins their sums."""
-        of: _Work = unit.about
+        of: HeadWork = unit.about
         return of.block, of.work, of.part, of.work in (BY_KEYS, BY_VALUES) and of.head % self.shared == 0
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
-        of: _Work = unit.about
-        does: dict[str, Callable[[_Work, Sequence[int]], Iterator[Act]]] = {
+        of: HeadWork = unit.about
+        does: dict[str, Callable[[HeadWork, Sequence[int]], Iterator[Act]]] = {
             SHARES: self._scores, SLOPES: self._scores, RUNNING: self._slopes,
             BY_VALUES: self._by_keys, BY_KEYS: self._by_keys, RESULTS: self._by_queries,
         }  # fmt: skip
         return does[of.work](of, bases)
 
-    def _scores(self, of: _Work, bases: Sequence[int]) -> Iterator[Act]:
+    def _scores(self, of: HeadWork, bases: Sequence[int]) -> Iterator[Act]:
         """Keys stream past the queries of a fold, or values past the gradients of its outputs."""
         plan, words = self.plan, self.plan.seen(of.block)
         weights, data, made = bases
@@ -231,16 +201,11 @@ class GradientUnits(HeadUnits):
     @cached_property
     def _steps(self) -> list[int]:
         """For each block the number of steps of `_slopes` of its first fold, which has most."""
-        blocks = range(len(self.plan.blocks))
-        return [
-            sum(
-                len(act.steps)
-                for act in self._slopes(_Work(0, 0, block, RUNNING, 0), range(5)[: 5 if self.plan.masks(block) else 3])
-            )
-            for block in blocks
-        ]
+        needs = [range(5 if self.plan.masks(block) else 3) for block in range(len(self.plan.blocks))]
+        works = ([*self._slopes(HeadWork(0, 0, block, RUNNING), each)] for block, each in enumerate(needs))
+        return [sum(len(act.steps) for act in work) for work in works]
 
-    def _slopes(self, of: _Work, bases: Sequence[int]) -> Iterator[VectorWork]:
+    def _slopes(self, of: HeadWork, bases: Sequence[int]) -> Iterator[VectorWork]:
         """Shares of keys from scores, and gradients by scores from those of shares: less their mean by the shares, and
         times these.
         """
@@ -248,16 +213,16 @@ class GradientUnits(HeadUnits):
         shares, slopes, running, *seen = bases
         most, total, mean, free = (running + at for at in range(4))
 
-        def worked(name: str, walks: Sequence[int], number: int) -> Compute:
+        def worked(name: str, walks: Sequence[int], number: int) -> Vector:
             every = [in_turn(at, words) for at in walks]
             return self.step(name, every, every[0], number)
 
-        def to_a_word(name: str, firsts: Sequence[int], to: int, across: str, first: str = "") -> list[Compute]:
+        def to_a_word(name: str, firsts: Sequence[int], to: int, across: str, first: str = "") -> list[Vector]:
             steps, made = self.in_a_word(name, firsts, 0, words, free, 1, first)
             one = [in_turn(made, 1)], in_turn(to, 1)
             return [*steps, self.step(across, *one, coefficients=(plan.word,))]
 
-        steps: list[Compute] = []
+        steps: list[Vector] = []
         if seen and (clear := plan.clear(fold)) < words:
             numbers, last = seen
             at = shares + clear, numbers + clear - plan.clear(plan.blocks[of.block][0])
@@ -296,7 +261,7 @@ class GradientUnits(HeadUnits):
                 if seen := range(run.start, min(run.stop, plan.seen(block))):
                     yield at + seen.start - words.start, seen, begins
 
-    def _by_keys(self, of: _Work, bases: Sequence[int]) -> Iterator[Act]:
+    def _by_keys(self, of: HeadWork, bases: Sequence[int]) -> Iterator[Act]:
         """Shares stream past the gradients of outputs, or gradients by scores past queries: sums over queries."""
         plan, folds = self.plan, self.plan.blocks[of.block]
         made, weights, *data = bases
@@ -316,7 +281,7 @@ class GradientUnits(HeadUnits):
             if tile.start < seen:
                 yield range(tile.start, min(tile.stop, seen))
 
-    def _by_queries(self, of: _Work, bases: Sequence[int]) -> Iterator[Act]:
+    def _by_queries(self, of: HeadWork, bases: Sequence[int]) -> Iterator[Act]:
         """Keys stream past the gradients by the scores of a fold: sums over keys."""
         plan, size = self.plan, self.plan.head_words
         made, weights, data = bases
@@ -337,7 +302,7 @@ class GradientUnits(HeadUnits):
         channels = self.of_head(head)
         parts, boxes = list[Part](), list[Box]()
         for number, (to, _) in enumerate(self._stretches(of.part)):
-            tokens = self._asked(of.image, plan.stretches[of.part + number * plan.arrays])
+            tokens = self.asked(of.image, plan.stretches[of.part + number * plan.arrays])
             boxes.append(Box(channels, range(1), range(1), tokens))
             parts += [
                 Part(base + at * plan.stretch_words + to, (0,), (Along(CHANNEL, channels[column.start : column.stop]),),
@@ -354,21 +319,13 @@ def gradient_ways(layer: FlashAttentionGradient, batch: int, hardware: Hardware)
 
 
 def _explained(plan: GradientPlan) -> Explanation:
-    layer, heads, folds = plan.layer, plan.layer.heads * plan.sequences, len(plan.blocks[0])
-    blocking = Blocking(
-        rows=1, cols=1, images=plan.block, blocks=heads * len(plan.blocks), row_folds=len(plan.chunks), col_folds=folds,
-        loop_order="block_major", word_fill=plan.word, strips=1, chunks=1,
-    )  # fmt: skip
-    areas: list[Any] = [(name, (words, count if count > 1 else 0)) for name, (words, count) in plan.sizes.items()]
-    aspects = {
-        "folds": f"{counted(folds, 'fold')} of queries; {counted(len(plan.chunks), 'row fold')} for {layer.head} "
-        f"elements of a head; {counted(len(plan.tiles), 'tile')} of keys",
-        "passes": "keys stream past queries, and values past gradients of outputs; shares stream past these, and "
+    tiles = f"; {counted(len(plan.chunks), 'row fold')} for {plan.layer.head} elements of a head; "
+    return explained(
+        plan,
+        {"block": plan.block},
+        tiles=f"{tiles}{counted(len(plan.tiles), 'tile')} of keys",
+        passes="keys stream past queries, and values past gradients of outputs; shares stream past these, and "
         "gradients by scores past queries; keys stream past gradients by scores",
-        "block": f"queries of a head, {plan.block} at a time; {counted(blocking.blocks, 'block')} in all",
-        "vector": "shares of the scores, the mean of their gradients, gradients by scores",
-        "order": "head by head, block by block, all keys that a block sees",
-        "words": f"{plan.word} of {counted(plan.word, 'element')} used; words of scores have an element for each key",
-        "memory": memory_of(areas, plan.hardware),
-    }
-    return Explanation(1, blocking, {"block": plan.block}, aspects)
+        vector="shares of the scores, the mean of their gradients, gradients by scores",
+        order="head by head, block by block, all keys that a block sees",
+    )

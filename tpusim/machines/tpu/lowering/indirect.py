@@ -105,7 +105,7 @@ class PointedProgram:
         for key in dict.fromkeys(self.keys):
             walks = (walked(walk) for walk in key[1])
             self.tables[key] = np.stack([encoded(addresses, ~stored) for stored, addresses in walks], axis=1)
-        self.streams = np.flatnonzero(program.rows.are(Stream)).tolist()
+        self.streams = [at for at, _ in program.rows.steps(Stream)]
         self.brought = _brought(program)
         self.firsts = dict(zip(self.tables, accumulate(map(np.size, self.tables.values()), initial=0), strict=False))
         self.tensor = Tensor(NAME, (1, sum(map(np.size, self.tables.values()))), number_bytes=self.bytes)
@@ -147,11 +147,10 @@ class PointedProgram:
         waits += [(number[load], each) for _, load, fill in self.fills for each in fill.after]
         known: dict[tuple[int, Feed, int], Stream] = {}
         passes: dict[int, Stream] = {}
-        for at, load in zip(self.streams, self.uses, strict=True):
-            step, recipe = rows[at], rows.recipes[mine := int(rows.table["recipe"][at])]
-            assert isinstance(step, Stream)
+        for (at, step), load in zip(rows.steps(Stream), self.uses, strict=True):
+            recipe = rows.recipe(at)
             assert isinstance(recipe, Stream)
-            key = mine, step.reads, load.base
+            key = int(rows.table["recipe"][at]), step.reads, load.base
             if key not in known:
                 known[key] = replace(recipe, reads=self._feed(step.reads, load.base))
             passes[at] = known[key]
@@ -207,9 +206,8 @@ def _brought(program: Program) -> list[int]:
     apart, which come long before they are waited for.
     """
     rows, news, seen = program.rows, list[int](), set[int]()
-    brings = np.array([isinstance(each, InboundTransfer) and each.tensor.name != BIAS for each in rows.recipes])
-    brings = brings[rows.table["recipe"]]
-    for at in np.flatnonzero(rows.are(Stream)).tolist():
+    brings = rows.told(lambda each: isinstance(each, InboundTransfer) and each.tensor.name != BIAS)
+    for at, _ in rows.steps(Stream):
         waits = {*rows.after(at), *rows.after(rows.table["preload"][at])} - seen
         seen |= waits
         news.append(min((each for each in waits if brings[each]), default=len(rows)))

@@ -21,13 +21,13 @@ from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, portions
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.vector import feed, in_turn
+from tpusim.machines.tpu.lowering.vector import in_turn, lane_step
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Fill, Part, Tensor, TransferOp, Work
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     EqualMoves,
     Key,
     Moves,
@@ -127,9 +127,7 @@ class WorkedUnits(Units):
         ahead, and the spill of the results for all ops behind.
         """
         found = [_Ops([], None if where == "behind" else of, [])]
-        given = [*self.layer.given(batch, where)]
-        for number, op in enumerate(getattr(self.layer, where)):
-            mine = [each for each in given if each.op == number]
+        for op, mine in self.layer.chain(batch, where):
             beside = next((replace(of, name=each.name) for each in mine if each.is_map), None)
             if beside:
                 found.append(_Ops([], beside, []))
@@ -233,7 +231,7 @@ class WorkedUnits(Units):
             if parts:
                 yield self._traffic.numbers(tensor, parts, tensor.size)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the core, then those for maps behind, numbers, sums, and the elements of sums."""
         areas = [self._worked_on(each) for each in self.core.areas]
@@ -303,7 +301,7 @@ class WorkedUnits(Units):
         numbered = _numbered(way) > 0
         needs = (SlotNeed(name, 0), *piece.needs) if numbered else piece.needs
 
-        def brings(base: int, *bases: int) -> Iterator[Moves | Compute]:
+        def brings(base: int, *bases: int) -> Iterator[Moves | Vector]:
             first, others = (bases[0], bases[1:]) if numbered else (0, bases)
             for each in piece.brings(base, *others):
                 if isinstance(each, Moves) and each.tensor.name == way.tensor.name:
@@ -483,8 +481,8 @@ class WorkedUnits(Units):
     def _added(self, gathered: int, totals: int) -> Iterator[VectorWork]:
         """The vector step that adds the elements of every sum."""
         terms, words = self.word_fill * len(self._copies), len(self._tallies) * len(self._portions)
-        operands = tuple(feed(self._lanes, in_turn(gathered + each, words, terms)) for each in range(terms))
-        step = Compute("add", operands, feed(self._lanes, in_turn(totals, words)), words)
+        walks = (in_turn(gathered + each, words, terms) for each in range(terms))
+        step = lane_step(self._lanes, "add", walks, in_turn(totals, words))
         yield VectorWork([step], (Touch(0),), 1, True)
 
     def _moved_out(self, base: int) -> Moves:

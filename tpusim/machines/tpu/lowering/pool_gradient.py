@@ -15,7 +15,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from tpusim.machines.tpu.cut.blocks import ROW, Block, alike, padded, portions
-from tpusim.machines.tpu.cut.geometry import MapAxis, StripMaps
+from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import Turn
 from tpusim.machines.tpu.description import Hardware
@@ -23,6 +23,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import (
     IMAGES_IN_LANES,
     ChannelBlock,
+    Maps,
     MapSource,
     VectorUnits,
     draft_of,
@@ -33,8 +34,9 @@ from tpusim.machines.tpu.lowering.vector import (
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Tensor
-from tpusim.machines.tpu.schedule.units import Compute, Moves
+from tpusim.machines.tpu.schedule.units import Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.pool2d import Cover, Pool2dGradient
@@ -110,27 +112,18 @@ class CoveredAxis(MapAxis):
         return tuple([each._replace(output=each.output - at) for each in self._seen(own[at])])
 
 
-@dataclass(frozen=True, slots=True)
-class _Elements(StripMaps):
-    """The elements of the map, as blocks cut them."""
-
-    images: int
-    row: CoveredAxis
-    col: CoveredAxis
-
-
 class _PoolGradient(VectorUnits):
     """The gradient of a pooling, a step for each kind of elements in a block, or a few, where many windows see one.
 
     Attributes:
-        most: most windows that a step takes.
+        most, above: most windows that a step takes, and that an element has above it.
     """
 
     kind = "fused"
 
     close = TOLERANCE
     scalar_words = numbers = 0
-    outputs: _Elements
+    outputs: Maps
 
     def __init__(
         self, layer: Pool2dGradient, batch: int, hardware: Hardware, tiling: Tiling[int] | None = None
@@ -154,15 +147,16 @@ class _PoolGradient(VectorUnits):
         ]
         # Many blocks have the same rows, or the same columns.
         self._down, self._across = (cache(axis.runs) for axis in axes)
+        self.above = prod(max(map(len, axis.covers)) for axis in axes)
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
         self.most, unit = max(1, room // len(self.maps)), hardware.vector_unit
         # What an element has above it on average.
-        above = ceil(prod(sum(map(len, axis.covers)) / len(axis.covers) for axis in axes))
+        mean = ceil(prod(sum(map(len, axis.covers)) / len(axis.covers) for axis in axes))
         name, each = ("chosen_sum", 2) if self.of_max else ("mean", 1)
-        counts = [each * len(some) + (some.start > 0) for some in portions(max(1, above), self.most)]
+        counts = [each * len(some) + (some.start > 0) for some in portions(max(1, mean), self.most)]
         self.chain = tuple((count, pace_of(name, Arity(count, 0, 0), (), unit)) for count in counts)
         in_lanes, _, _, in_words = turn.of(shapes[OFMAP])
-        super().__init__(_Elements(in_words, *axes), in_lanes, hardware, tiling)
+        super().__init__(Maps(in_words, *axes), in_lanes, hardware, tiling)
 
     @property
     def fewest(self) -> tuple[tuple[int, int], ...]:
@@ -181,7 +175,7 @@ class _PoolGradient(VectorUnits):
     def _kinds(self, block: Block) -> Iterator[tuple[Run, Run]]:
         return product(self._down(block.rows), self._across(block.cols))
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """Steps for each kind of elements: the sum of the windows above, or of those whose maximum the element is."""
         block, lanes, groups = of.block, len(of.channels), len(of.block.groups)
         patches, wide = [*self.patches(block, bases[0])], len(block.cols)
@@ -194,18 +188,20 @@ class _PoolGradient(VectorUnits):
             if not covers:
                 # Padding, which is no access: zeros.
                 nothing = Counters(bases[2], tuple([Counter(size, 0, 1, 0, 0) for size in sizes]))
-                yield Compute("copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups, body=body)
+                yield Vector((), "copy", (feed(lanes, nothing),), writes, prod(sizes), packed=self.groups, body=body)
             walks = list[Feed]()
             for (row, col), (_, patch, base) in product(covers, patches):
                 at = (row.output - patch.rows.start) * len(patch.cols) + col.output - patch.cols.start
                 apart = down.apart * len(patch.cols) * groups, across.apart * groups, 1
                 walks.append(feed(lanes, nested(base + at * groups, *zip(sizes, apart, strict=True))))
             for some in portions(len(covers), self.most):
-                own = walks[some.start * len(patches) : some.stop * len(patches)]
-                operands = *([writes] if some.start else []), *own
+                mine = walks[some.start * len(patches) : some.stop * len(patches)]
+                operands, last = (*([writes] if some.start else []), *mine), some.stop == len(covers)
                 operation, coefficients = self._of(covers, some)
-                given, last = Compute(operation, operands, writes, prod(sizes), coefficients=coefficients), len(covers)
-                yield given._replace(packed=self.groups, body=body if some.stop == last else 0)
+                yield Vector(
+                    (), operation, operands, writes, prod(sizes), coefficients=coefficients, packed=self.groups,
+                    body=body if last else 0,
+                )  # fmt: skip
 
     def _of(self, covers: Sequence[tuple[Cover, Cover]], some: range) -> tuple[str, tuple[float, ...]]:
         """The operation on some of the windows, and its coefficients: numbers of taps, or shares."""
@@ -224,8 +220,9 @@ _units_of = lru_cache(maxsize=1 << 10)(_PoolGradient)
 
 
 def _explained(work: _PoolGradient) -> Explanation:
-    most = prod(max(map(len, axis.covers)) for axis in (work.outputs.row, work.outputs.col))
     sources = " and ".join(each.tensor.name for each in work.maps)
     made = f"the vector unit makes each element of the {sources} of the windows above it"
     beside = ", in which tiles are less padded" if work.turn == IMAGES_IN_LANES else ""
-    return work.explained(work.layer, made, f"of at most {most} windows above an element", ("maps", "scalars"), beside)
+    return work.explained(
+        work.layer, made, f"of at most {work.above} windows above an element", ("maps", "scalars"), beside
+    )

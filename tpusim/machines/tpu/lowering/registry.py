@@ -39,13 +39,20 @@ LOWERINGS: Registry[Lowering] = Registry("tpusim.machines.tpu", {
 })  # fmt: skip
 USUAL = next(iter(LOWERINGS))
 """The lowering of a run that names none: the first."""
+_INSTEAD = {
+    **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "stride_phases"),
+    "deform_conv2d": "deformable",
+}
+"""Lowerings that its name means for some ops."""
+_RIVALS = "block_diagonal", "vector"
+"""Lowerings that such a run compares with it, for layers of several groups."""
 
 
 def meant(layer: Op, asked: str) -> str:
     """The lowering that a name means for a layer: ops that only one lowering can do always take that one."""
     if layer.unit != "array" or layer.whole_rows:
         return next((name for name, each in LOWERINGS.items() if each.takes(layer)), asked)
-    return LOWERINGS[asked].instead.get(layer.core.op, asked) if asked in LOWERINGS else asked
+    return _INSTEAD.get(layer.core.op, asked) if asked == USUAL else asked
 
 
 def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
@@ -57,7 +64,7 @@ def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
     if getattr(layer.core, "groups", 1) == 1 or meant(layer, USUAL) != USUAL:
         return USUAL
     cycles: dict[str, float] = {}
-    for name in filter(LOWERINGS.__contains__, (USUAL, *LOWERINGS[USUAL].rivals)):
+    for name in filter(LOWERINGS.__contains__, (USUAL, *_RIVALS)):
         # If no lowering takes the layer, the error of the usual one is raised later.
         with suppress(CapacityError):
             cycles[name] = drafts_of(layer, batch, hardware, name)[0].estimate()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from tpusim.base.errors import CapacityError, UnsuitableError
@@ -19,7 +19,7 @@ from tpusim.machines.tpu.cut.tiling import col_folds
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
-from tpusim.machines.tpu.lowering.vector import feed, in_turn
+from tpusim.machines.tpu.lowering.vector import in_turn, lane_step
 from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import Finish, Scalars
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
@@ -28,7 +28,6 @@ from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
     Bias,
-    Compute,
     EqualMoves,
     Key,
     Moves,
@@ -124,7 +123,7 @@ class RidingUnits(Units):
     def more(self) -> Mapping[str, Any]:
         return self.core.more
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Areas of the core, and areas for tensors added to sums, which come as soon as their slot is free, and for
         biases, which come once.
@@ -196,15 +195,13 @@ class RidingUnits(Units):
         """Vector steps on the words of the results."""
         results = Touch(unit.leaves)
         for part in self.core.spill(unit, bases[unit.leaves]).parts:
-            at = feed(part.lanes, in_turn(part.base, part.words))
+            walk = in_turn(part.base, part.words)
+            make = partial(lane_step, part.lanes, walks=[walk], writes=walk)
             if self.layer.bias:
-                numbers = Scalars(self._bias_of(unit, bases), 1, 1)
-                yield VectorWork(
-                    [Compute("add", (at,), at, part.words, numbers)], (results, Touch(len(bases) - 1)), unit.leaves
-                )
+                step = make("add", scalars=Scalars(self._bias_of(unit, bases), 1, 1))
+                yield VectorWork([step], (results, Touch(len(bases) - 1)), unit.leaves)
             for operation, coefficients in self._finish:
-                step = Compute(operation, (at,), at, part.words, coefficients=coefficients)
-                yield VectorWork([step], (results,), unit.leaves)
+                yield VectorWork([make(operation, coefficients=coefficients)], (results,), unit.leaves)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
         return self.core.channels(unit)

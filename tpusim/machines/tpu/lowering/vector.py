@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import islice, product
 from math import ceil, prod
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, halves, neighbours, padded, portions
-from tpusim.machines.tpu.cut.geometry import ConvShape, StripMaps, padded_map, shape_of
+from tpusim.machines.tpu.cut.geometry import ConvShape, MapAxis, StripMaps, padded_map, shape_of
 from tpusim.machines.tpu.cut.plan import OUT_CHANNEL, K
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, delay_of, fitting, given_outputs, op_delay, step
@@ -29,11 +30,10 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, cut_up, memory_
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import Scalars
+from tpusim.machines.tpu.program.steps import Scalars, Vector
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Policy,
     SlotNeed,
@@ -78,6 +78,32 @@ def nested(base: int, *axes: tuple[int, int]) -> Counters:
 def feed(lanes: int, pattern: Counters) -> Feed:
     """A pattern for all of the first `lanes` lanes."""
     return Feed((LaneGroup(0, lanes, pattern),))
+
+
+def lane_step(lanes: int, operation: str, walks: Iterable[Counters], writes: Counters, **more: Any) -> Vector:
+    """A step on words of the first lanes; `more` are further fields of it."""
+    operands = tuple([feed(lanes, walk) for walk in walks])
+    return Vector((), operation, operands, feed(lanes, writes), writes.words, **more)
+
+
+def joining_steps(
+    lanes: int, operation: str, firsts: Sequence[int], count: int, most: int, to: int, known: Sequence[int] = (),
+    body: Fraction = Fraction(0), shared: bool = False, chain: int = 0,
+) -> Iterator[Vector]:  # fmt: skip
+    """Steps that join `count` words from each of `firsts` on, at most `most` at a time, into words from `to` on.
+
+    Each takes the `known` words, too, which stay in registers if they are `shared`; `body` is what a joined word has of
+    the cycles of loop bodies.
+    """
+    whole, left = divmod(count, most)
+    for start, words, together in ((0, whole, most), (whole * most, 1, left)):
+        if words and together:
+            walks = [in_turn(each + start + at, words, most) for at in range(together) for each in firsts]
+            widened = Fraction(len(walks), len(walks) + len(known) * shared)
+            walks += [in_turn(each, words, 0) for each in known]
+            beside = ceil(words * together * body)
+            yield lane_step(lanes, operation, walks, in_turn(to, words), widened=widened, body=beside, chain=chain)
+            to += words
 
 
 def in_a_body(moved: int, hardware: Hardware) -> int:
@@ -138,6 +164,15 @@ class MapSource(NamedTuple):
         """The part of a patch that the source has: one row or column where all outputs share it."""
         rows, cols = (range(1) if self.share[axis] > 1 else at for axis, at in ((ROW, whole.rows), (COL, whole.cols)))
         return Patch(rows, cols, whole.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Maps(StripMaps):
+    """Rows and columns of outputs, and the images."""
+
+    images: int
+    row: MapAxis
+    col: MapAxis
 
 
 AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
@@ -380,7 +415,7 @@ class VectorUnits(Units):
         """Numbers, of which each lane of a portion keeps its own, from word `base` on."""
 
     @abstractmethod
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterable[Vector]:
         """Steps of the vector unit on maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
@@ -400,7 +435,7 @@ class VectorUnits(Units):
             yield source, patch, base
             base += patch.words
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results."""
         (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])
@@ -559,17 +594,17 @@ class _Depthwise(VectorUnits):
         part = Part(base, (0,), (Along(OUT_CHANNEL, channels),), (Along(K, taps),), word)
         yield self.traffic.numbers(self.tensors[1], (part,), len(channels) * len(taps))
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """The taps whose weights a lane keeps; then more of them, added to the sums so far."""
         (channels, block, _), (maps, filter_, results) = of, bases
         lanes, word = len(channels), self.hardware.vector_memory.word_elements
-        patch, writes = self.outputs.patch(block), feed(lanes, in_turn(results, block.words))
+        patch, writes = self.outputs.patch(block), in_turn(results, block.words)
         for taps in self.tap_chunks:
-            walks = (self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps)
-            operands = [*(feed(lanes, each) for each in walks), *([writes] if taps.start else [])]
+            walks = [self.walk(self.maps[0], self.taps[tap], block, patch, maps) for tap in taps]
+            walks += [writes] if taps.start else []
             weights = Scalars(filter_ + taps.start // word, -(-len(taps) // word), len(taps))
-            made = tuple(operands), writes, block.words, weights
-            yield Compute("multiply_add", *made, widened=self.widened, packed=self.groups)
+            more = {"scalars": weights, "widened": self.widened, "packed": self.groups}
+            yield lane_step(lanes, "multiply_add", walks, writes, **more)
 
 
 units_of = lru_cache(maxsize=1 << 10)(_Depthwise)

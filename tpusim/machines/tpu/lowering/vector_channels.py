@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import pairwise, product
-from math import ceil, prod
+from math import prod
 from typing import NamedTuple
 
 from tpusim.base.words import counted
@@ -21,11 +21,33 @@ from tpusim.machines.tpu.cut.traffic import Traffic, Turn
 from tpusim.machines.tpu.definition import body_share
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of, one_draft
-from tpusim.machines.tpu.lowering.vector import IGNORED, IMAGES_IN_LANES, feed, in_turn, least_padded
+from tpusim.machines.tpu.lowering.vector import (
+    IGNORED,
+    IMAGES_IN_LANES,
+    in_turn,
+    joining_steps,
+    lane_step,
+    least_padded,
+)
 from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.program import Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
-from tpusim.machines.tpu.schedule import units as scheduled
+from tpusim.machines.tpu.schedule.units import (
+    Area,
+    Moves,
+    Piece,
+    Policy,
+    SlotNeed,
+    Touch,
+    Unit,
+    Units,
+    VectorWork,
+    at_once,
+    in_one,
+    when_needed,
+    with_the_one_ahead,
+)
 from tpusim.memory.layout import Box, shifted
 from tpusim.network.ops.channels import ChannelSum
 from tpusim.network.ops.op import OFMAP
@@ -56,7 +78,7 @@ class PixelRun(NamedTuple):
     piece: int = -1
 
 
-class ChannelUnits(scheduled.Units):
+class ChannelUnits(Units):
     """A lane has a channel at a time, and words have images of a pixel; or, turned, lanes have images, and a word some
     channels of a pixel.
 
@@ -74,7 +96,7 @@ class ChannelUnits(scheduled.Units):
         CapacityError: when not even a word at a time fits; says how much memory would do.
     """
 
-    policy = scheduled.Policy(("given", "maps", "exchanged"), scheduled.at_once, by_area=True)
+    policy = Policy(("given", "maps", "exchanged"), at_once, by_area=True)
 
     def __init__(self, layer: ChannelSum, batch: int, hardware: Hardware) -> None:
         self.layer, self.hardware, self.traffic = layer, hardware, Traffic(hardware)
@@ -88,7 +110,8 @@ class ChannelUnits(scheduled.Units):
         self.images = apart if apart > 1 else 0
         self.word_fill = _divisor(channels if self.images else images, elements)
         self.groups, self.kinds = images // (self.images or self.word_fill), layer.sums
-        self.maps, self.numbers = ("ifmap", *layer.others), layer.numbers
+        self.maps = "ifmap", *(name for name, kind in layer.beside.items() if kind == "each")
+        self.numbers = tuple(name for name in layer.beside if name not in self.maps)
         # Elements that a step joins at most: one for each scalar of a lane, but at least two.
         room = hardware.vector_unit.scalar_words * hardware.vector_memory.word_elements
         self.most, self.first = max(2, room), max(1, (room - len(self.numbers)) // len(self.maps))
@@ -145,13 +168,13 @@ class ChannelUnits(scheduled.Units):
         return sum(each.count * each.words for each in self._areas(size))
 
     @property
-    def areas(self) -> tuple[scheduled.Area, ...]:
+    def areas(self) -> tuple[Area, ...]:
         """Areas for maps, given numbers, numbers to be joined, sums of elements, those that change places, and
         results.
         """
         return self._areas(max(piece.words for piece in self.pieces))
 
-    def _areas(self, size: int) -> tuple[scheduled.Area, ...]:
+    def _areas(self, size: int) -> tuple[Area, ...]:
         twice, ends = min(2, len(self.portions)), (min(2, len(self.ends)), len(self.ends[0]))
         lanes = self.images or ends[1] * self.shares
         joined = max(sum(self._levels(size)), sum(self._joined_to(self.sums, self.most)))
@@ -160,22 +183,18 @@ class ChannelUnits(scheduled.Units):
             return op_delay(self.pieces[of.piece].words * len(self.maps), self.hardware)
 
         kinds, numbers = len(self.kinds), len(self.numbers)
-        maps, given = scheduled.in_one(self._brought, len(self.maps)), scheduled.in_one(self._given, max(1, numbers))
+        maps, given = in_one(self._brought, len(self.maps)), in_one(self._given, max(1, numbers))
         exchanged = kinds * self.sums * len(self.rounds[0]) if self.sums > 1 else 0
         return (
-            scheduled.Area("maps", "ifmap", size * len(self.maps), 2, lanes, maps, ready),
-            scheduled.Area("joined", OFMAP, joined, 1, max(lanes, ends[1])),
-            scheduled.Area(
-                "given", OFMAP, numbers, twice * (numbers > 0), lanes, given, gaps=scheduled.with_the_one_ahead
-            ),
-            scheduled.Area("sums", OFMAP, kinds, twice, lanes),
-            scheduled.Area(
-                "exchanged", OFMAP, exchanged, int(exchanged > 0), ends[1], self._exchanged, gaps=scheduled.when_needed
-            ),
-            scheduled.Area("results", OFMAP, kinds, *ends),
+            Area("maps", "ifmap", size * len(self.maps), 2, lanes, maps, ready),
+            Area("joined", OFMAP, joined, 1, max(lanes, ends[1])),
+            Area("given", OFMAP, numbers, twice * (numbers > 0), lanes, given, gaps=with_the_one_ahead),
+            Area("sums", OFMAP, kinds, twice, lanes),
+            Area("exchanged", OFMAP, exchanged, int(exchanged > 0), ends[1], self._exchanged, gaps=when_needed),
+            Area("results", OFMAP, kinds, *ends),
         )
 
-    def units(self) -> Iterator[scheduled.Unit]:
+    def units(self) -> Iterator[Unit]:
         alone, last, kinds = self.sums == 1, len(self.pieces) - 1, len(self.kinds)
         after = kinds * (2 * len(self._joined_to(self.sums, self.most)) + 1)
         for part in self.rounds:
@@ -183,21 +202,19 @@ class ChannelUnits(scheduled.Units):
             begun = (u for u, portion in enumerate(self.portions) if portion.start in channels)
             for u, p in product(begun, range(last + 1)):
                 of = PixelRun(u, p)
-                needs = [scheduled.SlotNeed("joined", 0), scheduled.SlotNeed("sums", u), scheduled.SlotNeed("maps", of)]
-                needs += [scheduled.SlotNeed("given", u)] if self.numbers else []
-                needs += [scheduled.SlotNeed("results", u)] if alone and p == last else []
+                needs = [SlotNeed("joined", 0), SlotNeed("sums", u), SlotNeed("maps", of)]
+                needs += [SlotNeed("given", u)] if self.numbers else []
+                needs += [SlotNeed("results", u)] if alone and p == last else []
                 steps, leaves = (
                     1 + kinds * (2 * len(self._levels(self.pieces[p].words)) + 2),
                     len(needs) - 1 if alone else 1,
                 )
                 makes = None if alone or p < last else u
-                yield scheduled.Unit(
-                    tuple(needs), None, of, steps=steps, leaves=leaves if p == last else -1, makes=makes
-                )
+                yield Unit(tuple(needs), None, of, steps=steps, leaves=leaves if p == last else -1, makes=makes)
             for u in () if alone else part:
                 wanted = ("exchanged", part.start), ("results", u), ("joined", 0)
-                needs = [scheduled.SlotNeed(*each) for each in wanted]
-                yield scheduled.Unit(tuple(needs), None, PixelRun(u), steps=after, leaves=1)
+                needs = [SlotNeed(*each) for each in wanted]
+                yield Unit(tuple(needs), None, PixelRun(u), steps=after, leaves=1)
 
     def _of_ends(self, part: range) -> range:
         """Channels of some ends."""
@@ -216,7 +233,7 @@ class ChannelUnits(scheduled.Units):
         shares = tuple([share * apart for share in range(self.shares) for _ in portion])
         return Along(CHANNEL, (*portion,) * self.shares), Along(axis, shares)
 
-    def _brought(self, of: PixelRun, base: int) -> Iterator[scheduled.Moves]:
+    def _brought(self, of: PixelRun, base: int) -> Iterator[Moves]:
         portion, piece, fill = self.portions[of.portion], self.pieces[of.piece], self.word_fill
         each = self.images or fill
         images = range(piece.groups.start * each, piece.groups.stop * each)
@@ -228,13 +245,13 @@ class ChannelUnits(scheduled.Units):
             part = Part(base + at * piece.words, (0,), self._lane(portion, ROW, self.high), items, fill)
             yield self.traffic.moves(self.named[name], (part,), boxes)
 
-    def _numbers(self, name: str, portion: range, part: Part) -> scheduled.Moves:
+    def _numbers(self, name: str, portion: range, part: Part) -> Moves:
         """Moves of all numbers of each channel of a portion."""
         _, rows, _, images = self.named[name].shape
         box = Box(portion, range(rows), range(1), range(images))
         return self.traffic.moves(self.named[name], (part,), (box,))
 
-    def _given(self, u: int, base: int) -> Iterator[scheduled.Moves]:
+    def _given(self, u: int, base: int) -> Iterator[Moves]:
         """Moves of the numbers of each channel to every element of a word, in all of its lanes."""
         portion, fill = self.portions[u], self.word_fill
         copies = tuple(share * len(portion) for share in range(self.shares))
@@ -245,18 +262,18 @@ class ChannelUnits(scheduled.Units):
                 part = Part(word, (0,), every, (Along(CHANNEL, portion),), fill)
             yield self._numbers(name, portion, part)
 
-    def _exchanged(self, first: int, gaps: int, grows: bool) -> list[scheduled.Piece]:
+    def _exchanged(self, first: int, gaps: int, grows: bool) -> list[Piece]:
         """A piece with the sums of a round of ends, one to a word."""
         part = next(each for each in self.rounds if each.start == first)
 
-        def moves(base: int) -> Iterator[scheduled.Moves]:
+        def moves(base: int) -> Iterator[Moves]:
             for u in part:
                 lane, items = (Along(CHANNEL, self.ends[u]),), (*self._of_kinds, Along(IMAGE, range(self.sums)))
                 yield self._numbers(EXCHANGED, self.ends[u], Part(base + self._apart(u), (0,), lane, items, 1))
 
         channels = self._of_ends(part)
         made = (u for u, each in enumerate(self.portions) if each.start < channels.stop and channels.start < each.stop)
-        return [scheduled.Piece(0, (0,), moves, tuple(scheduled.SlotNeed("", u) for u in made), steps=len(part))]
+        return [Piece(0, (0,), moves, tuple(SlotNeed("", u) for u in made), steps=len(part))]
 
     def _apart(self, u: int) -> int:
         """Words of the ends ahead in a round."""
@@ -269,39 +286,39 @@ class ChannelUnits(scheduled.Units):
 
     # ---- work and results
 
-    def acts(self, unit: scheduled.Unit, bases: Sequence[int]) -> Iterator[scheduled.VectorWork]:
+    def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
         place = {need.area: at for at, need in enumerate(unit.needs)}
         base, of = {area: bases[at] for area, at in place.items()}, unit.about
         if of.piece < 0:
             steps = [*self._told(len(self.ends[of.portion]), base["exchanged"] + self._apart(of.portion), base)]
-            yield scheduled.VectorWork(steps, (scheduled.Touch(place["exchanged"]),), place["results"], True)
+            yield VectorWork(steps, (Touch(place["exchanged"]),), place["results"], True)
             return
         lanes = self.images or len(self.portions[of.portion]) * self.shares
-        reads = [scheduled.Touch(place["maps"]), *([scheduled.Touch(place["given"])] if self.numbers else [])]
-        yield scheduled.VectorWork([*self._joined(of, lanes, base)], tuple(reads), place["sums"], of.piece == 0)
+        reads = [Touch(place["maps"]), *([Touch(place["given"])] if self.numbers else [])]
+        yield VectorWork([*self._joined(of, lanes, base)], tuple(reads), place["sums"], of.piece == 0)
         if "results" in place:
             steps = [
                 self._ended(lanes, range(base["sums"] + kind, base["sums"] + kind + 1), base["results"] + kind)
                 for kind in range(len(self.kinds))
             ]
-            yield scheduled.VectorWork(steps, (scheduled.Touch(place["sums"], ()),), place["results"], True)
+            yield VectorWork(steps, (Touch(place["sums"], ()),), place["results"], True)
 
-    def _told(self, lanes: int, first: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
+    def _told(self, lanes: int, first: int, base: dict[str, int]) -> Iterator[Vector]:
         """Steps that make a channel's number of its sums, which stand from a word on."""
         for kind in range(len(self.kinds)):
             at, words, to = first + kind * self.sums, self.sums, base["joined"]
             for made in self._joined_to(words, self.most):
-                yield from self._level("add", lanes, [at], words, self.most, to, [])
+                yield from joining_steps(lanes, "add", [at], words, self.most, to)
                 at, words, to = to, made, to + made
             yield self._ended(lanes, range(at, at + words), base["results"] + kind)
 
-    def _ended(self, lanes: int, words: range, to: int) -> scheduled.Compute:
+    def _ended(self, lanes: int, words: range, to: int) -> Vector:
         """The step that makes a channel's number of the last words of its sum."""
         operation, coefficients = self.ending
-        operands = tuple(feed(lanes, in_turn(each, 1)) for each in words)
-        return scheduled.Compute(operation, operands, feed(lanes, in_turn(to, 1)), 1, coefficients=coefficients)
+        walks = (in_turn(each, 1) for each in words)
+        return lane_step(lanes, operation, walks, in_turn(to, 1), coefficients=coefficients)
 
-    def _joined(self, of: PixelRun, lanes: int, base: dict[str, int]) -> Iterator[scheduled.Compute]:
+    def _joined(self, of: PixelRun, lanes: int, base: dict[str, int]) -> Iterator[Vector]:
         """Steps that join the words of a piece, as many at a time as a step takes, and then add them to the sum."""
         words = self.pieces[of.piece].words
         firsts = [base["maps"] + at * words for at in range(len(self.maps))]
@@ -311,14 +328,14 @@ class ChannelUnits(scheduled.Units):
             body, slots = self._body(operation), self.hardware.vector_unit.slots
             # Pieces are summed up one after another, as if they were one.
             every = sum(piece.words for piece in self.pieces) if slots else 0
-            yield from self._level(operation, lanes, firsts, words, self.first, to, known, body, every)
+            yield from joining_steps(lanes, operation, firsts, words, self.first, to, known, body, chain=every)
             for count, made in pairwise(levels):
-                yield from self._level("add", lanes, [to], count, self.most, to + count, [])
+                yield from joining_steps(lanes, "add", [to], count, self.most, to + count)
                 to += count
                 assert made < count
             so_far = [kind] if of.piece else []
-            operands = tuple(feed(lanes, in_turn(each, 1)) for each in (*so_far, *range(to, to + levels[-1])))
-            yield scheduled.Compute("add", operands, feed(lanes, in_turn(kind, 1)), 1)
+            walks = (in_turn(each, 1) for each in (*so_far, *range(to, to + levels[-1])))
+            yield lane_step(lanes, "add", walks, in_turn(kind, 1))
 
     def _body(self, operation: str) -> Fraction:
         """Cycles of each word of a map for what loop bodies take beyond their slots."""
@@ -327,23 +344,7 @@ class ChannelUnits(scheduled.Units):
         bare = OPERATIONS[operation].bare and self.hardware.vector_unit.widen == 0
         return body_share(words, lanes, self.hardware, "bare_summed" if bare else "summed")
 
-    def _level(
-        self, operation: str, lanes: int, firsts: list[int], count: int, most: int, to: int, known: list[int],
-        body: Fraction = Fraction(0), chain: int = 0,
-    ) -> Iterator[scheduled.Compute]:  # fmt: skip
-        """Steps that make a word of `most` words of each map, and one of those that are left."""
-        whole, left = divmod(count, most)
-        for start, words, together in ((0, whole, most), (whole * most, 1, left)):
-            if words and together:
-                walks = [in_turn(each + start + at, words, most) for at in range(together) for each in firsts]
-                walks += [in_turn(each, words, 0) for each in known]
-                operands = tuple(feed(lanes, walk) for walk in walks)
-                writes = feed(lanes, in_turn(to, words))
-                total = 0 if body == 0 else ceil(words * together * body)
-                yield scheduled.Compute(operation, operands, writes, words, body=total, chain=chain)
-                to += words
-
-    def spill(self, unit: scheduled.Unit, base: int) -> scheduled.Moves:
+    def spill(self, unit: Unit, base: int) -> Moves:
         if unit.makes is None:
             portion = self.ends[unit.about.portion]
             part = Part(base, (0,), (Along(CHANNEL, portion),), (*self._of_kinds, Along(IMAGE, range(1))), 1)

@@ -7,7 +7,7 @@ map. So padding changes no result, whatever the op.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import product
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, padded, portions
-from tpusim.machines.tpu.cut.geometry import MapAxis, StripMaps, in_strips
+from tpusim.machines.tpu.cut.geometry import MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, fitting, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
 from tpusim.machines.tpu.definition import Body, StepLoop
@@ -29,6 +29,7 @@ from tpusim.machines.tpu.lowering.vector import (
     IGNORED,
     IMAGES_IN_LANES,
     ChannelBlock,
+    Maps,
     MapSource,
     VectorUnits,
     apart_of,
@@ -42,9 +43,9 @@ from tpusim.machines.tpu.lowering.vector import (
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars
+from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
-from tpusim.machines.tpu.schedule.units import Area, Compute, Moves, SlotNeed, Touch, Unit, VectorWork
+from tpusim.machines.tpu.schedule.units import Area, Moves, SlotNeed, Touch, Unit, VectorWork
 from tpusim.machines.tpu.search.search import CLOSE, TOLERANCE, RankedTiling
 from tpusim.network.ops.elementwise import Chosen
 from tpusim.network.ops.moves import Move
@@ -98,15 +99,6 @@ def _may_be_cut(layer: VectorOp, hardware: Hardware) -> bool:
     """
     pools = isinstance(layer, Pool2d) and not isinstance(layer, Pool2dChoice)
     return pools and not hardware.mapping.block.given
-
-
-@dataclass(frozen=True, slots=True)
-class Maps(StripMaps):
-    """Rows and columns that windows move over, and the images."""
-
-    images: int
-    row: MapAxis
-    col: MapAxis
 
 
 class _PointByPoint(VectorUnits):
@@ -335,7 +327,7 @@ class _PointByPoint(VectorUnits):
         across = Counter(cols, at.cols.start - block.cols.start, 1, len(block.cols), groups)
         return feed(lanes, Counters(base, (down, across, Counter(groups, 0, 1, groups, 1))))
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """Steps of a portion: some join the first operands to one; the last takes this one and the other operands."""
         (channels, block, _), kept, word = of, self.numbers, self.hardware.vector_memory.word_elements
         # A number in each word.
@@ -357,7 +349,7 @@ class _PointByPoint(VectorUnits):
                 operands += [feed(len(channels), walk) for walk in walks[some.start : some.stop]]
                 given = last if some.stop == len(walks) else (NO_SCALARS, ())
                 body = ceil(at.words * self.body) if some.stop == len(walks) else 0
-                yield Compute(operation, tuple(operands), writes, at.words, *given, self.widened, self.groups, body)
+                yield Vector((), operation, tuple(operands), writes, at.words, *given, self.widened, self.groups, body)
 
 
 class _Choices(_PointByPoint):
@@ -375,11 +367,11 @@ class _Choices(_PointByPoint):
         beside = tiling.psum_words if len(self.chain) > 1 else 0
         return replace(tiling, ifmap_words=tiling.ifmap_words + beside)
 
-    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Compute]:
+    def work(self, of: ChannelBlock, bases: Sequence[int]) -> Iterator[Vector]:
         """Steps that choose among some taps, and keep the largest element; then among this one and further taps."""
         block, lanes = of.block, len(of.channels)
         ((source, patch, base),) = self.patches(block, bases[0])
-        made = partial(Compute, widened=self.widened, packed=self.groups)
+        made = partial(Vector, (), widened=self.widened, packed=self.groups)
         for at, taps, _ in self._rectangles(block):
             chosen = self._writes(at, block, lanes, bases[2])
             largest = self._writes(at, block, lanes, base + patch.words)
@@ -469,7 +461,7 @@ class _BandPooling(_PointByPoint):
         lanes = len(self.portions[0])
         return [self._bytes(self.maps[0].tensor, tiling.ifmap_words, 1, lanes)], self._bytes(self.ofmap, 1, 1, lanes)
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results, and a word for each row of a band."""
         return (*super().areas, Area("joined", OFMAP, self.tiling.chunk_taps, 1, len(self.portions[0])))
@@ -506,11 +498,11 @@ class _BandPooling(_PointByPoint):
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
         yield VectorWork([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, unit.about.first)
 
-    def work(self, of: Band, bases: Sequence[int]) -> Iterator[Compute]:  # type: ignore[override]
+    def work(self, of: Band, bases: Sequence[int]) -> Iterator[Vector]:  # type: ignore[override]
         """Steps that join the taps of a band, row by row, to those of the bands before; then the rows, at the end."""
         maps, _, result, joined = bases
         lanes, patch, row = len(of.channels), self._patch(of), self.outputs.row
-        made = partial(Compute, widened=self.widened, packed=self.groups)
+        made = partial(Vector, (), widened=self.widened, packed=self.groups)
         rows, apart = feed(lanes, in_turn(joined, len(of.rows))), row.tap_step * len(patch.cols)
         for some in portions(len(of.cols), self.most):
             firsts = (self._start(of, patch, of.cols[at]) for at in some)

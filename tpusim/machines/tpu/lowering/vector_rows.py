@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from math import ceil
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, halves, padded, portions, word_groups
@@ -22,15 +22,14 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import Body, StepLoop, beat_of, body_share
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of
-from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_a_body, in_turn
+from tpusim.machines.tpu.lowering.vector import IGNORED, in_a_body, in_turn, joining_steps, lane_step
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
-from tpusim.machines.tpu.program.steps import NO_SCALARS
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Area,
-    Compute,
     Moves,
     Piece,
     Policy,
@@ -562,7 +561,8 @@ class RowUnits(Units):
         if stage.joins:
             to, most = base["joined"] + of.piece * self.does.made(stage, sizes.size), self.does.apart(stage, words)
             body = self._body(stage)
-            steps = [*self._joined(of, stage.operation, known, [*rows, *shared], words, to, most, body)]
+            firsts, lanes = [*rows, *shared], self._lanes(self.blocks[of.rows], self.shares)
+            steps = [*joining_steps(lanes, stage.operation, firsts, words, most, to, known, body, shared=True)]
             if len(part) > words:
                 last, free = [at + words for at in (*rows, *shared)], to + self.does.made(stage, words)
                 steps += self._last(of, stage.operation, [*last, *known], free)
@@ -570,17 +570,18 @@ class RowUnits(Units):
             yield from _one_by_one(steps, reads)
             return
 
-        def outputs(at: int, words: int, shares: int) -> Compute:
+        def outputs(at: int, words: int, shares: int) -> Vector:
             walks = [in_turn(each + at, words) for each in rows] + [in_turn(each, words, 0) for each in known]
             walks += [in_turn(each + at, words) for each in shared]
-            to, body, own = base["results"] + at, ceil(words * self._body(stage)), self.does.own(stage)
-            return self._step(of, stage.operation, walks, to, words, stage.coefficients, shares, body, own)
+            body, own = ceil(words * self._body(stage)), self.does.own(stage)
+            more = {"coefficients": stage.coefficients, "widened": own, "body": body}
+            return self._step(of, stage.operation, walks, base["results"] + at, words, shares, **more)
 
         runs = ((shares, each.start - part.start, len(each)) for shares, each in self._runs(part, self.shares))
         steps = [outputs(at, words, shares) for shares, at, words in runs]
         yield VectorWork(steps, tuple(reads), place["results"], True)
 
-    def _last(self, of: RowStretch, operation: str, operands: Sequence[int], to: int) -> Iterator[Compute]:
+    def _last(self, of: RowStretch, operation: str, operands: Sequence[int], to: int) -> Iterator[Vector]:
         """A step on single words of the lanes whose share is longer."""
         yield self._step(of, operation, [in_turn(each, 1) for each in operands], to, 1, shares=self.longer)
 
@@ -594,10 +595,11 @@ class RowUnits(Units):
         if exchanged := "exchanged" in place:
             reads.append(Touch(place["exchanged"]))
             first, count, room = base["exchanged"], self.shares, base["joined"]
-        steps: list[Compute] = []
+        steps: list[Vector] = []
         levels = self.does.levels(stage, count)
         for count, left in pairwise(levels):
-            steps += self._joined(of, stage.joins, [], [first], count, room, self.does.most(stage))
+            lanes = self._lanes(self.blocks[of.rows], self.shares)
+            steps += joining_steps(lanes, stage.joins, [first], count, self.does.most(stage), room)
             first, room = room, room + left
         yield from _one_by_one(steps, reads)
         walks = [in_turn(each, 1) for each in range(first, first + levels[-1])]
@@ -606,31 +608,16 @@ class RowUnits(Units):
         if self.shares > 1 and not exchanged:
             yield VectorWork((self._step(of, stage.joins, walks, number, 1),), tuple(reads), place["numbers"])
             return
-        step = self._step(of, stage.ends, walks, base["results"] if final else number, 1, stage.coefficients)
+        to = base["results"] if final else number
+        step = self._step(of, stage.ends, walks, to, 1, coefficients=stage.coefficients)
         yield VectorWork((step,), tuple(reads), place["results"] if final else -1, final)
 
-    def _joined(
-        self, of: RowStretch, operation: str, known: list[int], bases: list[int], count: int, to: int, most: int,
-        body: Fraction = Fraction(0),
-    ) -> Iterator[Compute]:  # fmt: skip
-        """Vector steps that join `count` words from each base on, at most `most` at a time."""
-        whole, left = divmod(count, most)
-        for first, words, together in ((0, whole, most), (whole * most, 1, left)):
-            if words and together:
-                walks = [in_turn(base + first + each, words, most) for each in range(together) for base in bases]
-                walks += [in_turn(at, words, 0) for at in known]
-                widened = _share(len(walks) - len(known), len(known))
-                yield self._step(of, operation, walks, to, words, body=ceil(words * together * body), widened=widened)
-                to += words
-
     def _step(
-        self, of: RowStretch, operation: str, walks: list[Counters], to: int, words: int,
-        coefficients: tuple[float, ...] = (), shares: int = 0, body: int = 0, widened: Fraction = Fraction(1),
-    ) -> Compute:  # fmt: skip
+        self, of: RowStretch, operation: str, walks: list[Counters], to: int, words: int, shares: int = 0, **more: Any
+    ) -> Vector:
         """A step in the lanes with the first shares of some rows; 0: with all."""
         lanes = self._lanes(self.blocks[of.rows], shares or self.shares)
-        operands, writes = tuple(feed(lanes, walk) for walk in walks), feed(lanes, in_turn(to, words))
-        return Compute(operation, operands, writes, words, NO_SCALARS, coefficients, widened, body=body)
+        return lane_step(lanes, operation, walks, in_turn(to, words), **more)
 
     def _body(self, stage: Stage) -> Fraction:
         """Cycles of each channel of a lane for what the loop bodies of a stage take beyond their slots."""
@@ -725,7 +712,7 @@ class RowUnits(Units):
         return own + met + joint
 
 
-def _one_by_one(steps: Iterable[Compute], reads: Sequence[Touch]) -> Iterator[VectorWork]:
+def _one_by_one(steps: Iterable[Vector], reads: Sequence[Touch]) -> Iterator[VectorWork]:
     """Steps one after another, of which only the first waits, for the operands of all."""
     for step in steps:
         yield VectorWork((step,), tuple(reads))

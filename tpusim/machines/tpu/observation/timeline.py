@@ -38,20 +38,15 @@ HOLDERS = ("blocked", STARVED, "conversion", "port_stall")
 """Causes that may hold a transfer, in order: steps that it waits for, the memory, the vector unit, the port."""
 
 
-class HoldEnds(NamedTuple):
-    """Cycles until which each of HOLDERS but the port holds a transfer; from then on the port does.
+def held_by(freed: int, come: int, converted: int, now: int) -> str:
+    """The cause that holds a transfer in cycle `now`: the first of HOLDERS that still applies. Each but the port does
+    until its cycle; from then on the port does.
 
     While a unit waits for a fill, its cycles are booked to the cause that holds the oldest transfer under way:
     transfers end in order, so the fill waits for that one, or is that one.
     """
-
-    freed: int
-    come: int
-    converted: int
-
-    def by(self, now: int) -> str:
-        """The cause that holds the transfer in cycle `now`: the first that still applies."""
-        return next((cause for cause, until in zip(HOLDERS, self, strict=False) if now < until), HOLDERS[-1])
+    ends = zip(HOLDERS, (freed, come, converted), strict=False)
+    return next((cause for cause, until in ends if now < until), HOLDERS[-1])
 
 
 PORT_CLIENTS = CLIENTS[1:]
@@ -169,19 +164,6 @@ def who_waits(program: Program, stuck: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SliceTable:
-    """Slices with one name, as columns of equal length, or one number for all.
-
-    Each lasts `cycles` from `starts` on and belongs to a step of the Program, or to none (-1).
-    """
-
-    name: str
-    starts: Cycles | int
-    cycles: Cycles | int
-    steps: Cycles | int = -1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Track:
     """Slices in order of time, without overlap, as columns of equal length.
 
@@ -195,22 +177,8 @@ class Track:
     steps: NDArray[np.integer[Any]]
 
     @classmethod
-    def of(cls, pieces: Iterable[SliceTable]) -> Track:
-        """Put pieces in order; touching ones with the same name and step become one slice, and empty ones are left
-        out.
-        """
-        parts = list(pieces)
-        names = tuple(dict.fromkeys(piece.name for piece in parts))
-        columns = [
-            np.broadcast_arrays(names.index(piece.name), np.atleast_1d(piece.starts), piece.cycles, piece.steps)
-            for piece in parts
-        ]
-        none = np.empty((4, 0), np.int64)
-        return cls.in_order(names, *np.concatenate([none, *map(np.stack, columns)], axis=1))
-
-    @classmethod
     def in_order(cls, names: tuple[str, ...], kinds: Cycles, starts: Cycles, cycles: Cycles, steps: Cycles) -> Track:
-        """Put slices in order, as `of` does."""
+        """Put slices in order; touching ones with the same name and step become one, and empty ones are left out."""
         order = np.argsort(starts, kind="stable")
         order = order[cycles[order] > 0]
         starts, ends, kinds, steps = starts[order], (starts + cycles)[order], kinds[order], steps[order]
@@ -316,7 +284,7 @@ class _Use:
 
         A word that is spilled from where it was filled counts once, and so does one that passes add to.
         """
-        kept = {step.tensor.name for step in self._program.rows if isinstance(step, Keep)}
+        kept = {step.tensor.name for _, step in self._program.rows.steps(Keep)}
         tracks = self._drains, self._loads, self._dma
         for index, step in self._steps():
             match step:
@@ -359,7 +327,7 @@ def _staying(kept: Iterable[tuple[int, int, range]]) -> Iterator[tuple[int, int,
 def _readers_of_kept(program: Program) -> dict[int, list[int]]:
     """Steps that read words of each Keep before these are overwritten."""
     # Words beyond the last Keep cannot be read as kept ones, so the table of owners ends there.
-    ends = [words.stop for step in program.rows if isinstance(step, Keep) for words in step.words_read]
+    ends = [words.stop for _, step in program.rows.steps(Keep) for words in step.words_read]
     whose = np.full(max(ends, default=0), -1)
     readers: defaultdict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(program.rows if ends else ()):

@@ -75,11 +75,8 @@ def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str
     """Problems of rows, each with its number, as the end of a sentence."""
     rows, table, queues = program.rows, program.rows.table, hardware.array.queues
     recipes, arrays, loads, streams = table["recipe"], table["array"], rows.are(Preload), rows.are(Stream)
-    sizes = np.array(
-        [(each.rows, each.cols) if isinstance(each, Preload | Stream) else (0, 0) for each in rows.recipes]
-    )
-    sizes = sizes.reshape(-1, 2)[recipes]
-    pointed = np.array([isinstance(each, Stream) and each.reads.table is not None for each in rows.recipes])[recipes]
+    sizes = rows.told(lambda each: (each.rows, each.cols) if isinstance(each, Preload | Stream) else (0, 0))
+    pointed = rows.told(lambda each: isinstance(each, Stream) and each.reads.table is not None)
     late = np.flatnonzero(table["delay"] < 0)
     yield from ((at, f"begins {-table['delay'][at]} cycles before it can") for at in late.tolist())
     for at in np.flatnonzero(loads & ((arrays < 0) | (arrays >= queues))).tolist():
@@ -97,12 +94,11 @@ def _wrong_rows(program: Program, hardware: Hardware) -> Iterator[tuple[int, str
         step = rows.recipes[recipes[at]]
         assert isinstance(step, Vector)
         yield from ((at, wrong) for wrong in _unworkable(step, int(fills[at]), hardware))
-    reading = [
-        isinstance(each, InboundTransfer | Prefetch) and each.tensor.name in program.makers for each in rows.recipes
-    ]
-    for at in np.flatnonzero(np.array(reading)[recipes]).tolist():
-        if isinstance(made := rows[at], Transfer) and not program.sources(made):
-            yield at, f"reads a {made.tensor.name} that it does not wait for"
+    made = program.makers
+    reading = rows.told(lambda each: isinstance(each, InboundTransfer | Prefetch) and each.tensor.name in made)
+    for at in np.flatnonzero(reading).tolist():
+        if isinstance(step := rows[at], Transfer) and not program.sources(step):
+            yield at, f"reads a {step.tensor.name} that it does not wait for"
 
 
 # ---- one check a kind of step: the rows, columns and lanes that it names, and its problems as ends of a sentence

@@ -242,8 +242,8 @@ class TransferRuns:
         """
         found: dict[Tensor, dict[tuple[Along, ...], dict[_HeldWords, None]]] = {}
         rows = self.program.rows
-        read = [isinstance(each, Transfer) and self._as_read(each.tensor) for each in rows.recipes]
-        moves = map(rows.located, np.flatnonzero(np.array(read)[rows.table["recipe"]]).tolist())
+        read = rows.told(lambda each: isinstance(each, Transfer) and self._as_read(each.tensor))
+        moves = map(rows.located, np.flatnonzero(read).tolist())
         # Rows that do the same in the same place are one object.
         for step in {id(step): step for step in moves}.values():
             assert isinstance(step, Transfer)

@@ -191,8 +191,7 @@ class Program:
         return self._made_of(Vector)
 
     def _made_of(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        steps = (self.rows[at] for at in np.flatnonzero(self.rows.are(kind)).tolist())
-        return tuple([step for step in steps if isinstance(step, kind)])
+        return tuple([step for _, step in self.rows.steps(kind)])
 
     @cached_property
     def works(self) -> bool:
@@ -245,13 +244,9 @@ class Program:
         """The different paces, in the order of `frames`."""
         return self._paced[0]
 
-    def pace_of(self, index: int) -> Pace:
-        """Pace of a step."""
-        return self._paced[0][int(self._paced[1][index])]
-
     def fill_of(self, index: int) -> int:
         """Elements of a word in use at the pace of a step."""
-        return self.pace_of(index).word_fill
+        return self.all_paces[int(self.numbers_of_paces[index])].word_fill
 
     @cached_property
     def _paced(self) -> tuple[tuple[Pace, ...], NDArray[np.int32]]:
@@ -261,9 +256,9 @@ class Program:
         rows = self.rows
         own = np.array(self.layers, np.int32) if self.paces else np.zeros(len(rows), np.int32)
         numbers = np.array([known[each] for each in of_layers], np.int32)[own]
-        fills = np.array([isinstance(each, Stream) and each.fill for each in rows.recipes], np.int64)
-        for at in np.flatnonzero(fills[rows.table["recipe"]]).tolist() if fills.any() else ():
-            pace = replace(of_layers[own[at]], word_fill=int(fills[rows.table["recipe"][at]]))
+        fills = rows.told(lambda each: each.fill if isinstance(each, Stream) else 0)
+        for at in np.flatnonzero(fills).tolist():
+            pace = replace(of_layers[own[at]], word_fill=int(fills[at]))
             numbers[at] = numbers[rows.table["preload"][at]] = known.setdefault(pace, len(known))
         return (*known,), numbers
 
@@ -330,7 +325,7 @@ class Program:
         # A spill reads nothing that other steps have brought to HBM.
         if not made or isinstance(step, Spill):
             return []
-        writers = ((at, rows.recipes[rows.table["recipe"][at]]) for at in step.after)
+        writers = ((at, rows.recipe(at)) for at in step.after)
         return [at for at, each in writers if isinstance(each, Transfer) and each.written and each.written.name in made]
 
     def with_given_operands(self) -> Program:
@@ -409,7 +404,7 @@ class Program:
     @cached_property
     def last_passes(self) -> tuple[int, ...]:
         """Number of the last pass or vector step of each layer, for a Program of several layers."""
-        steps = np.array([isinstance(each, Stream | Vector) for each in self.rows.recipes])[self.rows.table["recipe"]]
+        steps = self.rows.are(Stream | Vector)
         last = {layer: index for index, layer in enumerate(self.layers) if steps[index]}
         return tuple(last.values())
 

@@ -8,7 +8,7 @@ waits and addresses is made of its row only when somebody asks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, repeat
 from types import UnionType
@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tpusim.machines.tpu.program.addresses import SlotPlaces, places_of
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import KINDS, Transfer
 
 ROW = np.dtype(
     [
@@ -220,19 +220,15 @@ class Rows(Sequence[Step]):
 
     def located(self, at: int) -> Step:
         """What a row does, where its slots and its origin are; it has no waits, and takes weights of no preload."""
-        found = self._places[at]
-        if found is not None:
-            return found
         number, _, _, _, slots, origin, _ = self.table[at].tolist()
         # Few slots take turns, so most rows do in the same words what rows before have done.
         words = tuple(self.slots[slots : self._ends[slots]].tolist()) if slots >= 0 else ()
         element: tuple[int, ...] = ()
         if origin >= 0 and isinstance(recipe := self.recipes[number], Transfer):
             element = tuple(self.origins[origin : origin + len(recipe.tensor.shape)].tolist())
-        found = self._located.get((number, words, element))
+        found = self._located.get(key := (number, words, element))
         if found is None:
-            found = self._located[number, words, element] = self.recipes[number].at(SlotPlaces(words, 0, element))
-        self._places[at] = found
+            found = self._located[key] = self.recipes[number].at(SlotPlaces(words, 0, element))
         return found
 
     @cached_property
@@ -244,11 +240,6 @@ class Rows(Sequence[Step]):
     @cached_property
     def _made(self) -> list[Step | None]:
         """The steps of rows, as far as somebody has asked."""
-        return [None] * len(self)
-
-    @cached_property
-    def _places(self) -> list[Step | None]:
-        """What rows do where their slots and origins are, as far as somebody has asked."""
         return [None] * len(self)
 
     @cached_property
@@ -285,10 +276,29 @@ class Rows(Sequence[Step]):
             found[first >= 0] = self.origins[first[first >= 0, None] + np.arange(axes)]
         return found
 
+    @cached_property
+    def kinds(self) -> Numbers:
+        """The kind of each row, by its number among KINDS."""
+        return self.told(lambda each: KINDS.index(type(each)))
+
+    def told(self, of: Callable[[Step], Any]) -> NDArray[Any]:
+        """What is told of the recipe of each row."""
+        found: NDArray[Any] = np.array([of(each) for each in self.recipes])[self.table["recipe"].astype(np.int64)]
+        return found
+
     def are(self, kind: type[Step] | UnionType) -> NDArray[np.bool_]:
         """A mask of the rows whose recipe is of a kind."""
-        found: NDArray[np.bool_] = np.array([isinstance(each, kind) for each in self.recipes])[self.table["recipe"]]
-        return found
+        return self.told(lambda each: isinstance(each, kind))
+
+    def steps(self, kind: type[Kind]) -> Iterator[tuple[int, Kind]]:
+        """The steps of a kind, each with its row."""
+        for at in np.flatnonzero(self.are(kind)).tolist():
+            if isinstance(step := self[at], kind):
+                yield at, step
+
+    def recipe(self, at: int) -> Step:
+        """The recipe of a row."""
+        return self.recipes[int(self.table["recipe"][at])]
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -322,7 +332,7 @@ class RowWriter:
         self._rows, self._waits = list[tuple[int, ...]](), list[int]()
         self._slots, self._origins = list[int](), list[int]()
         self._recipes: list[Step] = []
-        self._known: dict[Hashable, int] = {}
+        self._known: dict[Step, int] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -343,13 +353,10 @@ class RowWriter:
         self._recipes.append(step)
         return len(self._recipes) - 1
 
-    def recipe(self, kind: Callable[..., Step], *fields: Hashable) -> int:
-        """The number of the recipe of a kind with these fields, without waits; a new one if there is none yet."""
-        key = kind, fields
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.alone(kind((), *fields))
-        return found
+    def recipe(self, step: Step) -> int:
+        """The number of the recipe that is equal to a step without waits; a new one if there is none yet."""
+        found = self._known.get(step)
+        return self._known.setdefault(step, self.alone(step)) if found is None else found
 
     def origin(self, element: Iterable[int]) -> int:
         """The place of an element, a number for each axis of its tensor."""
@@ -371,25 +378,6 @@ class RowWriter:
         at = len(self._rows)
         self._rows.append((recipe, array, preload, delay, slots, origin, len(self._waits)))
         self._waits += after
-        return at
-
-    def write_pass(
-        self,
-        load: int,
-        to_load: Sequence[int],
-        stream: int,
-        to_stream: Sequence[int],
-        slots: int,
-        array: int,
-        delay: int,
-    ) -> int:
-        """Add the rows of a pass, its preload and its stream, and return the number of the first."""
-        at, waits = len(self._rows), self._waits
-        # A Program may have millions of passes.
-        self._rows.append((load, array, -1, delay, slots, -1, len(waits)))
-        waits += to_load
-        self._rows.append((stream, array, at, 0, slots, -1, len(waits)))
-        waits += to_stream
         return at
 
     def write_passes(self, recipes: Sequence[int], after: Sequence[Sequence[int]], slots: int, array: int) -> int:

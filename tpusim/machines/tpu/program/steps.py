@@ -6,9 +6,9 @@ A step answers what others need to know about it; only interpreters look at its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import ClassVar, NamedTuple, Self
 
 from tpusim.machines.tpu.definition import Beat, StepLoop, beat_of, in_a_register
 from tpusim.machines.tpu.description import Hardware
@@ -32,24 +32,9 @@ class Use(NamedTuple):
     scratch_write_bytes: int = 0
 
 
-Kind = TypeVar("Kind")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def step_of_a_program(cls: type[Kind]) -> type[Kind]:
-    """Make a class a dataclass with slots; mypy, and not Python, refuses to set its fields again.
-
-    Python's own frozen dataclasses take ten times as long to build, and a Program may have millions of steps.
-    """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
-
-
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Step:
     """Work of one unit. A new kind of step is a class here and a handler in each interpreter."""
-
-    # For mypy, which would not let `replace` copy a step.
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     cause: ClassVar[str]
     """Stall cause of the array while it waits for such a step."""
@@ -102,15 +87,15 @@ class Step:
         """The step behind others: on an array, with the weights of a preload, or late, as far as that means something
         to it.
         """
-        # Kinds below are made without `replace`, which takes five times as long, as there may be millions.
-        return replace(self, after=after)
+        own = {"array": array, "preload": preload, "delay": delay}.items()
+        return replace(self, after=after, **{name: value for name, value in own if name in self.__dataclass_fields__})
 
     def of_layer(self, layer: str) -> Self:
         """The step in a Program of several layers, where tensors are named after their layers."""
         return self
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Preload(Step):
     """Vector memory -> weight registers: column c takes `rows` weights from lane c, in `words` words from `base` on.
 
@@ -144,9 +129,6 @@ class Preload(Step):
     def at(self, slots: SlotPlaces) -> Self:
         return replace(self, base=slots(self.base), bias=None if self.bias is None else slots(self.bias))
 
-    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Preload:
-        return Preload(after, self.base, self.words, self.rows, self.cols, delay, self.bias, array)
-
     @property
     def bias_words(self) -> int:
         """Words of biases that each column loads: 1 or 0."""
@@ -175,7 +157,7 @@ class Finish(NamedTuple):
         return OPERATIONS[self.operation].work(Arity(1, 0, len(self.coefficients)), self.coefficients)
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Stream(Step):
     """A pass: `words` words a lane go through the array; column c collects into lane c, from `result_base` on.
 
@@ -203,12 +185,6 @@ class Stream(Step):
 
     def at(self, slots: SlotPlaces) -> Self:
         return replace(self, reads=self.reads.at(slots), result_base=slots(self.result_base))
-
-    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Stream:
-        return Stream(
-            after, preload, self.reads, self.result_base, self.words, self.rows, self.cols, self.accumulate,
-            self.finish, self.fill,
-        )  # fmt: skip
 
     @property
     def finishing(self) -> tuple[int, int]:
@@ -262,7 +238,7 @@ class Scalars(NamedTuple):
 NO_SCALARS = Scalars()
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Vector(Step):
     """The vector unit works by itself: every lane reads a word of each operand, and writes one, `words` times.
 
@@ -301,12 +277,6 @@ class Vector(Step):
         return replace(
             self, operands=operands, writes=self.writes.at(slots), scalars=scalars._replace(base=slots(scalars.base))
         )
-
-    def behind(self, after: tuple[int, ...], array: int = -1, preload: int = -1, delay: int = 0) -> Vector:
-        return Vector(
-            after, self.operation, self.operands, self.writes, self.words, self.scalars, self.coefficients,
-            self.widened, self.packed, self.body, self.chain, delay,
-        )  # fmt: skip
 
     @property
     def counts(self) -> Arity:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Feed, SlotPlaces
 from tpusim.machines.tpu.program.operations import Arity, work_of
-from tpusim.machines.tpu.program.steps import Step, Use, step_of_a_program
+from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
 from tpusim.memory.layout import Box, Bytes, Region, shifted
 
 Coordinates: TypeAlias = range | tuple[int, ...]
@@ -187,11 +187,7 @@ class Part(NamedTuple):
     @property
     def words(self) -> int:
         """Words of each lane."""
-        # A plain loop: a Program asks for this for every part of every transfer.
-        items = 1
-        for each in self.items:
-            items *= len(each.coordinates)
-        return -(-items // self.per_word)
+        return -(-prod(len(each.coordinates) for each in self.items) // self.per_word)
 
     @property
     def lanes(self) -> int:
@@ -382,7 +378,7 @@ class Access(NamedTuple):
 # ---- transfers
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class TensorStep(Step):
     """A step that does something, its `verb`, with parts of a tensor."""
 
@@ -406,7 +402,7 @@ class TensorStep(Step):
         return replace(self, tensor=self.tensor.of_layer(layer))
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class LaneStep(TensorStep):
     """A step on words of lanes. Lane 0 has as many words as any lane."""
 
@@ -423,7 +419,7 @@ class LaneStep(TensorStep):
             yield from part.extents
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Transfer(TensorStep):
     """A transfer of parts of a tensor from or to its place, one part after another.
 
@@ -444,7 +440,7 @@ class Transfer(TensorStep):
     """Words that all memories move together."""
 
     def _moves(self, words: int, lane_words: int) -> None:
-        # The class is frozen; figures that follow from its fields are set once, as it is built.
+        # Figures that follow from the fields are set once, as the step is built.
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "lane_words", lane_words)
 
@@ -483,19 +479,14 @@ class Transfer(TensorStep):
         return 0
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class LaneTransfer(LaneStep, Transfer):
     """A transfer from or to the lanes, whose words the vector unit may work on."""
 
     work: Work | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        words = lane_words = 0
-        for part in self.parts:
-            own = part.words
-            words += own
-            lane_words += own * part.lanes * len(part.first_lanes) if part.feed is None else part.feed.accesses
-        self._moves(words, lane_words)
+        self._moves(sum(part.words for part in self.parts), sum(part.accesses for part in self.parts))
 
     def _where(self, slots: SlotPlaces) -> dict[str, Any]:
         return {**Transfer._where(self, slots), "work": self.work and self.work.at(slots)}
@@ -572,7 +563,7 @@ class LaneTransfer(LaneStep, Transfer):
         return -(-words * each.numerator // each.denominator)
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class InboundTransfer(Transfer):
     """A transfer from a memory behind the lanes to lanes or banks."""
 
@@ -584,7 +575,7 @@ class InboundTransfer(Transfer):
         return Use(**{self.tensor.place.reads: self.hbm_bytes}, port_writes=self.lane_words)
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Fill(LaneTransfer, InboundTransfer):
     """An inbound transfer to the lanes."""
 
@@ -613,7 +604,7 @@ class Fill(LaneTransfer, InboundTransfer):
         return self._worked_on(brought, packed.cycles(hardware) if packed else rate, hardware)
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class BankFill(InboundTransfer):
     """An inbound transfer to `banks`, through a write port each."""
 
@@ -632,7 +623,7 @@ class BankFill(InboundTransfer):
         return ceil(words * hardware.vector_unit.unpack_cycles) if self.tensor.converted else 0
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Spill(LaneTransfer):
     """A transfer from the lanes to a memory behind them."""
 
@@ -664,7 +655,7 @@ class Spill(LaneTransfer):
         return self._worked_on(self.words, rate, hardware)
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Prefetch(Transfer):
     """A transfer from HBM to the scratch memory: elements of `tensor`, whose `parts` name no lanes, go to tensor
     `to`.
@@ -695,7 +686,7 @@ class Prefetch(Transfer):
         return replace(self, tensor=self.tensor.of_layer(layer), to=self.to.of_layer(layer))
 
 
-@step_of_a_program
+@dataclass(frozen=True, slots=True)
 class Keep(LaneStep):
     """A note that words stay where they are: from now on they are parts of a tensor, each in one copy and without a
     feed.
@@ -715,3 +706,7 @@ class Keep(LaneStep):
     @property
     def words_read(self) -> Iterator[range]:
         return self._extents
+
+
+KINDS: tuple[type[Step], ...] = Preload, Stream, Vector, Fill, Spill, Prefetch, BankFill, Keep
+"""Kinds of steps, each of which ends in order on its unit."""

@@ -56,7 +56,7 @@ class Settings:
         # Feeds of passes, of the operands and results of vector steps, and of the parts of spills that have one.
         passes = [stream.reads for stream in program.streams]
         vectors = [feed for step in program.vectors for feed in (*step.operands, step.writes)]
-        spills = (part for step in program.rows if isinstance(step, Spill) for part in step.parts)
+        spills = (part for _, step in program.rows.steps(Spill) for part in step.parts)
         feeds = dict.fromkeys([*passes, *vectors, *(part.feed for part in spills if part.feed is not None)])
         number = {feed: at for at, feed in enumerate(feeds)}
         groups = (group for reads in number for group in reads.groups)

@@ -56,8 +56,7 @@ class HbmWords:
             self.tensors[each.name] = self._read[each.name][:NOTHING].reshape(each.shape)
             if each.name in operands:
                 self.tensors[each.name][...] = np.reshape(operands[each.name], each.shape)
-        steps = enumerate(program.rows)
-        self.transfers = {index: step for index, step in steps if isinstance(step, LaneTransfer)}
+        self.transfers = dict(program.rows.steps(LaneTransfer))
         sizes = [step.lanes * step.words for step in self.transfers.values()]
         self.first = dict(zip(self.transfers, accumulate(sizes, initial=0), strict=False))
         self.addresses: dict[int, Counts] = {}
@@ -238,9 +237,7 @@ class BankWords:
         self._order = dict[int, Counts]()
         turns, addresses = list[Counts](), list[Counts]()
         count = 0
-        for index, step in enumerate(program.rows):
-            if not isinstance(step, BankFill):
-                continue
+        for index, step in program.rows.steps(BankFill):
             own = np.concatenate([part.addresses.ravel() for part in step.parts])
             bank = own % banks
             in_banks = bank.argsort(kind="stable")

@@ -11,8 +11,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.register.banks import POINTED, Banks, Settings, address_of
 from tpusim.machines.tpu.register.blocks import fetch
 from tpusim.machines.tpu.register.hbm import HbmWords
-from tpusim.machines.tpu.register.on_the_way import WorkRegisters
-from tpusim.machines.tpu.register.vector import VectorRegisters
+from tpusim.machines.tpu.register.vector import VectorRegisters, WorkRegisters
 from tpusim.machines.tpu.register.wires import (
     ENTERING,
     IDLE,

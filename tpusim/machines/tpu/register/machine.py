@@ -18,8 +18,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, accounts, unit_name, unwatched, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.steps import Preload, Vector
-from tpusim.machines.tpu.program.transfers import HBM, BankFill, Fill, Keep, Prefetch
+from tpusim.machines.tpu.program.transfers import HBM, BankFill, Fill, Keep, Prefetch, Transfer
 from tpusim.machines.tpu.register import banks, control
 from tpusim.machines.tpu.register.array import Deserializers, PeArray, WeightRegisters
 from tpusim.machines.tpu.register.banks import Banks, Settings
@@ -40,10 +39,9 @@ from tpusim.machines.tpu.register.board import (
 from tpusim.machines.tpu.register.control import CONTROL, NOW, VALUE, Clock, MachineRegisters, advance
 from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords, outside_of
 from tpusim.machines.tpu.register.lanes import READ, WRITTEN, Lanes
-from tpusim.machines.tpu.register.on_the_way import WorkRegisters
 from tpusim.machines.tpu.register.tables import WaitTable, keeps_of, ports_of, preloads_of, streams_of, transfers_of
 from tpusim.machines.tpu.register.transfers import DramRegisters
-from tpusim.machines.tpu.register.vector import VectorRegisters
+from tpusim.machines.tpu.register.vector import VectorRegisters, WorkRegisters
 from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Floats, Wires
 from tpusim.memory.dram.clocked import Registers
 from tpusim.memory.timing import Clocks
@@ -72,7 +70,7 @@ class RegisterMachine:
         self.beside = WorkRegisters(program, self.hbm, hardware.lanes)
         self.bank_words = BankWords(program, self.hbm, max(1, hardware.banks))
         self.memory = BankedMemory(program, hardware, hardware.hbm.dram) if hardware.hbm.dram else None
-        self.transfers = [step for step in program.rows if hasattr(step, "bus")]
+        self.transfers = [step for _, step in program.rows.steps(Transfer)]
         ports, waits, frames = program.ports(hardware), WaitTable(program), program.frames(hardware)
         slots = len(ports) + self.vector.most_beside
         streams = streams_of(program, settings, hardware, waits, self.vector.most_together, self.vector.most_beside)
@@ -306,7 +304,7 @@ def _longest_wait(program: Program, hardware: Hardware) -> int:
     answered = max(pipe.latency for pipe in hardware.pipes.values())
     if device := hardware.hbm.dram:
         answered = max(answered, Clocks.of(hardware.clock_hz, device.clock_hz).to_machine(device.longest_wait))
-    delay = max((step.delay for step in program.rows if isinstance(step, Preload | Vector)), default=0)
+    delay = int(program.rows.table["delay"].max(initial=0))
     return answered + hardware.sequencer.launch_cycles + delay
 
 

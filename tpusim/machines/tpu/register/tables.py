@@ -219,7 +219,7 @@ def transfers_of(
     memory: BankedMemory | None,
 ) -> Transfers:  # fmt: skip
     """Transfers of the one queue, in order; `memory` is the DRAM, if there is one."""
-    numbered = [(index, step) for index, step in enumerate(program.rows) if isinstance(step, Transfer)]
+    numbered = [*program.rows.steps(Transfer)]
     number = {index: at for at, (index, _) in enumerate(numbered)}
     pipes, buses = hardware.pipes, [*hardware.pipes]
     rows, sources, fed, addresses = list[dict[str, int]](), list[int](), list[tuple[int, int]](), list[Counts]()
@@ -272,7 +272,7 @@ _KINDS = {Spill: SPILL, BankFill: BANK_FILL, Prefetch: PREFETCH}
 
 def keeps_of(program: Program, waits: WaitTable) -> Counts:
     """Keeps in order, each with the steps that it waits for."""
-    keeps = ((index, *waits.add(step.after)) for index, step in enumerate(program.rows) if isinstance(step, Keep))
+    keeps = ((index, *waits.add(step.after)) for index, step in program.rows.steps(Keep))
     return np.array([*keeps], np.int64).reshape(-1, 3)
 
 

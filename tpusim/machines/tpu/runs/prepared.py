@@ -22,7 +22,6 @@ from tpusim.machines.lowered import (
     Phases,
     ReadyLayer,
     Told,
-    WordPasses,
     WrittenTensor,
 )
 from tpusim.machines.tpu import event
@@ -140,7 +139,7 @@ class PreparedLayer(ReadyLayer):
 
         return register.run(self.program_for(number), self.running, as_floats(operands()), told)
 
-    def passes_of_a_word(self, layer: Op, batch: int) -> WordPasses:
+    def passes_of_a_word(self, layer: Op, batch: int) -> tuple[float, float]:
         """Passes for a word of outputs: words of all streams over words of the outputs. A pass of a small array on the
         diagonal is a part of one.
         """
@@ -149,7 +148,7 @@ class PreparedLayer(ReadyLayer):
         words = height * width * ceil(images / word) * ceil(channels / array.cols)
         streamed = sum(stream.words * count for stream, count in self.program.rows.done(Stream))
         split = self.draft.arrangement.split if self.draft and self.draft.arrangement else 1
-        return WordPasses(streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words)
+        return streamed / split / words, layer.macs(batch) / (array.rows * array.cols * word) / words
 
     def account(self, layer: Op, batch: int, timing: Timing) -> Account:
         """All counts of a run; layers of one shape that share the run share its counts."""
@@ -241,9 +240,7 @@ class PreparedLayer(ReadyLayer):
 
         program = self.program
         check_program(program, self.running)
-        rows = program.rows
-        moved = (rows[at] for at in np.flatnonzero(rows.are(Spill)).tolist())
-        spills = [step for step in moved if isinstance(step, Spill)]
+        spills = [step for _, step in program.rows.steps(Spill)]
         return {
             name: [part for step in spills if step.tensor.name == name for part in step.parts]
             for name in {OFMAP, *program.checked}

@@ -36,7 +36,7 @@ from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
 from tpusim.machines.tpu.program.transfers import LANES, Keep, Part, Spill
 from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link
-from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
+from tpusim.machines.tpu.schedule.units import Act, Area, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP
 
 _Words = NDArray[np.int64]
@@ -402,14 +402,14 @@ class _HomeUnits(Units):
             each._replace(brings=partial(self._brought, each, need), alike=None) for each in area.cut(key, gaps, grows)
         ]
 
-    def _brought(self, piece: Piece, need: SlotNeed, base: int, *others: int) -> Iterator[Moves | Compute]:
+    def _brought(self, piece: Piece, need: SlotNeed, base: int, *others: int) -> Iterator[Moves | Vector]:
         """Parts of a piece that are not at home and must be brought."""
         results = self._results(need, base)
         for each in piece.brings(base, *others):
             # What is worked on as it comes or goes must come and go.
             if isinstance(each, Moves) and each.work:
                 raise ScatteredError
-            if isinstance(each, Compute):
+            if isinstance(each, Vector):
                 yield self._compute(each)
             elif home := self.stays.read.get(each.tensor.name):
                 (self._added if results else self._others).add(base)
@@ -456,10 +456,10 @@ class _HomeUnits(Units):
             else:
                 yield act._replace(steps=[self._compute(each) for each in act.steps])
 
-    def _compute(self, step: Compute) -> Compute:
+    def _compute(self, step: Vector) -> Vector:
         scalars = step.scalars._replace(base=self._first(step.scalars.base, step.scalars.words))
         operands = tuple(self._feed(each) for each in step.operands)
-        return step._replace(operands=operands, writes=self._feed(step.writes), scalars=scalars)
+        return replace(step, operands=operands, writes=self._feed(step.writes), scalars=scalars)
 
     # ---- what is left
 
@@ -487,7 +487,7 @@ class _HomeUnits(Units):
         if keeps:
             yield Keep((), moves.tensor, moves.parts)
         if not keeps or self.spilled:
-            yield Spill((), *moves[:3], regions=moves.regions)
+            yield moves.by(Spill)
 
     def _results(self, need: SlotNeed, base: int) -> bool:
         """Whether the slot is to hold part of the outcome; from then on its words are at home."""
@@ -512,7 +512,7 @@ class _HomeUnits(Units):
             ring.stand(words, there)
             parts += _runs(part._replace(feed=None), there)
         # HBM takes the same rectangles, however many parts the words now come in.
-        regions = regions_of(Spill((), *moves[:3], regions=moves.regions)) if self.spilled else None
+        regions = regions_of(moves.by(Spill)) if self.spilled else None
         return moves._replace(parts=tuple(parts), regions=regions)
 
     # ---- where words stand

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import HandedTensor, Pace, Program
 from tpusim.machines.tpu.program.rows import Numbers, Rows, WordRanges
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Prefetch, Spill, Tensor
+from tpusim.machines.tpu.program.transfers import KINDS, Fill, Keep, Spill, Tensor
 from tpusim.machines.tpu.schedule.in_time import in_time
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units
@@ -111,7 +111,8 @@ class Waits:
     def join(self, program: Program) -> None:
         """Add the steps of the next layer."""
         rows, first = program.rows, self._steps
-        kinds, fills = self._kinds(rows), rows.are(Fill)
+        fills = rows.are(Fill)
+        kinds: Numbers = rows.kinds + len(KINDS) * (1 + rows.table["array"].astype(np.int64))
         written, read = rows.words(lambda each: each.words_written), rows.words(lambda each: each.words_read)
         begins = int(np.argmin(fills))
         waits = [*self._makers(rows), *self._users_of(kinds, begins, written, read)]
@@ -119,8 +120,8 @@ class Waits:
         for mine, others in waits:
             for at, number in zip(*(each[mine < begins].tolist() for each in (mine, others)), strict=True):
                 waiting[at].add(number)
-        passes = (rows.recipes[each] for each in rows.table["recipe"][rows.are(Stream)].tolist())
-        own = [each.fill for each in passes if isinstance(each, Stream)] or [self._fill]
+        passes = rows.told(lambda each: each.fill if isinstance(each, Stream) else 0)[rows.are(Stream)]
+        own = passes.tolist() or [self._fill]
         changes, self._fill = own[0] != self._fill, own[-1]
         if self._before and (self._together or changes or self._hardware.sequencer.between_blocks == "drain"):
             loads = rows.are(Preload)
@@ -130,7 +131,7 @@ class Waits:
         # Only fills that wait for no step of their own layer may go ahead of it.
         free: dict[int, tuple[Fill, set[int]]] = {}
         for at in np.flatnonzero(rows.ends[:begins] == rows.table["waits"][:begins]).tolist():
-            step = rows.recipes[rows.table["recipe"][at]]
+            step = rows.recipe(at)
             assert isinstance(step, Fill)
             free[first + at] = step, waiting[at]
         early: set[int] = set()
@@ -168,12 +169,6 @@ class Waits:
 
     # ---- what a step waits for
 
-    def _kinds(self, rows: Rows) -> Numbers:
-        """The kind of each row."""
-        classes = np.array([_CLASSES.index(type(each)) for each in rows.recipes], np.int64)
-        kinds: Numbers = classes[rows.table["recipe"]] + len(_CLASSES) * (1 + rows.table["array"].astype(np.int64))
-        return kinds
-
     def _users_of(self, kinds: Numbers, begins: int, written: WordRanges, read: WordRanges) -> Iterator[_Pairs]:
         """Steps that used the words of a layer's steps last, as pairs.
 
@@ -182,11 +177,11 @@ class Waits:
         """
         last = [self._last(len(kinds), ranges) for ranges in (written, read)]
         none = np.full(len(kinds), _NONE)
-        keeps = kinds % len(_CLASSES) == _KEEP
+        keeps = kinds % len(KINDS) == _KEEP
         of_kinds = [(mine, np.flatnonzero(kinds == mine)) for mine in np.unique(kinds).tolist()]
         for kind, users in self._users.items():
             # Nobody waits for a reader in order to read; but a Keep says that the words are now there.
-            also = np.where(keeps, _NONE, last[1](users)) if kind % len(_CLASSES) == _KEEP else none
+            also = np.where(keeps, _NONE, last[1](users)) if kind % len(KINDS) == _KEEP else none
             found = np.stack([last[0](users), also], 1)
             for mine, rows in of_kinds:
                 numbers, whose = found[rows].ravel(), rows.repeat(2)
@@ -242,8 +237,7 @@ class Waits:
             yield numbers[fills], every[others]
 
 
-_CLASSES = Fill, Spill, Prefetch, BankFill, Keep, Preload, Stream, Vector
-_KEEP = _CLASSES.index(Keep)
+_KEEP = KINDS.index(Keep)
 _Boxes: TypeAlias = Numbers
 """Rectangles of tensors, [transfer, first or stop, axis]."""
 
@@ -268,16 +262,15 @@ class JoinedLayer:
         """`first` is the number that the first step of the Program has."""
         rows = program.rows
         own = np.array(numbers, np.int64) - first
-        recipes, arrays = rows.table["recipe"][own], rows.table["array"][own].tolist()
+        arrays = rows.table["array"][own].tolist()
         self._numbers, self._hardware = numbers, hardware
         self._place = {number: at for at, number in enumerate(numbers)}
         pace = program.frame(hardware).period / hardware.array.together if program.passes else 0.0
-        taken = np.array([
-            each.words * pace if isinstance(each, Stream)
+        taken = rows.told(
+            lambda each: each.words * pace if isinstance(each, Stream)
             else each.words * each.beat(program.word_fill, hardware).a_word if isinstance(each, Vector)
             else 0.0
-            for each in rows.recipes
-        ])[recipes]  # fmt: skip
+        )[own]  # fmt: skip
         # Cycles of passes and vector steps behind each place, the first one ahead of all steps.
         self._behind = [*accumulate(taken[::-1].tolist(), initial=0.0)][::-1]
         self._spills = rows.are(Spill)[own]

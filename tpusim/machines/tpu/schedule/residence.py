@@ -74,7 +74,7 @@ class Residence:
         program, fills = self.layers[layer].program.lying(read, HBM), list[Fill]()
         for each in self.allocations:
             # The fills stand for the keeps of the layer that made the words, which is not run here.
-            kept = (step.parts for step in self.layers[each.maker].program.rows if isinstance(step, Keep))
+            kept = (step.parts for _, step in self.layers[each.maker].program.rows.steps(Keep))
             parts = tuple(part for some in kept for part in some)
             fills += [Fill((), program.tensor(name), parts, 0) for at, name in each.readers if at == layer]
         rows = program.rows
@@ -335,15 +335,14 @@ def prefetched(program: Program, hardware: Hardware, ahead: int = AHEAD) -> Prog
 def _fills_again(program: Program) -> dict[str, list[tuple[InboundTransfer, list[int]]]]:
     """By operand, the fills that bring the same data several times: the first, and the numbers of all."""
     rows, same = program.rows, defaultdict[object, list[int]](list)
-    for at in np.flatnonzero(rows.are(InboundTransfer)).tolist():
-        step = rows[at]
-        if isinstance(step, InboundTransfer) and step.hbm_bytes and step.tensor.name not in program.makers:
+    for at, step in rows.steps(InboundTransfer):
+        if step.hbm_bytes and step.tensor.name not in program.makers:
             held = step.tensor.name, step.regions, tuple((part.lane, part.items) for part in step.parts)
             same[held].append(at)
     again = defaultdict[str, list[tuple[InboundTransfer, list[int]]]](list)
     for fills in same.values():
-        if len(fills) > 1 and isinstance(step := rows[fills[0]], InboundTransfer):
-            again[step.tensor.name].append((step, fills))
+        if len(fills) > 1 and isinstance(first := rows[fills[0]], InboundTransfer):
+            again[first.tensor.name].append((first, fills))
     return again
 
 

@@ -23,7 +23,7 @@ from tpusim.machines.tpu.program.rows import Lengths, Rows, RowWriter
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.schedule.turns import TOGETHER, Loop, kept, with_turns
-from tpusim.machines.tpu.schedule.units import Act, Area, Compute, Key, Moves, Pass, Piece, Unit, Units, VectorWork
+from tpusim.machines.tpu.schedule.units import Act, Area, Key, Moves, Pass, Piece, Unit, Units, VectorWork
 
 Bases: TypeAlias = Mapping[str, int]
 """First word of the first slot of each area, by name."""
@@ -345,10 +345,11 @@ class Schedule:
         rings, whole, grows = self.rings, policy.whole, policy.grows
         behind = {gap: at for at, gap in reversed([*enumerate(self.gaps)])}
         for name in policy.order:
-            area, cut = rings[name].area, rings[name].area.cut
-            where = area.gaps or policy.gaps
+            area = rings[name].area
+            # Loads come again, for other column folds and other blocks.
+            where, cut = area.gaps or policy.gaps, cache(area.cut) if area.cut else None
             for tenancy in rings[name].all if cut else ():
-                assert cut is not None
+                assert cut
                 before, first = tenancy.before, tenancy.first
                 gaps = where(before.last if before else -1, first, tenancy.ahead)
                 pieces = cut(tenancy.key, len(gaps), grows and not first)
@@ -423,7 +424,7 @@ class Schedule:
             if isinstance(each, int):
                 at = rows.write(each, waits, slots, origin=origin)
             else:
-                at, delay = rows.write(rows.recipe(Vector, *each), waits, slots, delay=delay), 0
+                at, delay = rows.write(rows.recipe(each), waits, slots, delay=delay), 0
             # Transfers of one piece count as an atom each, so that a reader of the whole piece waits for every one.
             # Of a chain the last one counts: words cross the port transfer by transfer, so it need not wait for others.
             for atom in piece.atoms if not number or piece.chained else (-number,):
@@ -431,19 +432,18 @@ class Schedule:
         for other in held:
             other.used["dma" if isinstance(brought[-1], int) else "vector", 0] = at
 
-    def _brought(self, area: Area, piece: Piece, names: Sequence[int]) -> tuple[Sequence[int | Compute], int]:
+    def _brought(self, area: Area, piece: Piece, names: Sequence[int]) -> tuple[Sequence[int | Vector], int]:
         """What brings a piece: recipes of its transfers, or vector work; and the origin of the elements."""
         alike, rows = piece.alike, self.rows
         if alike is None or self.of.moves_words:
             return [
-                rows.alone(area.fill((), *each[:3], **each.more)) if isinstance(each, Moves) else each
-                for each in piece.brings(*names)
+                rows.alone(each.by(area.fill)) if isinstance(each, Moves) else each for each in piece.brings(*names)
             ], -1
         found = self._moves.get(key := (area.name, alike.key))
         if found is None:
             away = [-each for each in alike.origin]
             found = self._moves[key] = [
-                rows.alone(area.fill((), *each[:3], **each.more).elements_from(away))
+                rows.alone(each.by(area.fill).elements_from(away))
                 for each in piece.brings(*names)
                 if isinstance(each, Moves)
             ]
@@ -579,14 +579,14 @@ class Schedule:
             # Sums begin with the values that were brought to their place, so the pass adds to them.
             waits, begins = (*waits, *into.there.values()), False
         if begins not in recipes:
-            load = rows.recipe(
-                Preload, act.base, act.weight_words, act.rows, act.cols, 0, bias.word if bias else None
-            )  # fmt: skip
-            recipes[begins] = load, rows.recipe(
-                Stream, -1, act.reads, act.result, act.words, act.rows, act.cols, not begins, act.finish, fill
-            )  # fmt: skip
+            size, words = (act.rows, act.cols), (act.result, act.words)
+            recipes[begins] = (
+                rows.recipe(Preload((), act.base, act.weight_words, *size, 0, bias.word if bias else None)),
+                rows.recipe(Stream((), -1, act.reads, *words, *size, not begins, act.finish, fill)),
+            )
         load, stream = recipes[begins]
-        at = rows.write_pass(load, to_load, stream, waits, slots, array, delay)
+        at = rows.write(load, to_load, slots, array, delay=delay)
+        rows.write(stream, waits, slots, array, at)
         loaded.used["weights", array] = at
         into.written = self._computed[array] = at + 1
 
@@ -608,7 +608,7 @@ class Schedule:
             waits = (*waits, *self._computed.values())
         rows = self.rows
         if not recipes:
-            recipes[act.begins] = tuple([rows.recipe(Vector, *each) for each in act.steps])
+            recipes[act.begins] = tuple(map(rows.recipe, act.steps))
         for recipe in recipes[act.begins]:
             rows.write(recipe, waits, slots, delay=delay)
             delay = 0

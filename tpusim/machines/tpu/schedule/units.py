@@ -12,14 +12,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import StepCounts
-from tpusim.machines.tpu.program.steps import NO_SCALARS, Finish, Scalars, Step
-from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Spill, Tensor, Work
+from tpusim.machines.tpu.program.steps import Finish, Step, Vector
+from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Spill, Tensor, Transfer, Work
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any
@@ -28,6 +27,9 @@ Gaps: TypeAlias = Callable[[int, int, int], range]
 """Gaps in which a load may be brought, given three units: the last user of its slot (or -1), the first user of the
 load, and the first user of the load ahead of it in the ring.
 """
+
+
+Moved = TypeVar("Moved", bound=Transfer)
 
 
 class Moves(NamedTuple):
@@ -42,10 +44,10 @@ class Moves(NamedTuple):
     regions: tuple[Region, ...] | None = None
     work: Work | None = None
 
-    @property
-    def more(self) -> Mapping[str, Any]:
-        """Fields of the step beside its waits and the first three, by name."""
-        return {"regions": self.regions, **({"work": self.work} if self.work else {})}
+    def by(self, kind: Callable[..., Moved]) -> Moved:
+        """The transfer of a kind, without waits."""
+        work = {"work": self.work} if self.work else {}
+        return kind((), self.tensor, self.parts, self.bytes, regions=self.regions, **work)
 
 
 class EqualMoves(NamedTuple):
@@ -58,21 +60,6 @@ class EqualMoves(NamedTuple):
 
     key: Hashable
     origin: Sequence[int]
-
-
-class Compute(NamedTuple):
-    """A step of the vector unit without its waits; fields are those of `Vector`."""
-
-    operation: str
-    operands: tuple[Feed, ...]
-    writes: Feed
-    words: int
-    scalars: Scalars = NO_SCALARS
-    coefficients: tuple[float, ...] = ()
-    widened: Fraction = Fraction(1)
-    packed: int = 0
-    body: int = 0
-    chain: int = 0
 
 
 class SlotNeed(NamedTuple):
@@ -99,7 +86,7 @@ class Piece(NamedTuple):
 
     early: int
     atoms: Sequence[int]
-    brings: Callable[..., Iterable[Moves | Compute]]
+    brings: Callable[..., Iterable[Moves | Vector]]
     needs: tuple[SlotNeed, ...] = ()
     steps: int = 1
     chained: bool = False
@@ -213,12 +200,12 @@ class Pass(NamedTuple):
 
 
 class VectorWork(NamedTuple):
-    """Steps of the vector unit that all have the same waits.
+    """Steps of the vector unit that all have the same waits, which are not written down yet.
 
     `writes` is the place of a need, or -1; if the work `begins` it, the slot must be free.
     """
 
-    steps: Sequence[Compute]
+    steps: Sequence[Vector]
     reads: tuple[Touch, ...] = ()
     writes: int = -1
     begins: bool = False
@@ -337,7 +324,7 @@ class Units(ABC):
 
     def leaving(self, moves: Moves) -> Iterable[Step]:
         """Recipes by which a result leaves its slot: a spill."""
-        yield Spill((), *moves[:3], **moves.more)
+        yield moves.by(Spill)
 
     def counted(self) -> StepCounts | None:
         """Numbers of steps by a formula, for layers with too many units to list; None if the scheduler is to count."""

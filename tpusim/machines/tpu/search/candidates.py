@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
-from itertools import chain, product
+from itertools import accumulate, chain, product
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from tpusim.machines.tpu.cut.tiling import (
     preparing,
     rotating,
     summed,
+    together,
     too_small,
     weight_words,
 )
@@ -42,8 +43,16 @@ from tpusim.machines.tpu.description import Hardware
 MOST_CHUNKS = 1 << 9
 """Most parts into which a sum is cut."""
 
-FittingWay: TypeAlias = tuple[Tiling[Counts], NDArray[np.bool_]]
-"""Tilings that hold blocks in one way, an entry for each size of block, and a mask of the tilings that fit."""
+
+class Kind(NamedTuple):
+    """Tilings of ways to hold blocks, way by way with an entry for each size of block; a mask of those that fit; where
+    ways begin and end; and the estimate of each tiling.
+    """
+
+    tilings: Tiling[Counts]
+    fits: NDArray[np.bool_]
+    ends: list[int]
+    estimates: NDArray[np.float64]
 
 
 class Extents(NamedTuple):
@@ -210,17 +219,22 @@ class Candidates:
         return tilings.words
 
     @cached_property
-    def fitting(self) -> list[list[FittingWay]]:
-        """Ways of which some tilings fit, kind by kind. Chunks are among them if nothing else fits, or if the policy
-        says so.
+    def fitting(self) -> list[Kind]:
+        """Kinds of ways of which some tilings fit. Chunks are among them if nothing else fits, or if the policy says
+        so.
         """
-        found = [self._fitting(self.whole()), self._fitting(self.deep())]
-        if not any(found) or self.hardware.mapping.chunks == "auto":
-            found.append(self._fitting(self.chunked()))
+        found = [*self._fitting(self.whole()), *self._fitting(self.deep())]
+        if not found or self.hardware.mapping.chunks == "auto":
+            found += self._fitting(self.chunked())
         return found
 
-    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> list[FittingWay]:
-        return [(tilings, fits) for tilings in ways if (fits := self.fits(tilings)).any()]
+    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> Iterator[Kind]:
+        """The ways of which some tilings fit, as a kind; nothing where none does."""
+        if found := [(each, fits) for each in ways if (fits := self.fits(each)).any()]:
+            tilings, fits = together([each for each, _ in found]), np.concatenate([fits for _, fits in found])
+            ends = [0, *accumulate(len(fits) for _, fits in found)]
+            # All at once: an estimate takes as long for one tiling as for a thousand.
+            yield Kind(tilings, fits, ends, self.estimate(tilings))
 
     def too_small(self) -> CapacityError:
         """An error that says how much memory the smallest tiling needs, and what to do."""
@@ -267,8 +281,13 @@ class Candidates:
             section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts),
             filter_buffers=max(buffers, min(buffers * queues, sections)),
             psum_buffers=np.minimum(psums * queues, parts * self.columns),
-            ifmap_words=self._held(self.chunk, self._blocks), section_words=section_words, lag=lag * queues,
+            ifmap_words=self._whole_words, section_words=section_words, lag=lag * queues,
         )  # fmt: skip
+
+    @cached_property
+    def _whole_words(self) -> Counts:
+        """Words for the ifmap of a whole reduction, for each block."""
+        return self._held(self.chunk, self._blocks)
 
     def _kept(self, order: str) -> int:
         """Column folds that a block keeps, with its whole reduction on chip."""
@@ -285,13 +304,13 @@ class Candidates:
         whole, *_ = each = self._cut_into(taps)
         # Chunks of one kind differ only in their row fold, and the first fold is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
-        stored = [self._held(chunk, extents) for chunk in kinds.values()]
+        stored = np.max([self._held(chunk, self._blocks) for chunk in kinds.values()], axis=0)
         return held_so(
             extents, loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
             section_passes=folds * max(map(len, whole.sums)), ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, self.shape.groups * extents.blocks * self.columns)),
-            ifmap_words=folds * np.max(stored, axis=0), section_words=folds * self._section_words(each, self.passes),
+            ifmap_words=folds * stored[at], section_words=folds * self._section_words(each, self.passes),
             lag=1,
         )  # fmt: skip
 
@@ -633,17 +652,16 @@ def least_words(cut: Cut, hardware: Hardware, among: type[Candidates] = Candidat
 
 def combined(*choices: Sequence[int]) -> list[Counts]:
     """Every combination of the choices, the last moving fastest: an array for each choice."""
-    crossed = np.meshgrid(*(np.array(each, dtype=np.int64) for each in choices), indexing="ij")
-    return [each.reshape(-1) for each in crossed]
+    sizes = [*map(len, choices)]
+    return [
+        np.tile(np.repeat(np.array(each, dtype=np.int64), prod(sizes[at + 1 :])), prod(sizes[:at]))
+        for at, each in enumerate(choices)
+    ]
 
 
-def held_so(extents: Extents, **held: Counts | int | str) -> Tiling[Counts]:
-    """Tilings with blocks of these extents, each held in the same way."""
-    arrays: dict[str, Any] = {
-        name: value if isinstance(value, np.ndarray) else np.full(len(extents.rows), value)
-        for name, value in held.items()
-    }
-    return Tiling(**extents._asdict(), **arrays)
+def held_so(extents: Extents, **held: Counts | int | str) -> Tiling[Any]:
+    """Tilings with blocks of these extents, each held in the same way: what all have in common is no array."""
+    return Tiling(**extents._asdict(), **held)
 
 
 def _points(axis: MapAxis, outputs: Any, taps: range, by_tap: bool) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property, lru_cache, partial
-from itertools import chain, islice
+from functools import cache, cached_property, lru_cache, partial, reduce
+from itertools import islice, pairwise, starmap
 from math import prod
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
@@ -135,16 +135,11 @@ def best(candidates: Candidates) -> tuple[Tiling[int], float] | None:
     data in the fewest pieces.
     """
     found: tuple[float, Tiling[int], float] | None = None
-    for ways in filter(None, candidates.fitting):
-        # All at once: an estimate takes as long for one tiling as for a thousand.
-        tilings, fits = together([tilings for tilings, _ in ways]), np.concatenate([fits for _, fits in ways])
-        costs = np.where(fits, candidates.estimate(tilings), np.inf)
-        of_ways, begin = list[int](), 0
-        for _, fits in ways:
-            mine = slice(begin, begin + len(fits))
+    for tilings, fits, ends, estimates in candidates.fitting:
+        costs, of_ways = np.where(fits, estimates, np.inf), list[int]()
+        for mine in starmap(slice, pairwise(ends)):
             close = costs[mine] <= costs[mine].min() * (1 + TOLERANCE)
-            of_ways.append(begin + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
-            begin = mine.stop
+            of_ways.append(mine.start + int(np.where(close, tilings.psum_words[mine], 0).argmax()))
         least = costs[of_ways].min() * (1 + TOLERANCE)
         at = next(at for at in of_ways if costs[at] <= least)
         estimate, tiling = float(costs[at]), tilings.at(at)
@@ -254,21 +249,20 @@ def _in_order(candidates: Candidates, bound: Bound) -> Iterator[tuple[Tiling[int
 
     Fewer buffers are better where the bound is equal: operands that come later are not fetched early.
     """
-    whole, deep, *chunked = ([tilings.each(itemgetter(fits)) for tilings, fits in kind] for kind in candidates.fitting)
-    # The sort is stable: among equal ones, whole reductions come first, by their loop order, then those in chunks.
-    orders = [tilings.loop_order[0] for tilings in whole + deep]
-    simple = sorted(whole + deep, key=lambda tilings: orders.index(tilings.loop_order[0]))
-    kinds = [together(kind) for kind in (simple, [*chain(*chunked)]) if kind]
+    kinds = candidates.fitting
     if not kinds:
         return
-    # All at once: a bound takes as long for one tiling as for a thousand.
-    tilings = together(kinds)
-    least, guessed = bound.cycles(tilings), candidates.estimate(tilings)
-    # Beside chunks, all were compared as chunks are, which hide nothing behind the next block.
-    estimated = np.concatenate([candidates.estimate(kind) for kind in kinds]) if len(kinds) > 1 else guessed
+    tilings = together([each.tilings.each(itemgetter(each.fits)) for each in kinds])
+    estimated = np.concatenate([each.estimates[each.fits] for each in kinds])
+    whole = (tilings.chunk_taps == candidates.taps) & (tilings.chunk_folds == candidates.folds)
+    # Beside chunks, all are compared as chunks are, which hide nothing behind the next block.
+    least, guessed = bound.cycles(tilings), estimated if whole.all() else candidates.estimate(tilings)
     estimated = np.maximum(estimated, least if bound.piped is bound else bound.piped.cycles(tilings))
     expected = least + BELIEVED * np.maximum(guessed - least, 0)
-    order = np.lexsort((tilings.filter_buffers, least, -tilings.psum_words, expected // (least.min() * ALIKE)))
+    # Among equal ones, whole reductions come first, by their loop order, then those in chunks.
+    turned = tilings.loop_order != tilings.loop_order[0]
+    alike = expected // (least.min() * ALIKE)
+    order = np.lexsort((turned, ~whole, tilings.filter_buffers, least, -tilings.psum_words, alike))
     costs = (each[order].tolist() for each in (least, estimated, expected))
     yield from zip(tilings.each(itemgetter(order)).one_by_one(), *costs, strict=True)
 
@@ -330,7 +324,8 @@ class Bound:
         held = np.where(tilings.loop_order == "block_major", chunks, chunks * tilings.blocks)
         again = np.where(held > tilings.ifmap_buffers, -(-self.of.columns // tilings.kept_folds), 1)
         array, (times, sections, pieces) = self._array(tilings, chunks), self._filters(tilings, chunks)
-        ifmap, ofmap = self._loads(tilings, again), self._spills(tilings)
+        images = self._images(tilings)
+        ifmap, ofmap = self._loads(tilings, again, images), self._spills(images)
         # A burst that is pending in a DRAM is fetched once for all who ask for it.
         repeated = 1 if self.hardware.hbm.dram else times
         weights = prod(self.shape.tensors.filter)
@@ -368,7 +363,7 @@ class Bound:
             paths += [np.where(simple, each, 0) for each in turns]
         ends = self.hardware.sequencer.launch_cycles + self._latency + self.hardware.skew
         # Cycles are whole; a little less, as these are not exact.
-        return np.asarray(np.ceil(ends + np.max(np.broadcast_arrays(*paths), axis=0) - 1e-6), dtype=np.float64)
+        return np.asarray(np.ceil(ends + reduce(np.maximum, paths) - 1e-6), dtype=np.float64)
 
     def of_any(self) -> float:
         """Cycles that no candidate can beat, without a look at any: all streams behind the first weights, or every
@@ -439,24 +434,19 @@ class Bound:
         drains, columns, groups = self.of.drains, self.of.columns, self.shape.groups
         delay = self.hardware.sequencer.block_cycles
         bodies, weights = -(-columns // tilings.kept_folds) * chunks, self.hardware.preload_cycles + delay
-        issued: Cycles = np.zeros_like(tilings.blocks)
-        waited = np.zeros(tilings.blocks.shape)
-        smallest: Cycles = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
-        words = np.full_like(tilings.blocks, np.iinfo(np.int64).max)
-        sizes = self._sizes(tilings)
-        for count, size, prepared, last in sizes:
-            stream = size * self.of.least_of_a_word[last] if self._apart else self.of.stream(size, last)
-            turn, late = self._turn(stream), np.where(chunks == 1, prepared, 0)
-            issued = issued + count * columns * self.passes * turn
-            extra = self._after + weights + stream - turn if drains else self._turn(stream, delay) - turn
-            waited = waited + count * (bodies * extra + (late if drains else 0))
-            smallest, words = (
-                np.where(count > 0, np.minimum(had, new), had) for had, new in ((smallest, stream), (words, size))
-            )
+        count, size, prepared, last = self._sizes(tilings)
+        if self._apart:
+            stream = size * np.where(last, *reversed(self.of.least_of_a_word))
+        else:
+            stream = np.where(last, self.of.stream(size, True), self.of.stream(size))
+        turn, prepared = self._turn(stream), np.where(chunks == 1, prepared, 0)
+        issued = (count * turn).sum(axis=0) * columns * self.passes
+        extra = self._after + weights + stream - turn if drains else self._turn(stream, delay) - turn
+        waited = (count * (bodies * extra + (prepared if drains else 0))).sum(axis=0)
+        smallest, words = (np.where(count > 0, each, np.iinfo(np.int64).max).min(axis=0) for each in (stream, size))
         if self._apart:
             return _Array(groups * issued, groups * issued, 0, smallest, words, tilings.blocks * columns * groups)
-        prepared = np.where(chunks == 1, sizes[0][2], 0)
-        beyond = self._after + weights + prepared if drains else self._turn(smallest, delay) - smallest
+        beyond = self._after + weights + prepared[0] if drains else self._turn(smallest, delay) - smallest
         every = groups * (issued + waited) - beyond
         short = self._turn(smallest) - smallest
         return _Array(every, groups * issued, short, smallest, words, tilings.blocks * columns * groups)
@@ -480,21 +470,25 @@ class Bound:
         weights = self.hardware.preload_cycles + delay
         return stream + weights if self.hardware.array.weight_buffers == 1 else np.maximum(stream, weights)
 
-    def _sizes(self, tilings: Tiling[Counts]) -> list[tuple[Counts, Counts, Cycles, bool]]:
-        """(number of blocks, words of each, rotation cycles of each, whether only the last word of each pixel)
-        by size of block, full ones first.
+    def _sizes(self, tilings: Tiling[Counts]) -> tuple[Counts, Counts, Cycles, NDArray[np.bool_]]:
+        """(number of blocks, words of each, rotation cycles of each, whether only the last word of each pixel), each
+        with a row for each size of block, full ones first.
         """
         if tilings.span.any():
-            return [(count, size, 0, False) for count, size in _portions(prod(self.of.extents), tilings.span)]
-        rows, cols, groups = map(_portions, self.of.extents, (tilings.rows, tilings.cols, tilings.groups))
-        own = np.where(parted(tilings, self.of.cut, self.hardware), 1, 0)
-        (full, size), (rest, left) = groups
-        kinds = [(full - own * (1 - rest), size, False), (rest * (1 - own), left, False)]
-        kinds += [(own, np.ones_like(size), True)] if own.any() else []
-        return [
-            (a * b * c, x * y * z, self.of.rotated(x, y, z), last)
-            for a, x in rows for b, y in cols for c, z, last in kinds
-        ]  # fmt: skip
+            count, size = _portions(prod(self.of.extents), tilings.span)
+            return count, size, np.zeros((1, 1)), np.zeros((1, 1), dtype=bool)
+        (down, rows), (across, cols), (deep, groups) = map(_portions, self.of.extents, tilings.outputs)
+        last = np.zeros((2, 1), dtype=bool)
+        if (own := parted(tilings, self.of.cut, self.hardware)).any():
+            # Where the last words of pixels are blocks of their own, they are those that are left, or of the full ones.
+            deep = np.stack([deep[0] - own * (1 - deep[1]), deep[1] * ~own, own])
+            groups, last = np.stack([*groups, np.ones_like(groups[0])]), np.array([[False], [False], [True]])
+        # Every size of rows beside every one of columns and of word groups.
+        down, rows, across, cols = down[:, None, None], rows[:, None, None], across[:, None], cols[:, None]
+        every = down * across * deep, rows * cols * groups, self.of.rotated(rows, cols, groups)
+        shape = 2, 2, *deep.shape
+        count, size, rotated = (np.broadcast_to(each, shape).reshape(-1, shape[-1]) for each in every)
+        return count, size, rotated, np.tile(last, (4, 1))
 
     # ---- the bus: transfers by their bytes and by their conversion
 
@@ -516,14 +510,14 @@ class Bound:
         apart = (images // run * full + left) / size.element_bytes
         return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
 
-    def _spills(self, tilings: Tiling[Counts]) -> Demand:
-        """Demand of the spills of all results, once."""
+    def _spills(self, images: Cycles) -> Demand:
+        """Demand of the spills of all results, once, of so many images for the bus."""
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
         words = prod(self.of.extents) * shape.groups * self.of.columns
         # Runs of results that are wider than operands fill other bursts.
         same = self.hardware.result_bytes == self.hardware.element_bytes
-        moved = stored * rows * cols * (self._images(tilings) if same else shape.images) * self._result_cycles
+        moved = stored * rows * cols * (images if same else shape.images) * self._result_cycles
         return Demand(bus=moved, converted=words * float(self.hardware.vector_unit.pack_cycles))
 
     def _last_spill(self, tilings: Tiling[Counts], words: Counts) -> Cycles:
@@ -554,9 +548,9 @@ class Bound:
         pieces = full * np.minimum(MOST_PIECES, tilings.section_passes) + np.minimum(MOST_PIECES, last)
         return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
 
-    def _loads(self, tilings: Tiling[Counts], again: Counts) -> Demand:
-        """Demand of all fills of the ifmap; where all taps are on chip together, points between taps are fetched,
-        too.
+    def _loads(self, tilings: Tiling[Counts], again: Counts, moving: Cycles) -> Demand:
+        """Demand of all fills of the ifmap, of so many images for the bus; where all taps are on chip together, points
+        between taps are fetched, too.
         """
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
         points = np.full_like(tilings.blocks, self._touched)
@@ -564,7 +558,7 @@ class Bound:
             points = np.where(tilings.chunk_taps < self.of.taps, points, self._points(_brought, tilings))
         # Strips share points, and a DRAM serves loads from pending bursts, so each point may count only once.
         brought = self._touched if self.hardware.hbm.dram else points * again
-        moved = brought * channels * np.maximum(self._images(tilings), images) * self._element_cycles
+        moved = brought * channels * np.maximum(moving, images) * self._element_cycles
         # Padding behind the last channel is unpacked, too, if the place that has it leaves lanes free.
         own = min(shape.channels * shape.groups, shape.tensors.ifmap[0])
         most = max(len({*place.channels}) for place in self.chunk.places)
@@ -605,9 +599,10 @@ class Bound:
         return found
 
 
-def _portions(extent: int, sizes: Counts) -> list[tuple[Counts, Counts]]:
+def _portions(extent: int, sizes: Counts) -> tuple[Counts, Counts]:
+    """The numbers of portions of an extent, and their sizes: full ones, then the one that is left."""
     left = extent % sizes
-    return [(extent // sizes, sizes), (np.minimum(left, 1), left)]
+    return np.stack([extent // sizes, np.minimum(left, 1)]), np.stack([sizes, left])
 
 
 _Counting: TypeAlias = Callable[[MapAxis, int, range], int]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import even_extents
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_outputs
-from tpusim.machines.tpu.search.candidates import Candidates, Extents, FittingWay, combined, held_so
+from tpusim.machines.tpu.search.candidates import Candidates, Extents, Kind, combined, held_so
 
 MOST_COLUMN_PARTS = 4
 """Most parts into which columns are cut beside rows."""
@@ -63,17 +63,14 @@ class Windows(Candidates):
                 yield self._steps(self._orders[0], taps, folds)
 
     @cached_property
-    def fitting(self) -> list[list[FittingWay]]:
-        """Whole sums, nothing deep, chunks: those in whose steps no more bytes move than `mapping.window` allows, or
-        than must.
-        """
-        kinds = [[*self.whole()], [], [*self.chunked()]]
-        room = {id(way): self.fits(way) for kind in kinds for way in kind}
-        moved = {id(way): self.window_bytes(way) for kind in kinds for way in kind}
-        least = min((moved[way][fits].min() for way, fits in room.items() if fits.any()), default=0)
+    def fitting(self) -> list[Kind]:
+        """Whole sums and chunks, in whose steps no more bytes move than `mapping.window` allows, or than must."""
+        kinds = [*self._fitting(self.whole()), *self._fitting(self.chunked())]
+        moved = [self.window_bytes(kind.tilings) for kind in kinds]
+        least = min((each[kind.fits].min() for each, kind in zip(moved, kinds, strict=True)), default=0)
         most = max(self.hardware.mapping.window_bytes, least)
-        found = [[(way, room[id(way)] & (moved[id(way)] <= most)) for way in kind] for kind in kinds]
-        return [[(way, fits) for way, fits in kind if fits.any()] for kind in found]
+        fit = (kind._replace(fits=kind.fits & (each <= most)) for each, kind in zip(moved, kinds, strict=True))
+        return [kind for kind in fit if kind.fits.any()]
 
     def _steps(self, order: str, taps: int, chunk_folds: list[int]) -> Tiling[Counts]:
         columns = [self._given_kept] if self._given_kept else even_extents(self.columns)

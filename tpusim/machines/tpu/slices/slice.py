@@ -25,8 +25,8 @@ from tpusim.input.form import (
     Name,
     Overrides,
     Quantity,
-    Rational,
     Reader,
+    rational,
     read_overrides,
     texts_of,
     whole,
@@ -88,7 +88,7 @@ class Link(FileSection):
     """
 
     bandwidth_bytes_per_s: Annotated[int, Quantity(BANDWIDTH, "100 TB/s"), written("93.35 GB/s", "bandwidth")]
-    payload: Annotated[Fraction, Rational(1, Fraction(1, 1000))] = Fraction(1)
+    payload: Annotated[Fraction, rational(1, Fraction(1, 1000))] = Fraction(1)
     hop_ps: Annotated[int, Quantity(TIME, "1 ms"), written("1 us", "hop")]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -199,51 +200,29 @@ def _states(timing: TimedExchange, place: int, first: int, stop: int) -> dict[st
     return found
 
 
+_STATES = {"link": SENDS, "adder": ADDS, "memory": MOVES}
+"""What a chip does while a unit of it works."""
+
+
 def segments(timing: TimedExchange, place: int, first: int, stop: int) -> list[tuple[int, int, str]]:
     """Return what a chip does in a span of time, one thing after another: the first that holds of what there is."""
     own = timing.messages.places[place]
-    units: dict[str, list[tuple[int, int]]] = {"link": [], "adder": [], "memory": []}
-    mine = {number: name.unit for number, name in enumerate(timing.messages.servers) if name.place == own}
+    mine = {number: _STATES[name.unit] for number, name in enumerate(timing.messages.servers) if name.place == own}
+    held = [(first, timing.messages.launch, LAUNCH)]
     for visits, starts in zip(timing.messages.visits, timing.log.starts, strict=True):
-        for (server, holds, _), start in zip(visits, starts, strict=True):
-            if server in mine and start < stop and start + holds > first:
-                units[mine[server]].append((max(start, first), min(start + holds, stop)))
-    launched = min(stop, timing.messages.launch)
-    found = [(first, launched, LAUNCH)] if launched > first else []
-    for state, unit in ((SENDS, "link"), (ADDS, "adder"), (MOVES, "memory")):
-        free = _between(found, first, stop)
-        found += [(*part, state) for part in _common(free, _joined(units[unit]))]
-        found.sort()
-    return sorted([*found, *((begin, end, WAITS) for begin, end in _between(found, first, stop))])
-
-
-def _between(taken: Sequence[tuple[int, int, str]], first: int, stop: int) -> list[tuple[int, int]]:
-    """Return the spans of time that none of some takes, which are in order."""
-    edges = [first, *(edge for begin, end, _ in taken for edge in (begin, end)), stop]
-    return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if end > begin]
-
-
-def _common(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans of time that are in both of two lists in order."""
-    found, at = [], 0
-    for begin, end in one:
-        while at < len(other) and other[at][1] <= begin:
-            at += 1
-        for there in range(at, len(other)):
-            if other[there][0] >= end:
-                break
-            found.append((max(begin, other[there][0]), min(end, other[there][1])))
-    return found
-
-
-def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans of time that together cover what others do, none of which overlap."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((begin, end))
+        held += [(start, start + holds, mine[server])
+                 for (server, holds, _), start in zip(visits, starts, strict=True) if server in mine]  # fmt: skip
+    # Where something begins, and where it ends, within the span.
+    spans = ((max(begin, first), min(end, stop), state) for begin, end, state in held)
+    edges = [edge for begin, end, state in spans if begin < end for edge in ((begin, 1, state), (end, -1, state))]
+    found, doing, at = list[tuple[int, int, str]](), Counter[str](), first
+    for cycle, by, state in sorted([*edges, (stop, 0, WAITS)]):
+        if cycle > at:
+            does = next((each for each in (LAUNCH, *_STATES.values()) if doing[each]), WAITS)
+            begun = found.pop()[0] if found and found[-1][2] == does else at
+            found.append((begun, cycle, does))
+            at = cycle
+        doing[state] += by
     return found
 
 

@@ -29,11 +29,11 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, block_of, block
 from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import DerivedTensor, Explanation
+from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,
-    Compute,
     Moves,
     Pass,
     Policy,
@@ -248,7 +248,7 @@ class TileUnits(Units):
         derived = DerivedTensor(self.plan.filter.name, "filter", self.filtering.by.transformed)
         return {"derived": (derived,), "doubles": True}
 
-    @cached_property
+    @property
     def areas(self) -> tuple[Area, ...]:
         """Ifmap, transformed filter, results, transformed data, products."""
         plan, (ifmap, weights, results) = self.plan, self.plan.tiling.buffers
@@ -347,7 +347,7 @@ class TileUnits(Units):
         return self.traffic.moves(plan.ofmap, (part,), boxes, plan.shape.ofmap_apart)
 
 
-def _in_turn(steps: Iterable[Compute], *reads: Touch) -> Iterator[VectorWork]:
+def _in_turn(steps: Iterable[Vector], *reads: Touch) -> Iterator[VectorWork]:
     """The steps of a stage, if there are any."""
     if found := [*steps]:
         yield VectorWork(found, reads)
@@ -364,14 +364,14 @@ class LineTransform(NamedTuple):
     outputs: At
     between: int
 
-    def steps(self, lanes: int) -> Iterator[Compute]:
+    def steps(self, lanes: int) -> Iterator[Vector]:
         """A step a line."""
         words = self.inputs(0).words
         for line in self.recipe:
             operands = tuple(self._feed(name, words, lanes) for name in line.factors)
             factors = tuple(map(float, line.factors.values()))
             made = self._feed(line.made, words, lanes)
-            yield Compute("combine", operands, made, words, coefficients=factors)
+            yield Vector((), "combine", operands, made, words, coefficients=factors)
 
     def _feed(self, name: str, words: int, lanes: int) -> Feed:
         kind, number = name[0], int(name[1:])
@@ -441,7 +441,7 @@ def inverse_stages(plan: TilePlan, block: Block, products: int, results: int) ->
     return LineTransform(down, row(products), row(rows), between), LineTransform(across, column, outputs, between)
 
 
-def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Compute]:
+def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator[Vector]:
     """A step a mix, of `words` a place."""
 
     def over(grid: TilePlaces) -> Feed:
@@ -452,7 +452,7 @@ def mixed(mixes: tuple[Mix, ...], base: int, words: int, lanes: int) -> Iterator
     for mix in mixes:
         operands = tuple(over(grid) for grid, _ in mix.terms)
         factors = tuple(float(factor) for _, factor in mix.terms)
-        yield Compute("combine", operands, over(mix.made), mix.made.size * words, coefficients=factors)
+        yield Vector((), "combine", operands, over(mix.made), mix.made.size * words, coefficients=factors)
 
 
 def streamed(product: TileProduct, data: int, words: int) -> Counters:

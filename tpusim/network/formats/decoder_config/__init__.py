@@ -18,7 +18,7 @@ from tpusim.input.form import size
 from tpusim.input.scalars import show
 from tpusim.input.source import read_text, refuse_kind
 from tpusim.network.formats import ModelOptions, printable
-from tpusim.network.formats.decoder_config.entries import CONTEXT, DecoderConfig, Entries, entries_of
+from tpusim.network.formats.decoder_config.entries import DecoderConfig, entries_of
 from tpusim.network.formats.decoder_config.keys import Keys
 from tpusim.network.formats.decoder_config.model_types import MODEL_TYPES, WITH_PICTURES
 from tpusim.network.workload import names_in
@@ -55,17 +55,14 @@ def read(path: Path, asked: ModelOptions) -> Document:
     _check_turns(keys, decoder)
     notes = [*_notes(keys), *keys.notes, *keys.left_over()]
     keys.check()
-    made = entries_of(decoder)
+    entries, parameters = entries_of(decoder)
     data = {
         "name": _name(path, document.data, model_type),
         "source": f"{printable(path.name)}, a config of Hugging Face of model type {model_type}",
-        "sizes": made.sizes,
-        "phases": made.phases,
-        "grows": CONTEXT,
-        "layers": made.layers,
+        **entries,
     }
     found = Document(label, data, {"": 1})
-    return replace(found, notes=(_counted(found, made, decoder, asked.dims), *notes))
+    return replace(found, notes=(_counted(found, parameters, decoder, asked.dims), *notes))
 
 
 def _keys(document: Document) -> Keys:
@@ -120,10 +117,10 @@ def _architectures(data: Mapping[str, Any]) -> Sequence[str]:
     return [each for each in given if isinstance(each, str)] if isinstance(given, list) else []
 
 
-def _counted(document: Document, made: Entries, decoder: DecoderConfig, dims: Mapping[str, int]) -> str:
+def _counted(document: Document, parameters: Sequence[str], decoder: DecoderConfig, dims: Mapping[str, int]) -> str:
     """Return a note on the number of parameters, for the sizes that a run asks for."""
-    sizes = {name: dims.get(name, each) for name, each in made.sizes.items()}
+    sizes = {name: dims.get(name, each) for name, each in document.data["sizes"].items()}
     names = names_in(replace(document, data={"sizes": sizes}), 1)
-    total = sum(size(each, 0, sys.maxsize, names) for each in made.parameters)
+    total = sum(size(each, 0, sys.maxsize, names) for each in parameters)
     shared = "; the last product has the weights of the embeddings" if decoder.tied else ""
     return f"{total:,} parameters{shared}"

@@ -135,22 +135,6 @@ class DecoderConfig:
         return plain and self.act != "geglu" and not any(kind.window for kind in self.blocks)
 
 
-class Entries(NamedTuple):
-    """The part of a file that is the decoder's.
-
-    Attributes:
-        sizes: its sizes by name, some worked out from others.
-        phases: sizes of each phase.
-        layers: entries and blocks of entries.
-        parameters: sums of sizes that make the number of its weights, together.
-    """
-
-    sizes: dict[str, int | str]
-    phases: dict[str, dict[str, int | str]]
-    layers: list[Entry]
-    parameters: list[str]
-
-
 # ---- its entries
 
 CONTEXT = "context"
@@ -158,8 +142,10 @@ CONTEXT = "context"
 _ROWS, _EPSILON, _BASE = "batch*tokens", {"rms_norm": 1e-6, "layer_norm": 1e-5}, 10000.0
 
 
-def entries_of(decoder: DecoderConfig) -> Entries:
-    """Return the entries of a decoder."""
+def entries_of(decoder: DecoderConfig) -> tuple[dict[str, Any], list[str]]:
+    """Return the part of a file that is the decoder's: its sizes and phases, what grows, and its entries in blocks; and
+    sums of sizes that together make the number of its weights.
+    """
     trains = decoder.trains
     phases: dict[str, dict[str, int | str]] = {"prefill": {"tokens": CONTEXT}, "decode": {"tokens": 1}}
     if trains:
@@ -172,19 +158,19 @@ def entries_of(decoder: DecoderConfig) -> Entries:
         ahead.parameters.append(f"{decoder.positions}*width")
     layers, parameters = ahead.entries, ahead.parameters
     blocks = [*_blocks(decoder)]
-    for number, block in enumerate(blocks, 1):
+    for number, (times, _, kinds) in enumerate(blocks, 1):
         name = "blocks" if number == 1 else f"blocks_{number}"
-        inner = [entry for each in block.kinds for entry in each.entries]
-        layers.append({"block": name, "count": block.times, "layers": inner})
-        parameters += [f"({block.times})*({each})" for one in block.kinds for each in one.parameters]
+        layers.append({"block": name, "count": times, "layers": [entry for each in kinds for entry in each.entries]})
+        parameters += [f"({times})*({each})" for one in kinds for each in one.parameters]
     behind.add("last_token", "view", channels="width", **({"images": "batch*predicted"} if trains else {}))
     behind.normed("last_norm")
     # GPT-2's own words for its last product.
     behind.product("next_token" if decoder.positions else "logits", "vocabulary", "" if decoder.tied else "width")
     if decoder.logit_cap:
         behind.add("capped", "soft_cap", cap=_plain(decoder.logit_cap))
-    sizes = _sizes(decoder, {name: each for block in blocks for name, each in block.sizes.items()})
-    return Entries(sizes, phases, layers + behind.entries, parameters + behind.parameters)
+    sizes = _sizes(decoder, {name: each for _, counts, _ in blocks for name, each in counts.items()})
+    data = {"sizes": sizes, "phases": phases, "grows": CONTEXT, "layers": layers + behind.entries}
+    return data, parameters + behind.parameters
 
 
 def _sizes(decoder: DecoderConfig, counts: Mapping[str, int]) -> dict[str, int | str]:
@@ -209,44 +195,32 @@ def _sizes(decoder: DecoderConfig, counts: Mapping[str, int]) -> dict[str, int |
     return {**sizes, "vocabulary": decoder.vocabulary}
 
 
-class _Row(NamedTuple):
-    """Kinds of blocks in a row, and how often the row comes."""
-
-    kinds: Sequence[BlockKind]
-    times: int
-
-
-def _rows(kinds: Sequence[BlockKind]) -> Iterator[_Row]:
-    """Yield kinds in rows that come several times: each the one that covers most, and of these the shortest."""
+def _rows(kinds: Sequence[BlockKind]) -> Iterator[tuple[Sequence[BlockKind], int]]:
+    """Yield kinds in rows, and how often each comes: each the one that covers most, and of these the shortest."""
     at = 0
     while at < len(kinds):
-        best = _Row(kinds[at : at + 1], 1)
+        best, many = kinds[at : at + 1], 1
         for period in range(1, (len(kinds) - at) // 2 + 1):
             row, times = kinds[at : at + period], 1
             while kinds[at + times * period : at + (times + 1) * period] == row:
                 times += 1
-            if (times > 1 or period == 1) and period * times > len(best.kinds) * best.times:
-                best = _Row(row, times)
-        yield best
-        at += len(best.kinds) * best.times
+            if (times > 1 or period == 1) and period * times > len(best) * many:
+                best, many = row, times
+        yield best, many
+        at += len(best) * many
 
 
 _ROWS_OF = {1: "layers", 2: "pairs"}
 """By the number of kinds in a row, the name of the size for how often it comes, where there is no other row."""
 
 
-class _Block(NamedTuple):
-    """A block of the file: how often it comes, the sizes that this is worked out from, and the entries of each kind."""
+def _blocks(decoder: DecoderConfig) -> Iterator[tuple[int | str, dict[str, int], list[_Writer]]]:
+    """Yield the blocks of the file: how often each comes, the size that says it, if any, and the entries of each kind.
 
-    times: int | str
-    sizes: dict[str, int]
-    kinds: list[_Writer]
-
-
-def _blocks(decoder: DecoderConfig) -> Iterator[_Block]:
-    """Yield the blocks of the file; names of their entries begin with what their kinds differ in."""
+    Names of entries begin with what their kinds differ in.
+    """
     rows = [*_rows(decoder.blocks)]
-    every = [kind for row in rows for kind in row.kinds]
+    every = [kind for row, _ in rows for kind in row]
     windows, mixtures = ({kind[at] for kind in every} for at in range(2))
 
     def word(kind: BlockKind) -> str:
@@ -256,9 +230,9 @@ def _blocks(decoder: DecoderConfig) -> Iterator[_Block]:
 
     words = [word(kind) for kind in every]
     seen: dict[str, int] = {}
-    for row in rows:
+    for row, times in rows:
         written: list[_Writer] = []
-        for kind in row.kinds:
+        for kind in row:
             base = word(kind)
             number = seen[base] = seen.get(base, 0) + 1
             # Without a word all blocks are alike, and there is one kind.
@@ -266,13 +240,13 @@ def _blocks(decoder: DecoderConfig) -> Iterator[_Block]:
             written.append(_Writer(decoder, prefix, kind, written[-1].last if written else INPUT))
             written[-1].block()
         if len(rows) == 1:
-            name = _ROWS_OF.get(len(row.kinds), "rows")
-            yield _Block(name, {name: row.times}, written)
+            name = _ROWS_OF.get(len(row), "rows")
+            yield name, {name: times}, written
         elif len({*words}) == len(words):
             name = f"{written[0].prefix}layers"
-            yield _Block(name, {name: row.times}, written)
+            yield name, {name: times}, written
         else:
-            yield _Block(row.times, {}, written)
+            yield times, {}, written
 
 
 def _plain(number: float) -> int | float:

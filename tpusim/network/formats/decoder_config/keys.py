@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.words import few
 from tpusim.input.document import Document
 from tpusim.input.scalars import FLOAT, show, whole_number
 from tpusim.network.formats import printable
@@ -183,8 +184,7 @@ class Keys:
             else:
                 told.append(printable(key))
         if told:
-            more = ", ..." if len(told) > _SAMPLED else ""
-            yield f"keys that are not read: {', '.join(told[:_SAMPLED])}{more}"
+            yield f"keys that are not read: {few(told, _SAMPLED)}"
 
     def _given(self, key: str, usual: object) -> object:
         self._read.add(key)

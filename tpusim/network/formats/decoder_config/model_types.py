@@ -14,6 +14,8 @@ from tpusim.network.formats.decoder_config.keys import Keys
 
 MOST_BLOCKS = 1000
 """Most blocks of a decoder: more is a slip."""
+_LAYER_NORM = "layer_norm_eps", 1e-5
+"""The usual key of the epsilon of layer norms, and what holds where it is missing."""
 _USUAL_CONTEXT = 4096
 """Tokens of a prompt, unless a model takes fewer, or a run says otherwise."""
 _USUAL_WINDOW = 4096
@@ -84,11 +86,6 @@ def _rope(keys: Keys, key: str, usual: float, kind: str = _FULL, most: float = 1
     return keys.real(key, usual, most=most)
 
 
-def _base(keys: Keys, usual: float) -> float:
-    """Return the base of the wavelengths."""
-    return _rope(keys, "rope_theta", usual)
-
-
 def _attention_biases(keys: Keys) -> frozenset[str]:
     """Return the products of an attention that have biases, where the file says so."""
     return _QKV | {"projection"} if keys.truth("attention_bias", False) else frozenset()
@@ -120,35 +117,39 @@ def _same_window(keys: Keys, usual: int | None = None) -> tuple[BlockKind, ...]:
     return _windows(keys, many, [True] * many, window)
 
 
+def _activation(keys: Keys, key: str, usual: str) -> dict[str, Any]:
+    """Return the op of a feed-forward part without a gate, and whether it is worked out by tanh."""
+    act, tanh = keys.word(key, _PLAIN, usual)
+    return {"act": act, "approximate": tanh}
+
+
+def _decoder(
+    keys: Keys, sizes: Mapping[str, Any], epsilon: tuple[str, float] = ("rms_norm_eps", 1e-6), base: float = 1e4,
+    tied: bool = False, **more: Any,
+) -> DecoderConfig:  # fmt: skip
+    """Return a decoder of these sizes, for what else most model types have: `more` says what is otherwise of this one.
+
+    `epsilon` is its key with what holds where that is missing, as `base` and `tied` do for theirs.
+    """
+    made = {"blocks": more.pop("blocks", None) or (PLAIN,) * _layers(keys), **more}
+    made |= {} if "act" in more else {"act": _gated(keys)}
+    made |= {"epsilon": keys.real(*epsilon), "base": _rope(keys, "rope_theta", base)}
+    return DecoderConfig(**sizes, **made, tied=keys.truth("tie_word_embeddings", tied))
+
+
 # ---- the model types
 
 
 def _llama(keys: Keys) -> DecoderConfig:
     biases = _attention_biases(keys) | (_GATED_PRODUCTS if keys.truth("mlp_bias", False) else frozenset())
-    return DecoderConfig(
-        **_shape(keys, kv_heads=False),
-        head=keys.maybe("head_dim"),
-        blocks=(PLAIN,) * _layers(keys),
-        act=_gated(keys),
-        epsilon=keys.real("rms_norm_eps", 1e-6),
-        base=_base(keys, 10000.0),
-        biases=biases,
-        tied=keys.truth("tie_word_embeddings", False),
-    )
+    return _decoder(keys, _shape(keys, kv_heads=False), head=keys.maybe("head_dim"), biases=biases)
 
 
 def _mistral(keys: Keys, experts: ExpertSizes | None = None, epsilon: float = 1e-6, base: float = 1e4) -> DecoderConfig:
     kinds = _same_window(keys, None if experts else _USUAL_WINDOW)
-    return DecoderConfig(
-        **_shape(keys),
-        head=keys.maybe("head_dim"),
-        blocks=tuple(kind._replace(experts=experts is not None) for kind in kinds),
-        act=_gated(keys),
-        epsilon=keys.real("rms_norm_eps", epsilon),
-        base=_base(keys, base),
-        tied=keys.truth("tie_word_embeddings", False),
-        experts=experts,
-    )
+    blocks = tuple(kind._replace(experts=experts is not None) for kind in kinds)
+    more: dict[str, Any] = {"head": keys.maybe("head_dim"), "blocks": blocks, "experts": experts}
+    return _decoder(keys, _shape(keys), ("rms_norm_eps", epsilon), base, **more)
 
 
 def _experts(keys: Keys, key: str) -> tuple[int, int]:
@@ -178,16 +179,13 @@ def _qwen(keys: Keys, three: bool, experts: ExpertSizes | None = None, dense: Se
     first = keys.whole("max_window_layers", 28, least=0) if windowed else many
     kinds = _windows(keys, many, [at >= first for at in range(many)], window)
     sparse = [experts is not None and at not in dense for at in range(many)]
-    return DecoderConfig(
-        **_shape(keys, parted=not three),
+    return _decoder(
+        keys,
+        _shape(keys, parted=not three),
         head=keys.whole("head_dim", 128) if three else keys.maybe("head_dim"),
         blocks=tuple(BlockKind(kind.window, mixed) for kind, mixed in zip(kinds, sparse, strict=True)),
-        act=_gated(keys),
-        epsilon=keys.real("rms_norm_eps", 1e-6),
-        base=_base(keys, 1e4),
         biases=_attention_biases(keys) if three else _QKV,
         head_norms=three,
-        tied=keys.truth("tie_word_embeddings", False),
         experts=experts,
     )
 
@@ -213,35 +211,25 @@ def _gemma(keys: Keys) -> DecoderConfig:
     # The first files say gelu, and the library takes the form by tanh.
     act = keys.word("hidden_activation", _GATED, "gelu_pytorch_tanh")
     keys.ignores("hidden_act")
-    return DecoderConfig(
-        **_shape(keys, parted=False),
-        head=keys.whole("head_dim", 256),
-        blocks=(PLAIN,) * _layers(keys),
-        act=act,
-        epsilon=keys.real("rms_norm_eps", 1e-6),
-        base=_base(keys, 1e4),
-        biases=_attention_biases(keys),
-        tied=keys.truth("tie_word_embeddings", True),
-    )
+    more: dict[str, Any] = {"head": keys.whole("head_dim", 256), "biases": _attention_biases(keys)}
+    return _decoder(keys, _shape(keys, parted=False), tied=True, act=act, **more)
 
 
 def _gemma2(keys: Keys) -> DecoderConfig:
     many, window = _layers(keys), keys.whole("sliding_window", 4096)
     # The library does not read the longer of the window's two keys.
     keys.ignores("hidden_act", "query_pre_attn_scalar", "sliding_window_size")
-    caps = keys.cap("attn_logit_softcapping", 50.0), keys.cap("final_logit_softcapping", 30.0)
-    return DecoderConfig(
-        **_shape(keys, parted=False),
+    return _decoder(
+        keys,
+        _shape(keys, parted=False),
+        tied=True,
         head=keys.whole("head_dim", 256),
         blocks=_windows(keys, many, [at % 2 == 0 for at in range(many)], window),
         act=_gated(keys, "hidden_activation", "gelu_pytorch_tanh"),
-        epsilon=keys.real("rms_norm_eps", 1e-6),
-        base=_base(keys, 1e4),
         biases=_attention_biases(keys),
         norms_behind=True,
-        score_cap=caps[0],
-        logit_cap=caps[1],
-        tied=keys.truth("tie_word_embeddings", True),
+        score_cap=keys.cap("attn_logit_softcapping", 50.0),
+        logit_cap=keys.cap("final_logit_softcapping", 30.0),
     )
 
 
@@ -259,29 +247,28 @@ def _gemma3(keys: Keys) -> DecoderConfig:
     every = keys.whole(kept if kept in keys.data else "sliding_window_pattern", 6)
     keys.ignores("hidden_act", "query_pre_attn_scalar")
     keys.only("use_bidirectional_attention", False, "a token sees none behind it")
-    caps = keys.cap("attn_logit_softcapping", 0.0), keys.cap("final_logit_softcapping", 0.0)
     near = keys.real("rope_local_base_freq", 1e4)
-    return DecoderConfig(
-        **_shape(keys, parted=False, usual=_GEMMA_3),
+    return _decoder(
+        keys,
+        _shape(keys, parted=False, usual=_GEMMA_3),
+        base=1e6,
+        tied=True,
         head=keys.whole("head_dim", 256),
         blocks=_windows(keys, many, [(at + 1) % every != 0 for at in range(many)], window),
         act=_gated(keys, "hidden_activation", "gelu_pytorch_tanh"),
-        epsilon=keys.real("rms_norm_eps", 1e-6),
-        base=_base(keys, 1e6),
         near_base=_rope(keys, "rope_theta", near, _SLIDING) if _SLIDING in keys.inside("rope_parameters") else near,
         biases=_attention_biases(keys),
         head_norms=True,
         norms_behind=True,
-        score_cap=caps[0],
-        logit_cap=caps[1],
-        tied=keys.truth("tie_word_embeddings", True),
+        score_cap=keys.cap("attn_logit_softcapping", 0.0),
+        logit_cap=keys.cap("final_logit_softcapping", 0.0),
     )
 
 
 def _gpt2(keys: Keys) -> DecoderConfig:
     width, heads, positions = keys.whole("n_embd"), keys.whole("n_head"), keys.whole("n_positions")
     keys.multiple("n_embd", width, "n_head", heads)
-    act, tanh = keys.word("activation_function", _PLAIN, "gelu_new")
+    act = _activation(keys, "activation_function", "gelu_new")
     keys.ignores("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
     keys.only("add_cross_attention", False, "queries see keys of their own sequence alone")
     return DecoderConfig(
@@ -291,8 +278,7 @@ def _gpt2(keys: Keys) -> DecoderConfig:
         vocabulary=keys.whole("vocab_size"),
         context=min(_USUAL_CONTEXT, positions),
         blocks=(PLAIN,) * keys.whole("n_layer", most=MOST_BLOCKS),
-        act=act,
-        approximate=tanh,
+        **act,
         epsilon=keys.real("layer_norm_epsilon", 1e-5),
         norm="layer_norm",
         positions=positions,
@@ -303,23 +289,11 @@ def _gpt2(keys: Keys) -> DecoderConfig:
 
 
 def _phi(keys: Keys) -> DecoderConfig:
-    act, tanh = keys.word("hidden_act", _PLAIN, "gelu_new")
+    act = _activation(keys, "hidden_act", "gelu_new")
     keys.only("qk_layernorm", False, "norms of queries and keys with shifts")
     sizes = _shape(keys, kv_heads=False)
-    biases = _ALL_PLAIN | {"logits"}
-    return DecoderConfig(
-        **sizes,
-        blocks=(PLAIN,) * _layers(keys),
-        act=act,
-        approximate=tanh,
-        epsilon=keys.real("layer_norm_eps", 1e-5),
-        norm="layer_norm",
-        base=_base(keys, 1e4),
-        turned=_turned(keys, sizes, 0.5),
-        biases=biases,
-        parallel=True,
-        tied=keys.truth("tie_word_embeddings", False),
-    )
+    more: dict[str, Any] = {"turned": _turned(keys, sizes, 0.5), "biases": _ALL_PLAIN | {"logits"}, "parallel": True}
+    return _decoder(keys, sizes, _LAYER_NORM, norm="layer_norm", **act, **more)
 
 
 def _phi3(keys: Keys) -> DecoderConfig:
@@ -327,16 +301,8 @@ def _phi3(keys: Keys) -> DecoderConfig:
     keys.only("attention_bias", False, "the products of this model type have no biases")
     keys.only("full_attn_mod", 1, "all blocks are alike")
     keys.only("interpolate_factor", 1, "positions are not stretched")
-    return DecoderConfig(
-        **sizes,
-        blocks=_same_window(keys),
-        act=_gated(keys),
-        epsilon=keys.real("rms_norm_eps", 1e-5),
-        base=_base(keys, 1e4),
-        turned=_turned(keys, sizes, 1.0),
-        joined=True,
-        tied=keys.truth("tie_word_embeddings", False),
-    )
+    more: dict[str, Any] = {"blocks": _same_window(keys), "turned": _turned(keys, sizes, 1.0), "joined": True}
+    return _decoder(keys, sizes, ("rms_norm_eps", 1e-5), **more)
 
 
 def _phimoe(keys: Keys) -> DecoderConfig:
@@ -346,16 +312,15 @@ def _phimoe(keys: Keys) -> DecoderConfig:
     keys.notes.append(
         "experts are chosen by the shares of a softmax here, whose masks other runs change with each choice"
     )
-    return DecoderConfig(
-        **_shape(keys),
+    return _decoder(
+        keys,
+        _shape(keys),
+        ("rms_norm_eps", 1e-5),
+        base=1e6,
         head=keys.maybe("head_dim"),
         blocks=tuple(kind._replace(experts=True) for kind in _same_window(keys)),
-        act=_gated(keys),
-        epsilon=keys.real("rms_norm_eps", 1e-5),
         norm="layer_norm",
-        base=_base(keys, 1e6),
         biases=_attention_biases(keys) | ({"logits"} if keys.truth("lm_head_bias", False) else set()),
-        tied=keys.truth("tie_word_embeddings", False),
         experts=ExpertSizes(many, top, keys.whole("intermediate_size")),
     )
 
@@ -365,62 +330,45 @@ def _stablelm(keys: Keys) -> DecoderConfig:
     keys.only("use_parallel_residual", False, "the feed-forward part reads what the attention adds to")
     keys.only("qk_layernorm", False, "norms of each head with shifts of their own")
     keys.ignores("norm_eps")
-    return DecoderConfig(
-        **sizes,
-        blocks=(PLAIN,) * _layers(keys),
-        act=_gated(keys),
-        epsilon=keys.real("layer_norm_eps", 1e-5),
-        norm="layer_norm",
-        base=_base(keys, 1e4),
-        turned=_turned(keys, sizes, 0.25),
-        biases=_QKV if keys.truth("use_qkv_bias", False) else frozenset(),
-        tied=keys.truth("tie_word_embeddings", False),
-    )
+    biases = _QKV if keys.truth("use_qkv_bias", False) else frozenset()
+    return _decoder(keys, sizes, _LAYER_NORM, norm="layer_norm", turned=_turned(keys, sizes, 0.25), biases=biases)
 
 
 def _starcoder2(keys: Keys) -> DecoderConfig:
-    act, tanh = keys.word("hidden_act", _PLAIN, "gelu_pytorch_tanh")
+    act = _activation(keys, "hidden_act", "gelu_pytorch_tanh")
     keys.only("mlp_type", "default", "the feed-forward part has no gate")
     keys.only("norm_type", "layer_norm", "norms have a scale and a shift")
     # What the library reads are hidden_act and norm_epsilon.
     keys.ignores("activation_function", "layer_norm_epsilon", "embedding_dropout", "residual_dropout")
-    return DecoderConfig(
-        **_shape(keys),
-        blocks=_same_window(keys),
-        act=act,
-        approximate=tanh,
-        epsilon=keys.real("norm_epsilon", 1e-5),
-        norm="layer_norm",
-        base=_base(keys, 1e4),
-        biases=_ALL_PLAIN if keys.truth("use_bias", True) else frozenset(),
-        tied=keys.truth("tie_word_embeddings", True),
-    )
+    more: dict[str, Any] = {
+        "blocks": _same_window(keys),
+        "biases": _ALL_PLAIN if keys.truth("use_bias", True) else frozenset(),
+    }
+    return _decoder(keys, _shape(keys), ("norm_epsilon", 1e-5), tied=True, norm="layer_norm", **act, **more)
 
 
 def _gpt_neox(keys: Keys) -> DecoderConfig:
-    act, tanh = keys.word("hidden_act", _PLAIN, "gelu")
+    act = _activation(keys, "hidden_act", "gelu")
     biased = keys.truth("attention_bias", True)
     sizes = _shape(keys, kv_heads=False)
     turned = "partial_rotary_factor" if "partial_rotary_factor" in keys.inside("rope_parameters") else "rotary_pct"
-    return DecoderConfig(
-        **sizes,
-        blocks=(PLAIN,) * _layers(keys),
-        act=act,
-        approximate=tanh,
-        epsilon=keys.real("layer_norm_eps", 1e-5),
+    return _decoder(
+        keys,
+        sizes,
+        _LAYER_NORM,
+        base=keys.real("rotary_emb_base", 1e4),
+        **act,
         norm="layer_norm",
-        base=_base(keys, keys.real("rotary_emb_base", 1e4)),
         turned=_turned(keys, sizes, 0.25, turned),
         biases=_ALL_JOINED if biased else _PLAIN_PRODUCTS - {"projection"},
         parallel=keys.truth("use_parallel_residual", True),
         own_norm=True,
         joined=True,
-        tied=keys.truth("tie_word_embeddings", False),
     )
 
 
 def _falcon(keys: Keys) -> DecoderConfig:
-    act, tanh = keys.word("activation", _PLAIN, "gelu")
+    act = _activation(keys, "activation", "gelu")
     newer, biased = keys.truth("new_decoder_architecture", False), keys.truth("bias", False)
     keys.only("alibi", False, "queries and keys turn by their positions")
     keys.only("apply_residual_connection_post_layernorm", False, "sums are of what norms read")
@@ -431,24 +379,25 @@ def _falcon(keys: Keys) -> DecoderConfig:
     many = keys.whole("num_kv_heads", heads)
     shared = many if newer else 1 if keys.truth("multi_query", True) else heads
     keys.multiple("num_attention_heads", heads, "num_kv_heads", shared)
-    return DecoderConfig(
-        width=width,
-        heads=heads,
-        kv_heads=shared,
-        inner=keys.maybe("ffn_hidden_size") or 4 * width,
-        vocabulary=keys.whole("vocab_size"),
-        context=min(_USUAL_CONTEXT, keys.whole("max_position_embeddings", 2048)),
-        blocks=(PLAIN,) * _layers(keys),
-        act=act,
-        approximate=tanh,
-        epsilon=keys.real("layer_norm_epsilon", 1e-5),
+    sizes: dict[str, Any] = {
+        "width": width,
+        "heads": heads,
+        "kv_heads": shared,
+        "inner": keys.maybe("ffn_hidden_size") or 4 * width,
+    }
+    sizes |= {"vocabulary": keys.whole("vocab_size")}
+    sizes |= {"context": min(_USUAL_CONTEXT, keys.whole("max_position_embeddings", 2048))}
+    return _decoder(
+        keys,
+        sizes,
+        ("layer_norm_epsilon", 1e-5),
+        tied=True,
+        **act,
         norm="layer_norm",
-        base=_base(keys, 1e4),
         biases=_ALL_JOINED if biased else frozenset(),
         parallel=keys.truth("parallel_attn", True) or newer,
         own_norm=keys.whole("num_ln_in_parallel_attn", 2 if newer else 1) > 1,
         joined=True,
-        tied=keys.truth("tie_word_embeddings", True),
     )
 
 
@@ -495,16 +444,9 @@ def _deepseek(keys: Keys, three: bool) -> DecoderConfig:
         turned=keys.whole("qk_rope_head_dim"),
         value=keys.whole("v_head_dim"),
     )
-    return DecoderConfig(
-        **sizes,
-        blocks=tuple(BlockKind(experts=at >= dense) for at in range(many)),
-        act=_gated(keys),
-        epsilon=keys.real("rms_norm_eps", 1e-6),
-        base=_base(keys, 1e4),
-        tied=keys.truth("tie_word_embeddings", False),
-        experts=ExpertSizes(experts, top, inner, shared * inner, odds, three, keys.truth("norm_topk_prob", three)),
-        latent=latent,
-    )
+    blocks = tuple(BlockKind(experts=at >= dense) for at in range(many))
+    mixed = ExpertSizes(experts, top, inner, shared * inner, odds, three, keys.truth("norm_topk_prob", three))
+    return _decoder(keys, sizes, blocks=blocks, experts=mixed, latent=latent)
 
 
 MODEL_TYPES: dict[str, Callable[[Keys], DecoderConfig]] = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
@@ -20,23 +19,19 @@ import numpy as np
 from pydantic import InstanceOf
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.document import Document
 from tpusim.input.form import validated
 from tpusim.network.entries import INPUTS, Entry
-from tpusim.network.formats import (
-    LayerOfNode,
-    ModelOptions,
-    Names,
-    UnfitNode,
-    printable,
-    reasons,
-)
+from tpusim.network.formats import ModelOptions, Names, printable, reasons
 from tpusim.network.formats.jax_function.flat import BACK, MOST_STEPS, flattened
 from tpusim.network.formats.jax_function.layers import LAYERS, OF_THE_ARRAY, KnownPrimitive, layout_behind
 from tpusim.network.formats.jax_function.named import named
-from tpusim.network.formats.jax_function.patterns import ENDLESS, FlatGraph
+from tpusim.network.formats.jax_function.nodes import FlatGraph
+from tpusim.network.formats.jax_function.patterns import ENDLESS
 from tpusim.network.formats.jax_function.sharded import localized, mesh_of
+from tpusim.network.formats.layer_of_node import LayerOfNode, UnfitNode
+from tpusim.network.formats.reasons import LeftOut
 from tpusim.network.graph import (
     Axes,
     GivenInput,
@@ -94,7 +89,6 @@ _UNLIKE = {
     "convert_element_type": "its numbers are of another type where they are read",
 }  # fmt: skip
 """By primitive the reason why it takes no time, whatever it works on."""
-_MOST_TOLD = 8
 _SUMMED = "conv2d_filter_gradient"
 """The op that sums over the images of a batch: several layers cannot stand for one of more images."""
 _BY_BATCH = frozenset({
@@ -128,20 +122,11 @@ class UnderstoodFunction:
     flat: FlatGraph
     layers: dict[str, LayerOfNode] = field(default_factory=dict)
     """By the first value that a node makes."""
-    not_timed: Counter[str] = field(default_factory=Counter)
-    not_known: Counter[str] = field(default_factory=Counter)
-    reasons: list[str] = field(default_factory=list)
-    untimed: dict[str, Counter[str]] = field(default_factory=dict)
-    """By primitive how often it takes no time for which reason."""
+    left: LeftOut = field(default_factory=LeftOut)
     mesh: tuple[tuple[str, int], ...] = ()
     """The chips that share it, of which this is one's share."""
     places: dict[str, Placement] = field(default_factory=dict)
     """By input and output how the whole of it is parted among them."""
-
-    def leave_out(self, op: str, why: str) -> None:
-        """Count a primitive that takes no time, and the reason."""
-        self.not_timed[f"{LAX}{op}"] += 1
-        self.untimed.setdefault(f"{LAX}{op}", Counter())[", ".join(why.splitlines())] += 1
 
     @property
     def batch(self) -> int:
@@ -216,11 +201,8 @@ def understood(
         name: _plain(leaf) for name, leaf in zip(inputs, leaves, strict=True)
         if not isinstance(leaf, jax.ShapeDtypeStruct)
     }  # fmt: skip
-    mesh: tuple[tuple[str, int], ...] = ()
-    places: dict[str, Placement] = {}
-    if (share := localized(closed, label)) is not None:
-        closed, mesh = share.closed, share.mesh
-        places = dict(zip((*inputs, *outputs), (*share.inputs, *share.outputs), strict=True))
+    closed, mesh, placed = localized(closed, label)
+    places = dict(zip((*inputs, *outputs), placed, strict=True)) if mesh else {}
     sizes = {name: value for name, value in given.items() if not any(places.get(name, ()))}
 
     def flat(batch: int = 0) -> UnderstoodFunction:
@@ -237,10 +219,10 @@ def understood(
         if read.batch == (there or read.batch) and read.sums_over_batches:
             break
         read = flat(batch)
-    if read.not_known and not skip_unknown:
+    if read.left.not_known and not skip_unknown:
         raise InputError(Problem(_unknown(read), label))
     if not read.layers:
-        why = f": {reasons.untimed(read.untimed)}" if read.untimed else ""
+        why = f": {read.left.why_untimed()}" if read.left.untimed else ""
         raise InputError(Problem(f"nothing that it computes could be run as a layer{why}", label))
     return read, given
 
@@ -290,13 +272,13 @@ def _find_layers(read: UnderstoodFunction) -> None:
             layouts[node.outputs[0]] = layout if layout[0] and own else None
         except (UnfitNode, InputError) as error:
             layouts[node.outputs[0]] = layout_behind(known)
+            why = ", ".join(str(error).splitlines())
             whole = flat.types[node.outputs[0]].kind in "iub"
-            if node.op not in NOT_TIMED or (node.op in OF_THE_ARRAY and (not whole or "bytes" in str(error))):
-                read.not_known[f"{LAX}{node.op}"] += 1
-                if str(error):
-                    read.reasons.append(f"{node.name}: {', '.join(str(error).splitlines())}")
+            if node.op not in NOT_TIMED or (node.op in OF_THE_ARRAY and (not whole or "bytes" in why)):
+                read.left.not_known[f"{LAX}{node.op}"] += 1
+                read.left.reasons += [f"{node.name}: {why}"] if why else []
             else:
-                read.leave_out(node.op, _UNLIKE.get(node.op, "") or str(error) or reasons.NO_LAYER)
+                read.left.take_no_time(f"{LAX}{node.op}", _UNLIKE.get(node.op, "") or why or reasons.NO_LAYER)
 
 
 def _as_layer(known: KnownPrimitive, flat: FlatGraph) -> LayerOfNode:
@@ -331,11 +313,11 @@ def _unknown(read: UnderstoodFunction) -> str:
         given = ", ".join(f"{read.flat.types[name]}{[*read.flat.shapes[name]]}" for name in node.inputs) or "nothing"
         line = read.flat.lines.get(node.outputs[0], "")
         firsts.setdefault(f"{LAX}{node.op}", f"{given} at {line}" if line else given)
-    told = ", ".join(f"{op} {many:,} (first of {firsts[op]})" for op, many in read.not_known.items())
-    why = f": {'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''}"
-    total = counted(read.not_known.total(), "primitive")
+    told = ", ".join(f"{op} {many:,} (first of {firsts[op]})" for op, many in read.left.not_known.items())
+    why = f": {few(read.left.reasons, reasons.MOST_TOLD, '; ', '; ...')}" if read.left.reasons else ""
+    total = counted(read.left.not_known.total(), "primitive")
     return (
-        f"{total} not known here: {told}{why if read.reasons else ''}; --skip-unknown, skip_unknown=True in Python, "
+        f"{total} not known here: {told}{why}; --skip-unknown, skip_unknown=True in Python, "
         "leaves them out, and says so"
     )
 
@@ -389,20 +371,15 @@ def _document(read: UnderstoodFunction) -> Document:
         "name": read.name,
         "source": f"{printable(read.label)}, a function of JAX {jax.__version__}",
         INPUTS: [*given],
-        "not_timed": dict(read.not_timed.most_common()),
-        "not_known": dict(read.not_known.most_common()),
+        **read.left.counts(),
         **({"share_of": dict(read.mesh), "chips": prod(many for _, many in read.mesh)} if read.mesh else {}),
         "layers": entries,
     }
     images = any(each.sizes["op"] in _BY_BATCH for each in read.layers.values())
     says = f"its convolutions and pools have {counted(read.batch, 'image')}: that is the batch"
-    notes = [says if images else "it has no convolution or pool, so that the batch is 1; products have their own sizes"]
-    if told := reasons.untimed(read.untimed, but=reasons.IN_PLACE):
-        notes.append(f"not timed: {told}")
-    if read.reasons:
-        more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
-        notes.append(f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}")
-    return Document(read.label, data, {"": 1}, notes=tuple(notes), images=read.batch)
+    alone = "it has no convolution or pool, so that the batch is 1; products have their own sizes"
+    notes = says if images else alone, *read.left.notes()
+    return Document(read.label, data, {"": 1}, notes=notes, images=read.batch)
 
 
 class _FunctionWires:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.graph import ValueExchange
 
 _REDUCED = {"psum": "sum", "psum2": "sum", "psum_invariant": "sum", "pmax": "max", "pmin": "min"}

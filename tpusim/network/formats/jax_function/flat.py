@@ -18,20 +18,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tpusim.network.formats import UnfitNode
 from tpusim.network.formats.jax_function.exchanges import EXCHANGES, exchanges_of
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
-from tpusim.network.formats.jax_function.patterns import PATTERNS, FlatGraph, together
-from tpusim.network.formats.jax_function.sharded import SHARE
+from tpusim.network.formats.jax_function.nodes import FlatGraph
+from tpusim.network.formats.jax_function.patterns import PATTERNS, together
+from tpusim.network.formats.jax_function.sharded import body_of
 from tpusim.network.formats.jax_function.source_lines import line_of, of_a_library
 from tpusim.network.formats.jax_function.written_out import WRITTEN_OUT
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.graph import Node, ValueExchange, after
 
-_CALLS = frozenset({
-    SHARE, "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-    "jit", "pjit", "remat", "remat2",
-})  # fmt: skip
-"""Primitives that only call a function."""
 _SAME = frozenset({"copy", "copy_p", "name", "optimization_barrier", "pvary", "sharding_constraint", "stop_gradient"})
 """Primitives whose results are their operands."""
 _SPREAD = frozenset({
@@ -39,7 +35,6 @@ _SPREAD = frozenset({
     "xor",
 })  # fmt: skip
 """Primitives of two operands, of which one may have fewer elements."""
-_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _SCOPE = re.compile(r"(?:\w+\()*([\w.-]*)\)*")
 """A scope, within the names of what JAX made of it: transpose(jvp(attention))."""
 MOST_STEPS = 1000
@@ -63,11 +58,12 @@ def flattened(
         work.known(name, var.aval)
     ends = work.put(closed, inputs)
     work.finish(ends, outputs)
-    work.flat.inputs, work.flat.outputs = inputs, outputs
-    work.flat.nodes = [*_alive(work.flat.nodes, {*outputs})]
+    flat = work.flat
+    flat.inputs, flat.outputs = inputs, outputs
+    flat.put(flat.nodes)
     for pattern in (*PATTERNS, *WRITTEN_OUT):
-        work.flat.nodes = [*_alive([*pattern(work.flat)], {*outputs})]
-    return work.flat
+        flat.put(pattern(flat))
+    return flat
 
 
 class _Flattening:
@@ -151,8 +147,8 @@ class _Flattening:
             return [self._place_along(str(said["axis_name"]), eqn.outvars[0].aval)]
         if op in EXCHANGES:
             return self._exchanged(op, said, given, [each.aval for each in eqn.outvars])
-        if op in _CALLS:
-            return self._called(next(said[name] for name in _INNER if name in said), given)
+        if (body := body_of(eqn)) is not None:
+            return self._called(body, given)
         if op == "scan" and said["length"] <= MOST_STEPS:
             return self._scan(said, given)
         if op == "cond" and given[0] in self.flat.constants:
@@ -627,13 +623,3 @@ def _narrow(shape: ValueShape, wide: ValueShape, places: Sequence[int]) -> Value
     """Return the shape with an axis for each of the wider one, of one element where it has none."""
     own = dict(zip(map(int, places), shape, strict=True))
     return tuple(own.get(axis, 1) for axis in range(len(wide)))
-
-
-def _alive(nodes: Sequence[Node], wanted: set[str]) -> Iterator[Node]:
-    """Yield the nodes that values are made by."""
-    kept: list[Node] = []
-    for node in reversed(nodes):
-        if wanted & {*node.outputs}:
-            wanted |= {*node.inputs}
-            kept.append(node)
-    yield from reversed(kept)

@@ -12,11 +12,10 @@ from math import isfinite, prod
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError
-from tpusim.network.formats import LayerOfNode, LayerSizes, UnfitNode
+from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode, on_map, on_rows, pooled
 from tpusim.network.graph import Axes, Node, NodeViews, OperandView, TensorView
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.elementwise import KEPT
-from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
 
 ValueShape = tuple[int, ...]
@@ -233,12 +232,9 @@ def _spread_out(known: KnownPrimitive) -> LayerOfNode:
     ahead = any(config[axis][0] or min(config[axis]) < 0 for axis in apart)
     if known.numbers[1] != 0 or not layout or len(sides) < 2 or not {*apart} <= {*sides} or ahead:
         raise UnfitNode("it pads")
-    maps = TensorView(layout)
-    sizes: LayerSizes = dict(zip(AXES, maps.sizes(known.shapes[0]), strict=True))
     height, width = (known.result[axis] for axis in sides)
-    steps = [int(config[axis][2]) + 1 for axis in sides]
-    return LayerOfNode({"op": "spread", **sizes, "step": steps, "out_height": height, "out_width": width},
-                   NodeViews({"ifmap": OperandView(0, maps)}, TensorView(layout, known.result)))  # fmt: skip
+    more: LayerSizes = {"step": [int(config[axis][2]) + 1 for axis in sides], "out_height": height, "out_width": width}
+    return on_map("spread", TensorView(layout), TensorView(layout, known.result), known.shapes[0], **more)
 
 
 def _dot(known: KnownPrimitive) -> LayerOfNode:
@@ -265,9 +261,7 @@ def _dot(known: KnownPrimitive) -> LayerOfNode:
 def _map(known: KnownPrimitive, op: str, at: int = 0, axes: Axes = (), **fields: Any) -> LayerOfNode:
     """Return a layer that makes one element of each element of operand `at`, viewed by `axes` or else by its layout."""
     maps = TensorView(axes or known.layout)
-    sizes = dict(zip(AXES, maps.sizes(known.result), strict=True))
-    return LayerOfNode({"op": op, **sizes, **fields},
-                   NodeViews({"ifmap": OperandView(at, maps)}, TensorView(maps.axes, known.result)))  # fmt: skip
+    return on_map(op, maps, TensorView(maps.axes, known.result), known.result, at, **fields)
 
 
 def _pointwise(op: str, **fields: Any) -> Handler:
@@ -386,12 +380,12 @@ def _pool(kind: str, op: str = "pool2d") -> Handler:
         )
         padding = [before for before, _ in pads] + [after for _, after in pads]
         maps = TensorView(layout)
-        channels, height, width, images = maps.sizes(shape)
-        sizes = {"op": op, "kind": kind, "images": images, "channels": channels, "in_height": height,
-                 "in_width": width, "kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation,
-                 "count_include_pad": said.get("include_pad", False)}  # fmt: skip
+        sizes, views = pooled(
+            kind, maps, TensorView(layout, known.result), shape, kernel=kernel, stride=stride, padding=padding,
+            dilation=dilation, count_include_pad=said.get("include_pad", False),
+        )  # fmt: skip
         sources = {name: OperandView(at, maps) for at, name in enumerate(("ifmap", "choice")[: len(known.shapes)])}
-        return LayerOfNode(sizes, NodeViews(sources, TensorView(layout, known.result)))
+        return LayerOfNode({**sizes, "op": op}, NodeViews(sources, views.result))
 
     return handler
 
@@ -408,14 +402,9 @@ def _mean(known: KnownPrimitive) -> LayerOfNode:
     """Read a mean: over all rows and columns of maps it is a pooling, over other axes a mean of rows."""
     (shape,), along, layout = known.shapes, known.node.attributes["axes"], known.layouts[0]
     if layout and {*along} == {*layout[1], *layout[2]}:
-        channels, height, width, images = TensorView(layout).sizes(shape)
-        sizes = {"op": "pool2d", "kind": "average", "images": images, "channels": channels, "in_height": height,
-                 "in_width": width, "kernel": [height, width]}  # fmt: skip
         left = [axis for axis in range(len(shape)) if axis not in along]
         made = tuple(tuple(left.index(axis) for axis in axes if axis in left) for axes in layout)
-        return LayerOfNode(
-            sizes, NodeViews({"ifmap": OperandView(0, TensorView(layout))}, TensorView(made, known.result))
-        )
+        return pooled("average", TensorView(layout), TensorView(made, known.result), shape)
     return _rows(known, "reduce_mean", along)
 
 
@@ -428,11 +417,9 @@ def _sum(known: KnownPrimitive) -> LayerOfNode:
         raise UnfitNode("it sums up one element each")
     if not layout[0] or {*along} != {*range(len(shape))} - {*layout[0]}:
         raise UnfitNode("it sums over other axes than all but the channels'")
-    sizes: LayerSizes = dict(zip(AXES, TensorView(layout).sizes(shape), strict=True))
     order = sorted(layout[0])
-    made = tuple(order.index(axis) for axis in layout[0])
-    return LayerOfNode({"op": "channel_sum", **sizes}, NodeViews(
-        {"ifmap": OperandView(0, TensorView(layout))}, TensorView((made, (), (), ()), known.result)))  # fmt: skip
+    made = tuple(order.index(axis) for axis in layout[0]), (), (), ()
+    return on_map("channel_sum", TensorView(layout), TensorView(made, known.result), shape)
 
 
 def _pair(op: str) -> Handler:
@@ -456,10 +443,8 @@ def _masked_softmax(known: KnownPrimitive) -> LayerOfNode:
     queries = said["queries_axis"]
     others = (axis for axis in range(len(shape) - 1) if axis != queries)
     rows = TensorView(((len(shape) - 1,), (), (), (*others, queries)))
-    channels, _, _, images = rows.sizes(shape)
-    sizes: LayerSizes = {"op": "softmax", "channels": channels, "images": images, "queries": shape[queries]}
-    sizes |= {"window": said["window"]} if said["window"] else {}
-    return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, rows)}, TensorView(rows.axes, known.result)))
+    more = {"queries": shape[queries], **({"window": said["window"]} if said["window"] else {})}
+    return on_rows("softmax", rows, TensorView(rows.axes, known.result), shape, **more)
 
 
 def _norm(op: str, usual: Mapping[str, float]) -> Handler:
@@ -486,23 +471,18 @@ def _rotary(known: KnownPrimitive) -> LayerOfNode:
     others = tuple(axis for axis in outer if table[axis] == 1)
     # Of pairs the result has an axis, as the points are viewed.
     points = TensorView(((last + 1, last) if pairs else (last,), (), tokens, others), known.result if pairs else ())
-    channels, height, width, images = points.sizes(known.result)
     column = TensorView(((last,), (), tokens, others))
-    sources = {"ifmap": OperandView(0, points), "cos": OperandView(1, column, "cosines"),
-               "sin": OperandView(2, column, "sines")}  # fmt: skip
-    result = TensorView(points.axes, known.result)
-    sizes: LayerSizes = {"op": "rotary", "channels": channels, "height": height, "width": width, "images": images}
-    return LayerOfNode(sizes, NodeViews(sources, result))
+    tables = {"cos": OperandView(1, column, "cosines"), "sin": OperandView(2, column, "sines")}
+    sizes, views = on_map("rotary", points, TensorView(points.axes, known.result), known.result)
+    return LayerOfNode(sizes, NodeViews({**views.sources, **tables}, views.result))
 
 
 def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> LayerOfNode:
     """Return an op of rows along some axes; the other axes count the rows."""
     shape, made = known.shapes[0], len(known.result)
     rows = TensorView(rows_of(len(shape), sorted(along)))
-    channels, _, _, images = rows.sizes(shape)
     result = TensorView(rows.axes if known.result == shape else rows_of(made, ()), known.result)
-    return LayerOfNode({"op": op, "channels": channels, "images": images},
-                   NodeViews({"ifmap": OperandView(0, rows)}, result))  # fmt: skip
+    return on_rows(op, rows, result, shape)
 
 
 LAYERS: Mapping[str, Handler] = {

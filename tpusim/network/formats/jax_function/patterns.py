@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -16,48 +15,11 @@ import numpy as np
 from jax import lax
 
 from tpusim.network.formats.jax_function.layers import ValueShape
+from tpusim.network.formats.jax_function.nodes import FlatGraph, scope_of
 from tpusim.network.graph import Node
-from tpusim.numerics.element_types import Values
 
 ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
 """Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
-
-
-@dataclass
-class FlatGraph:
-    """Nodes in order, and what is known of their values.
-
-    Attributes:
-        shapes, types: by value.
-        constants: by name.
-        lines: source lines of values, by name; "" where there is none.
-        inputs, outputs: names of values.
-        refused: by value the reason why what makes it is not known.
-    """
-
-    shapes: dict[str, ValueShape] = field(default_factory=dict)
-    types: dict[str, np.dtype[Any]] = field(default_factory=dict)
-    constants: dict[str, Any] = field(default_factory=dict)
-    lines: dict[str, str] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    inputs: Sequence[str] = ()
-    outputs: Sequence[str] = ()
-    refused: dict[str, str] = field(default_factory=dict)
-    _alike: dict[str, float | None] = field(default_factory=dict)
-
-    def number(self, name: str) -> float | None:
-        """Return the number that all elements of a constant are; None for other values."""
-        if name not in self.constants or self.types[name].kind == "O":
-            return None
-        if name not in self._alike:
-            every = unspread(np.asarray(self.constants[name])).reshape(-1)
-            self._alike[name] = float(every[0]) if every.size and (every == every[0]).all() else None
-        return self._alike[name]
-
-
-def unspread(values: Values) -> Values:
-    """Return values without the axes along which they are only spread, and one element tells all: these have one."""
-    return values[tuple(slice(None if step else 1) for step in values.strides)]
 
 
 # ---- functions that JAX writes out
@@ -126,15 +88,13 @@ def _alike(wanted: Any, part: Sequence[Any], given: Any) -> bool:
 
 def with_means(flat: FlatGraph) -> list[Node]:
     """Put means in the place of sums that are divided by the number of what they sum up."""
-    makers = {name: at for at, node in enumerate(flat.nodes) for name in node.outputs}
-    uses = Counter(name for node in flat.nodes for name in node.inputs)
     nodes: list[Node | None] = [*flat.nodes]
     for at, node in enumerate(flat.nodes):
         if node.op != "div" or flat.shapes[node.outputs[0]] != flat.shapes[node.inputs[0]]:
             continue
         chain, value = list[int](), node.inputs[0]
-        while uses[value] == 1 and value in makers and value not in flat.outputs:
-            chain.append(makers[value])
+        while flat.uses[value] == 1 and value in flat.makers:
+            chain.append(flat.order[value])
             # Axes of one element may be added before the division.
             if flat.nodes[chain[-1]].op not in ("broadcast_in_dim", "reshape"):
                 break
@@ -150,8 +110,6 @@ def with_means(flat: FlatGraph) -> list[Node]:
 
 def with_clamps(flat: FlatGraph) -> list[Node]:
     """Put a clamp in the place of the smaller of a number and of the larger of another and a value."""
-    makers = {node.outputs[0]: node for node in flat.nodes if node.op == "max"}
-    uses = Counter(name for node in flat.nodes for name in node.inputs)
 
     def parts(node: Node) -> tuple[str, str] | None:
         """Return the value and the number that a node compares."""
@@ -162,12 +120,11 @@ def with_clamps(flat: FlatGraph) -> list[Node]:
 
     def clamped(node: Node) -> Node:
         upper = parts(node) if node.op == "min" else None
-        inner = makers.get(upper[0]) if upper and uses[upper[0]] == 1 and upper[0] not in flat.outputs else None
+        inner = flat.made_by(upper[0], "max") if upper and flat.uses[upper[0]] == 1 else None
         lower = parts(inner) if inner else None
         if not upper or not lower:
             return node
-        name = f"{node.name.removesuffix(node.op)}clamp"
-        return replace(node, op="clamp", name=name, inputs=(lower[1], lower[0], upper[1]))
+        return replace(node, op="clamp", name=f"{scope_of(node)}clamp", inputs=(lower[1], lower[0], upper[1]))
 
     return [*map(clamped, flat.nodes)]
 
@@ -176,12 +133,10 @@ def with_gradients(flat: FlatGraph) -> list[Node]:
     """Put the gradient of a relu in the place of a choice between zero and a value where another is above zero, and a
     weighted sum in the place of a difference from a value times a number, as an update of weights is.
     """
-    makers = {node.outputs[0]: node for node in flat.nodes}
-    uses = Counter(name for node in flat.nodes for name in node.inputs)
 
     def read(node: Node) -> Node:
-        shape, made = flat.shapes[node.outputs[0]], [makers.get(name) for name in node.inputs]
-        scope = node.name.removesuffix(node.op)
+        shape, made = flat.shapes[node.outputs[0]], [flat.makers.get(name) for name in node.inputs]
+        scope = scope_of(node)
         which = made[0] if node.op == "select_n" and len(made) == 3 else None
         if which and which.op == "gt" and flat.number(which.inputs[1]) == 0 and flat.number(node.inputs[1]) == 0:
             pair = node.inputs[2], which.inputs[0]
@@ -189,7 +144,7 @@ def with_gradients(flat: FlatGraph) -> list[Node]:
             if all(flat.shapes[name] == shape for name in pair) and not endless:
                 return replace(node, op="relu_gradient", name=f"{scope}relu_gradient", inputs=pair, attributes={})
         step = made[1] if node.op == "sub" else None
-        if step and step.op == "mul" and uses[node.inputs[1]] == 1 and node.inputs[1] not in flat.outputs:
+        if step and step.op == "mul" and flat.uses[node.inputs[1]] == 1:
             # The rate stands on either side of its product.
             for rate, value in (step.inputs, step.inputs[::-1]):
                 number = flat.number(rate)
@@ -206,14 +161,12 @@ def with_turned_products(flat: FlatGraph) -> list[Node]:
     """Exchange the factors of products whose result is turned, so that it need not be: gradients by weights are such
     products, and in a training step the input is the first factor.
     """
-    makers = {node.outputs[0]: node for node in flat.nodes if node.op == "dot_general"}
-    uses = Counter(name for node in flat.nodes for name in node.inputs)
 
     def turned(node: Node) -> Node:
         value = node.inputs[0] if node.op == "transpose" else ""
-        if value not in makers or uses[value] > 1 or value in flat.outputs:
+        if not (product := flat.made_by(value, "dot_general")) or flat.uses[value] > 1:
             return node
-        product, rank = makers[value], len(flat.shapes[value])
+        rank = len(flat.shapes[value])
         (one, other), shared = product.attributes["dimension_numbers"]
         rows = len(flat.shapes[product.inputs[0]]) - len(one)
         if any(shared) or [*node.attributes["permutation"]] != [*range(rows, rank), *range(rows)]:
@@ -232,14 +185,12 @@ def with_choices(flat: FlatGraph) -> Iterator[Node]:
         if node.op != "select_and_scatter_add" or str(node.attributes["select_prim"]) != "ge":
             yield node
             continue
-        (slopes, maps), (made,), scope = node.inputs, node.outputs, node.name.removesuffix(node.op)
+        (slopes, maps), (made,), scope = node.inputs, node.outputs, scope_of(node)
         names = ("window_dimensions", "window_strides", "padding")
         attributes = {name: node.attributes[name] for name in names}
         attributes |= dict.fromkeys(("window_dilation", "base_dilation"), (1,) * len(flat.shapes[maps]))
         # Of equals both choose the first.
-        choice = f"{made}.choice"
-        flat.lines[choice] = flat.lines.get(made, "")
-        flat.shapes[choice], flat.types[choice] = flat.shapes[slopes], flat.types[slopes]
+        choice = flat.know(f"{made}.choice", flat.shapes[slopes], flat.types[slopes], made)
         yield Node("window_choice", f"{scope}window_choice", (maps,), (choice,), attributes)
         yield Node("max_pool_gradient", f"{scope}max_pool_gradient", (slopes, choice), (made,),
                    {**attributes, "shape": flat.shapes[maps]})  # fmt: skip

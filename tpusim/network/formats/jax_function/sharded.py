@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import lax
@@ -36,31 +36,23 @@ def _results(*operands: Any, jaxpr: Any) -> Any:
 _SHARE.def_abstract_eval(_results)
 
 
-_CALLS = {
-    "checkpoint": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "jit": "jaxpr", "pjit": "jaxpr",
-    "remat": "jaxpr", "remat2": "jaxpr",
-}  # fmt: skip
-"""Primitives that only call a function, and the parameter that is its body."""
+_CALLS = frozenset({
+    SHARE, "checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+    "jit", "pjit", "remat", "remat2",
+})  # fmt: skip
+"""Primitives that only call a function."""
 
 
-class LocalFunction(NamedTuple):
-    """A jaxpr of local shapes.
-
-    Attributes:
-        closed: what a chip computes.
-        mesh: the axes of the mesh, each with its number of chips.
-        inputs, outputs: placements of the whole function's.
-    """
-
-    closed: Any
-    mesh: tuple[tuple[str, int], ...]
-    inputs: Sequence[Placement]
-    outputs: Sequence[Placement]
+def body_of(eqn: Any) -> Any:
+    """Return the function that a primitive only calls; None for other primitives."""
+    bodies = (eqn.params[name] for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if name in eqn.params)
+    return next(bodies, None) if eqn.primitive.name in _CALLS else None
 
 
-def localized(closed: Any, label: str) -> LocalFunction | None:
-    """Return the share of a function that has sharded parts; None for one that has none.
+def localized(closed: Any, label: str) -> tuple[Any, tuple[tuple[str, int], ...], Sequence[Placement]]:
+    """Return a jaxpr of what a chip computes, for a function that has sharded parts; the axes of the mesh, each with
+    its number of chips; and the placements of the whole function's inputs and outputs. Without sharded parts there is
+    no mesh, and the function is as it was.
 
     Inputs without a sharded type are placed as the first that reads them wants it.
 
@@ -68,7 +60,7 @@ def localized(closed: Any, label: str) -> LocalFunction | None:
     """
     meshes = [*dict.fromkeys(_meshes(closed.jaxpr))]
     if not meshes:
-        return None
+        return closed, (), ()
     if len(meshes) > 1:
         told = " and ".join(", ".join(f"{name}={many}" for name, many in each) for each in meshes[:2])
         raise InputError(Problem(f"it has several meshes, {told}; give its parts one by one", label))
@@ -96,7 +88,7 @@ def localized(closed: Any, label: str) -> LocalFunction | None:
         found = jax.make_jaxpr(share, axis_env=[*mesh])(*shapes)
         # What a reader wants is known when it reads, which is behind the start: then all begins again.
         if work.learned == learned:
-            return LocalFunction(found, mesh, places, ends)
+            return found, mesh, (*places, *ends)
         learned = work.learned
 
 
@@ -170,7 +162,7 @@ class _Localizing(LocalValues):
         op, said = eqn.primitive.name, eqn.params
         if op == "shard_map":
             return self._share(eqn, given)
-        if op in _CALLS and (body := said.get(_CALLS[op]) or said.get("jaxpr") or said.get("call_jaxpr")):
+        if (body := body_of(eqn)) is not None:
             placed = self._asked(said.get("in_shardings", ()), given)
             # JAX traces a function of a library once, for all who call it.
             made = self.run(body, placed, traceback if self.line and of_a_library(body) else None)

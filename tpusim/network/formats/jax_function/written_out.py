@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape
-from tpusim.network.formats.jax_function.nodes import NodesByValue, is_real, of_reals, scope_of
-from tpusim.network.formats.jax_function.patterns import FlatGraph, unspread
+from tpusim.network.formats.jax_function.nodes import FlatGraph, scope_of, unspread
 from tpusim.network.formats.jax_function.turns import with_turns
 from tpusim.network.graph import Node
 from tpusim.numerics.element_types import Values
@@ -27,14 +26,6 @@ _MOST_INSIDE = 24
 # ---- activations
 
 _Element = Callable[..., Any]
-
-
-def _quiet(function: _Element) -> _Element:
-    def compute(*operands: Any) -> Any:
-        with np.errstate(all="ignore"):
-            return function(*operands)
-
-    return compute
 
 
 _ELEMENTS: Mapping[str, _Element] = {
@@ -66,40 +57,39 @@ _NEAR = {"bfloat16": 1e-3, "float16": 1e-4}
 
 def with_activations(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that make an activation of a value, however it is written."""
-    nodes = NodesByValue(flat)
     for node in flat.nodes:
-        found = _activation(nodes, node) if node.op in _LAST else None
+        found = _activation(flat, node) if node.op in _LAST else None
         yield found or node
 
 
-def _activation(nodes: NodesByValue, last: Node) -> Node | None:
-    flat, value = nodes.flat, last.outputs[0]
-    if not is_real(flat, value) or prod(nodes.shape(value)) < 2:
+def _activation(flat: FlatGraph, last: Node) -> Node | None:
+    value = last.outputs[0]
+    if not flat.is_real(value) or prod(flat.shapes[value]) < 2:
         return None
-    inside, front = [last], {name for name in last.inputs if nodes.number(name) is None}
+    inside, front = [last], {name for name in last.inputs if flat.number(name) is None}
     while len(inside) <= _MOST_INSIDE and front:
         if len(front) == 1 and len(inside) > 1 and any(each.op in _CURVED for each in inside):
             (source,) = front
-            if nodes.shape(source) == nodes.shape(value) and nodes.closed(last, [source]):
-                op = _named(nodes, inside, source)
+            if flat.shapes[source] == flat.shapes[value] and flat.closed(last, [source]):
+                op = _named(flat, inside, source)
                 if op:
                     return replace(last, op=op, name=f"{scope_of(last)}{op}", inputs=(source,), attributes={})
         # The value that is made last is looked into first.
-        latest = max(front, key=lambda name: nodes.order.get(name, -1))
-        node = nodes.makers.get(latest)
+        latest = max(front, key=lambda name: flat.order.get(name, -1))
+        node = flat.makers.get(latest)
         if node is None or not (node.op in _ELEMENTS or node.op in ("integer_pow", "convert_element_type")):
             return None
-        if node.op == "convert_element_type" and not (is_real(flat, node.inputs[0]) and is_real(flat, latest)):
+        if node.op == "convert_element_type" and not (flat.is_real(node.inputs[0]) and flat.is_real(latest)):
             return None
         inside.append(node)
-        front = (front - {latest}) | {name for name in node.inputs if nodes.number(name) is None}
+        front = (front - {latest}) | {name for name in node.inputs if flat.number(name) is None}
     return None
 
 
-def _named(nodes: NodesByValue, inside: Sequence[Node], source: str) -> str | None:
+def _named(flat: FlatGraph, inside: Sequence[Node], source: str) -> str | None:
     """Return the activation that nodes compute of a value, by their values at many places."""
-    made = _sampled(nodes, inside, source, _SAMPLES)
-    allowed = _NEAR.get(nodes.flat.types[source].name, 1e-6)
+    made = _sampled(flat, inside, source, _SAMPLES)
+    allowed = _NEAR.get(flat.types[source].name, 1e-6)
     with np.errstate(all="ignore"):
         errors = {
             op: np.max(np.abs(made - function(_SAMPLES)) / (1 + np.abs(_SAMPLES)))
@@ -108,15 +98,15 @@ def _named(nodes: NodesByValue, inside: Sequence[Node], source: str) -> str | No
         best = min(errors, key=lambda op: float(errors[op]) if np.isfinite(errors[op]) else np.inf)
         if not errors[best] <= allowed:
             return None
-        far, wanted = _sampled(nodes, inside, source, _FAR), _ACTIVATIONS[best](_FAR.astype(np.float64))
+        far, wanted = _sampled(flat, inside, source, _FAR), _ACTIVATIONS[best](_FAR.astype(np.float64))
         return best if np.allclose(far, wanted, rtol=1e-3, atol=1e-3) else None
 
 
-def _sampled(nodes: NodesByValue, inside: Sequence[Node], source: str, samples: Values) -> Values:
+def _sampled(flat: FlatGraph, inside: Sequence[Node], source: str, samples: Values) -> Values:
     """Compute nodes, the last one first in the list, for samples of their source, in the samples' type."""
     known = {source: samples}
-    for node in sorted(inside, key=lambda each: nodes.order[each.outputs[0]]):
-        given = [known.get(name, np.asarray(nodes.number(name), samples.dtype)) for name in node.inputs]
+    for node in sorted(inside, key=lambda each: flat.order[each.outputs[0]]):
+        given = [known.get(name, np.asarray(flat.number(name), samples.dtype)) for name in node.inputs]
         with np.errstate(all="ignore"):
             if node.op == "convert_element_type":
                 made = given[0]
@@ -145,38 +135,37 @@ def with_norms(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that make a norm of rows along the last axis: by the root of the
     mean of its squares, or a layer normalization.
     """
-    nodes = NodesByValue(flat)
     for node in flat.nodes:
-        yield _read_norm(nodes, node) or node
+        yield _read_norm(flat, node) or node
 
 
-def _read_norm(nodes: NodesByValue, last: Node) -> Node | None:
-    if last.op not in ("add", "div", "mul") or not is_real(nodes.flat, last.outputs[0]):
+def _read_norm(flat: FlatGraph, last: Node) -> Node | None:
+    if last.op not in ("add", "div", "mul") or not flat.is_real(last.outputs[0]):
         return None
-    shape, core, shift = nodes.shape(last.outputs[0]), last.outputs[0], ""
+    shape, core, shift = flat.shapes[last.outputs[0]], last.outputs[0], ""
     if not shape or shape[-1] < 2:
         return None
     if last.op == "add":
-        vectors = [name for name in last.inputs if _is_vector(nodes, name, shape)]
+        vectors = [name for name in last.inputs if _is_vector(flat, name, shape)]
         if len(vectors) != 1:
             return None
         (shift,), (core,) = vectors, [name for name in last.inputs if name not in vectors]
-    norms = (_divisor(nodes, *each, shape) for each in _factors(nodes, core, ""))
+    norms = (_divisor(flat, *each, shape) for each in _factors(flat, core, ""))
     norm = next((each for each in norms if each), None)
     if norm is None or (shift and not norm.centred):
         return None
     scale, whole, roots = list[str](), 0, 0
-    for name, inverted in _factors(nodes, core, "" if norm.centred else norm.source):
-        if not inverted and (_centred(nodes, name) if norm.centred else name) == norm.source:
+    for name, inverted in _factors(flat, core, "" if norm.centred else norm.source):
+        if not inverted and (_centred(flat, name) if norm.centred else name) == norm.source:
             whole += 1
-        elif _divisor(nodes, name, inverted, shape) == norm:
+        elif _divisor(flat, name, inverted, shape) == norm:
             roots += 1
-        elif not inverted and _is_vector(nodes, name, shape):
+        elif not inverted and _is_vector(flat, name, shape):
             scale.append(name)
         else:
             return None
     ends = norm.source, *scale, *filter(None, [shift])
-    if (whole, roots) != (1, 1) or len(scale) > 1 or not nodes.closed(last, ends):
+    if (whole, roots) != (1, 1) or len(scale) > 1 or not flat.closed(last, ends):
         return None
     op = "layer_norm" if norm.centred else "rms_norm"
     operands = ("scale",) * len(scale) + ("shift",) * bool(shift)
@@ -184,21 +173,21 @@ def _read_norm(nodes: NodesByValue, last: Node) -> Node | None:
     return replace(last, op=op, name=f"{scope_of(last)}{op}", inputs=ends, attributes=attributes)
 
 
-def _is_vector(nodes: NodesByValue, name: str, shape: ValueShape) -> bool:
+def _is_vector(flat: FlatGraph, name: str, shape: ValueShape) -> bool:
     """Return whether a value has a number for each channel."""
-    given = nodes.shape(name)
+    given = flat.shapes[name]
     # Of a single row a vector is as large as the row; what is given is taken for the weights.
-    alone = given == shape == shape[-1:] and name not in nodes.makers
+    alone = given == shape == shape[-1:] and name not in flat.makers
     return alone or (given[-1:] == shape[-1:] and prod(given) == shape[-1] < prod(shape))
 
 
-def _factors(nodes: NodesByValue, name: str, source: str) -> Iterator[tuple[str, bool]]:
+def _factors(flat: FlatGraph, name: str, source: str) -> Iterator[tuple[str, bool]]:
     """Yield the factors of a product, and whether they divide; `source` is a factor as it is."""
     waiting = [(name, False)]
     while waiting:
         name, inverted = waiting.pop()
-        node = nodes.makers.get(name := of_reals(nodes, name))
-        if nodes.number(name) == 1:
+        node = flat.makers.get(name := flat.of_reals(name))
+        if flat.number(name) == 1:
             continue
         if node is None or node.op not in ("div", "mul") or name == source:
             yield name, inverted
@@ -206,99 +195,99 @@ def _factors(nodes: NodesByValue, name: str, source: str) -> Iterator[tuple[str,
             waiting += [(node.inputs[0], inverted), (node.inputs[1], inverted ^ (node.op == "div"))]
 
 
-def _divisor(nodes: NodesByValue, name: str, inverted: bool, shape: ValueShape) -> _Norm | None:
+def _divisor(flat: FlatGraph, name: str, inverted: bool, shape: ValueShape) -> _Norm | None:
     """Return what a factor says of a norm, if it is the root of one, or one over that."""
-    if nodes.shape(name) != (*shape[:-1], 1):
+    if flat.shapes[name] != (*shape[:-1], 1):
         return None
-    value = nodes.behind_moves(name)
-    squared = _root(nodes, value) if inverted else _reciprocal_root(nodes, value)
-    total = nodes.made_by(squared, "add") if squared else None
+    value = flat.behind_moves(name)
+    squared = _root(flat, value) if inverted else _reciprocal_root(flat, value)
+    total = flat.made_by(squared, "add") if squared else None
     for mean, number in (total.inputs, total.inputs[::-1]) if total else ():
-        epsilon, value = nodes.number(number), nodes.behind_moves(mean)
+        epsilon, value = flat.number(number), flat.behind_moves(mean)
         if not epsilon or epsilon <= 0:
             continue
-        if source := _of_variance(nodes, value, shape):
+        if source := _of_variance(flat, value, shape):
             return _Norm(source, True, epsilon)
-        if source := _of_squares(nodes, value, shape):
-            inner = _centred(nodes, source)
+        if source := _of_squares(flat, value, shape):
+            inner = _centred(flat, source)
             return _Norm(inner or source, bool(inner), epsilon)
     return None
 
 
-def _of_variance(nodes: NodesByValue, name: str, shape: ValueShape) -> str:
+def _of_variance(flat: FlatGraph, name: str, shape: ValueShape) -> str:
     """Return of what a value is the mean of squares less the square of the mean, or zero at least; "" if of nothing."""
-    least = nodes.made_by(name, "max")
+    least = flat.made_by(name, "max")
     for bound, inner in (least.inputs, least.inputs[::-1]) if least else ():
-        name = nodes.behind_moves(inner) if nodes.number(bound) == 0 else name
-    node = nodes.made_by(name, "sub")
-    square = nodes.made_by(nodes.behind_moves(node.inputs[1]), "square", "integer_pow", "mul") if node else None
+        name = flat.behind_moves(inner) if flat.number(bound) == 0 else name
+    node = flat.made_by(name, "sub")
+    square = flat.made_by(flat.behind_moves(node.inputs[1]), "square", "integer_pow", "mul") if node else None
     if (
         not node
         or not square
         or square.attributes.get("y", 2) != 2
-        or not nodes.same(square.inputs[0], square.inputs[-1])
+        or not flat.same(square.inputs[0], square.inputs[-1])
     ):
         return ""
-    source = _of_squares(nodes, nodes.behind_moves(node.inputs[0]), shape)
-    mean = _of_mean(nodes, nodes.behind_moves(square.inputs[0]), shape)
-    return source if source and of_reals(nodes, mean) == source else ""
+    source = _of_squares(flat, flat.behind_moves(node.inputs[0]), shape)
+    mean = _of_mean(flat, flat.behind_moves(square.inputs[0]), shape)
+    return source if source and flat.of_reals(mean) == source else ""
 
 
-def _centred(nodes: NodesByValue, name: str) -> str:
+def _centred(flat: FlatGraph, name: str) -> str:
     """Return the value of which another is what is left without the mean of its row; "" if of none."""
-    node = nodes.made_by(of_reals(nodes, name), "sub")
+    node = flat.made_by(flat.of_reals(name), "sub")
     if not node:
         return ""
-    source, mean = of_reals(nodes, node.inputs[0]), nodes.behind_moves(node.inputs[1])
-    shape = nodes.shape(source)
-    kept = nodes.shape(node.inputs[1]) == (*shape[:-1], 1)
-    return source if kept and shape and of_reals(nodes, _of_mean(nodes, mean, shape)) == source else ""
+    source, mean = flat.of_reals(node.inputs[0]), flat.behind_moves(node.inputs[1])
+    shape = flat.shapes[source]
+    kept = flat.shapes[node.inputs[1]] == (*shape[:-1], 1)
+    return source if kept and shape and flat.of_reals(_of_mean(flat, mean, shape)) == source else ""
 
 
-def _of_mean(nodes: NodesByValue, name: str, shape: ValueShape) -> str:
+def _of_mean(flat: FlatGraph, name: str, shape: ValueShape) -> str:
     """Return of what a value is the mean along the last axis; "" if of nothing of this shape."""
-    node = nodes.made_by(name, "mean", "mul")
+    node = flat.made_by(name, "mean", "mul")
     if node and node.op == "mul":
-        one, other = node.inputs if nodes.number(node.inputs[1]) is not None else node.inputs[::-1]
-        number = nodes.number(other)
+        one, other = node.inputs if flat.number(node.inputs[1]) is not None else node.inputs[::-1]
+        number = flat.number(other)
         if number is None or abs(number * shape[-1] - 1) > 1e-6:
             return ""
-        node = nodes.made_by(nodes.behind_moves(one), "reduce_sum")
-    if not node or [*node.attributes["axes"]] != [len(shape) - 1] or nodes.shape(node.inputs[0]) != shape:
+        node = flat.made_by(flat.behind_moves(one), "reduce_sum")
+    if not node or [*node.attributes["axes"]] != [len(shape) - 1] or flat.shapes[node.inputs[0]] != shape:
         return ""
     return node.inputs[0]
 
 
-def _of_squares(nodes: NodesByValue, name: str, shape: ValueShape) -> str:
+def _of_squares(flat: FlatGraph, name: str, shape: ValueShape) -> str:
     """Return of whose squares a value is the mean along the last axis; "" if of nobody's."""
-    squares = nodes.makers.get(of_reals(nodes, _of_mean(nodes, name, shape)))
+    squares = flat.makers.get(flat.of_reals(_of_mean(flat, name, shape)))
     if squares and (
         squares.op == "square"
         or (squares.op == "integer_pow" and squares.attributes["y"] == 2)
-        or (squares.op == "mul" and nodes.same(*squares.inputs))
+        or (squares.op == "mul" and flat.same(*squares.inputs))
     ):
-        return of_reals(nodes, squares.inputs[0])
+        return flat.of_reals(squares.inputs[0])
     return ""
 
 
-def _root(nodes: NodesByValue, name: str) -> str:
+def _root(flat: FlatGraph, name: str) -> str:
     """Return of what a value is the root; "" if of nothing."""
-    if node := nodes.made_by(name, "sqrt"):
-        return nodes.behind_moves(node.inputs[0])
-    node = nodes.made_by(name, "pow")
-    return nodes.behind_moves(node.inputs[0]) if node and nodes.number(node.inputs[1]) == 0.5 else ""
+    if node := flat.made_by(name, "sqrt"):
+        return flat.behind_moves(node.inputs[0])
+    node = flat.made_by(name, "pow")
+    return flat.behind_moves(node.inputs[0]) if node and flat.number(node.inputs[1]) == 0.5 else ""
 
 
-def _reciprocal_root(nodes: NodesByValue, name: str) -> str:
+def _reciprocal_root(flat: FlatGraph, name: str) -> str:
     """Return of what a value is one over the root; "" if of nothing."""
-    if node := nodes.made_by(name, "rsqrt"):
-        return nodes.behind_moves(node.inputs[0])
-    if (node := nodes.made_by(name, "pow")) and nodes.number(node.inputs[1]) == -0.5:
-        return nodes.behind_moves(node.inputs[0])
-    if (node := nodes.made_by(name, "div")) and nodes.number(node.inputs[0]) == 1:
-        return _root(nodes, nodes.behind_moves(node.inputs[1]))
-    if (node := nodes.made_by(name, "integer_pow")) and node.attributes["y"] == -1:
-        return _root(nodes, nodes.behind_moves(node.inputs[0]))
+    if node := flat.made_by(name, "rsqrt"):
+        return flat.behind_moves(node.inputs[0])
+    if (node := flat.made_by(name, "pow")) and flat.number(node.inputs[1]) == -0.5:
+        return flat.behind_moves(node.inputs[0])
+    if (node := flat.made_by(name, "div")) and flat.number(node.inputs[0]) == 1:
+        return _root(flat, flat.behind_moves(node.inputs[1]))
+    if (node := flat.made_by(name, "integer_pow")) and node.attributes["y"] == -1:
+        return _root(flat, flat.behind_moves(node.inputs[0]))
     return ""
 
 
@@ -310,65 +299,63 @@ _UNSEEN = -1e4
 
 def with_softmaxes(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes, with one in the place of those that make a softmax of a value."""
-    nodes = NodesByValue(flat)
     for node in flat.nodes:
-        yield (_softmax(nodes, node) if node.op == "div" else None) or node
+        yield (_softmax(flat, node) if node.op == "div" else None) or node
 
 
-def _softmax(nodes: NodesByValue, last: Node) -> Node | None:
+def _softmax(flat: FlatGraph, last: Node) -> Node | None:
     """Read e to the power of elements less the largest of their row, over the sum of these."""
-    powers = of_reals(nodes, last.inputs[0])
-    raised = nodes.made_by(powers, "exp")
-    total = nodes.made_by(nodes.behind_moves(last.inputs[1]), "reduce_sum")
-    less = nodes.made_by(of_reals(nodes, raised.inputs[0]), "sub") if raised else None
-    if not total or not less or not nodes.same(total.inputs[0], powers) or len(total.attributes["axes"]) != 1:
+    powers = flat.of_reals(last.inputs[0])
+    raised = flat.made_by(powers, "exp")
+    total = flat.made_by(flat.behind_moves(last.inputs[1]), "reduce_sum")
+    less = flat.made_by(flat.of_reals(raised.inputs[0]), "sub") if raised else None
+    if not total or not less or not flat.same(total.inputs[0], powers) or len(total.attributes["axes"]) != 1:
         return None
-    (axis,), source, shape = total.attributes["axes"], of_reals(nodes, less.inputs[0]), nodes.shape(last.outputs[0])
+    (axis,), source, shape = total.attributes["axes"], flat.of_reals(less.inputs[0]), flat.shapes[last.outputs[0]]
     kept = (*shape[:axis], 1, *shape[axis + 1 :])
-    if nodes.shape(last.inputs[1]) != kept or nodes.shape(less.inputs[1]) != kept or nodes.shape(source) != shape:
+    if flat.shapes[last.inputs[1]] != kept or flat.shapes[less.inputs[1]] != kept or flat.shapes[source] != shape:
         return None
-    if not _is_largest(nodes, nodes.behind_moves(less.inputs[1]), source, int(axis)):
+    if not _is_largest(flat, flat.behind_moves(less.inputs[1]), source, int(axis)):
         return None
-    turned = nodes.made_by(source, "transpose")
-    if not nodes.closed(last, [source, *(turned.inputs if turned else ())]):
+    turned = flat.made_by(source, "transpose")
+    if not flat.closed(last, [source, *(turned.inputs if turned else ())]):
         return None
     name = f"{scope_of(last)}softmax"
     return replace(last, op="softmax", name=name, inputs=(source,), attributes={"axis": int(axis)})
 
 
-def _is_largest(nodes: NodesByValue, name: str, source: str, axis: int) -> bool:
+def _is_largest(flat: FlatGraph, name: str, source: str, axis: int) -> bool:
     """Return whether a value is the largest element of each row of another, perhaps from before that was turned."""
-    before, order = source, [*range(len(nodes.shape(source)))]
-    if (node := nodes.made_by(name, "transpose")) and (turned := nodes.made_by(source, "transpose")):
-        before, order = of_reals(nodes, turned.inputs[0]), [int(each) for each in turned.attributes["permutation"]]
+    before, order = source, [*range(len(flat.shapes[source]))]
+    if (node := flat.made_by(name, "transpose")) and (turned := flat.made_by(source, "transpose")):
+        before, order = flat.of_reals(turned.inputs[0]), [int(each) for each in turned.attributes["permutation"]]
         left = sorted(each for each in order if each != order[axis])
         if [*node.attributes["permutation"]] != [left.index(each) for each in order if each != order[axis]]:
             return False
-        name = nodes.behind_moves(node.inputs[0])
-    most = nodes.made_by(name, "reduce_max")
-    return most is not None and [*most.attributes["axes"]] == [order[axis]] and nodes.same(most.inputs[0], before)
+        name = flat.behind_moves(node.inputs[0])
+    most = flat.made_by(name, "reduce_max")
+    return most is not None and [*most.attributes["axes"]] == [order[axis]] and flat.same(most.inputs[0], before)
 
 
 def with_masks(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes; a softmax has the mask of its scores, where that lets each query see the keys up to its own."""
-    nodes = NodesByValue(flat)
     for node in flat.nodes:
-        yield (_masked(nodes, node) if node.op == "softmax" else None) or node
+        yield (_masked(flat, node) if node.op == "softmax" else None) or node
 
 
-def _masked(nodes: NodesByValue, node: Node) -> Node | None:
+def _masked(flat: FlatGraph, node: Node) -> Node | None:
     """Return a softmax with its mask, if each row is a query that sees the keys up to its own, or the last of these."""
     axis = int(node.attributes["axis"])
-    source = of_reals(nodes, node.inputs[0])
-    mask = nodes.makers.get(source)
-    if mask is None or nodes.uses[source] > 1 or axis != len(nodes.shape(source)) - 1:
+    source = flat.of_reals(node.inputs[0])
+    mask = flat.makers.get(source)
+    if mask is None or flat.uses[source] > 1 or axis != len(flat.shapes[source]) - 1:
         return None
-    seen, scores = _seen(nodes, mask)
-    if seen is None or nodes.shape(scores) != nodes.shape(source):
+    seen, scores = _seen(flat, mask)
+    if seen is None or flat.shapes[scores] != flat.shapes[source]:
         return None
     if seen.all():
         return replace(node, inputs=(scores,))
-    found = _causal(np.broadcast_to(seen, nodes.shape(source)))
+    found = _causal(np.broadcast_to(seen, flat.shapes[source]))
     if not found:
         return None
     queries_axis, window = found
@@ -376,13 +363,12 @@ def _masked(nodes: NodesByValue, node: Node) -> Node | None:
     return replace(node, op="masked_softmax", name=f"{scope_of(node)}softmax", inputs=(scores,), attributes=attributes)
 
 
-def _seen(nodes: NodesByValue, mask: Node) -> tuple[Values | None, str]:
+def _seen(flat: FlatGraph, mask: Node) -> tuple[Values | None, str]:
     """Return which keys a mask that is constant lets each query see, and the scores that it is a mask of."""
-    flat = nodes.flat
     if mask.op == "select_n" and len(mask.inputs) == 3 and mask.inputs[0] in flat.constants:
         which = unspread(np.asarray(flat.constants[mask.inputs[0]]))
         for at, scores in ((1, mask.inputs[2]), (2, mask.inputs[1])):
-            filler = nodes.number(mask.inputs[at])
+            filler = flat.number(mask.inputs[at])
             if filler is not None and filler <= _UNSEEN:
                 return (which.astype(bool) if at == 1 else ~which.astype(bool)), scores
     if mask.op == "add":
@@ -421,7 +407,6 @@ def with_attentions(flat: FlatGraph) -> Iterator[Node]:
     """Yield the nodes; where a softmax stands between two products, all three are called those of an attention, and the
     scale of its scores goes to the queries, which are fewer.
     """
-    nodes = NodesByValue(flat)
     readers: dict[str, list[Node]] = {}
     for node in flat.nodes:
         for name in node.inputs:
@@ -435,24 +420,24 @@ def with_attentions(flat: FlatGraph) -> Iterator[Node]:
             found[0].op in ("transpose", "reshape", "convert_element_type") and value not in flat.outputs
         ):
             value = found[0].outputs[0]
-        path, scores = _scores(nodes, node.inputs[0])
+        path, scores = _scores(flat, node.inputs[0])
         if len(found) != 1 or found[0].op != "dot_general" or scores is None:
             continue
         values, scope = found[0], scope_of(scores)
         changed[id(values)] = [replace(values, name=f"{scope_of(values)}attention.values")]
         changed[id(node)] = [replace(node, name=f"{node.name.removesuffix('softmax')}attention.softmax")]
-        changed |= _with_scale(nodes, scores, path, f"{scope}attention.scores")
+        changed |= _with_scale(flat, scores, path, f"{scope}attention.scores")
     for node in flat.nodes:
         yield from changed.get(id(node), [node])
 
 
-def _scores(nodes: NodesByValue, name: str, scale: Node | None = None) -> tuple[Node | None, Node | None]:
+def _scores(flat: FlatGraph, name: str, scale: Node | None = None) -> tuple[Node | None, Node | None]:
     """Return what scales scores by a number, if anything, and the product that makes them."""
-    while (node := nodes.makers.get(name)) and nodes.uses[name] == 1:
+    while (node := flat.makers.get(name)) and flat.uses[name] == 1:
         if node.op == "dot_general":
             return scale, node
         if node.op in ("mul", "div") and scale is None:
-            numbers = [nodes.number(each) for each in node.inputs]
+            numbers = [flat.number(each) for each in node.inputs]
             at = 1 if numbers[1] is not None else 0 if numbers[0] is not None and node.op == "mul" else None
             if at is None or not numbers[at]:
                 break
@@ -461,27 +446,24 @@ def _scores(nodes: NodesByValue, name: str, scale: Node | None = None) -> tuple[
             name = node.inputs[0]
         elif node.op in ("add", "select_n") and scale is None:
             # Of a mask, or a bias, and scores.
-            found = (_scores(nodes, each) for each in node.inputs[node.op == "select_n" :])
+            found = (_scores(flat, each) for each in node.inputs[node.op == "select_n" :])
             return next((each for each in found if each[1]), (None, None))
         else:
             break
     return None, None
 
 
-def _with_scale(nodes: NodesByValue, scores: Node, scale: Node | None, name: str) -> dict[int, list[Node]]:
+def _with_scale(flat: FlatGraph, scores: Node, scale: Node | None, name: str) -> dict[int, list[Node]]:
     """Return by their ids what comes in the place of a product of scores, and of what scales them."""
-    flat, called = nodes.flat, replace(scores, name=name)
-    smaller = min((0, 1), key=lambda at: prod(nodes.shape(scores.inputs[at])))
+    called = replace(scores, name=name)
+    smaller = min((0, 1), key=lambda at: prod(flat.shapes[scores.inputs[at]]))
     queries = scores.inputs[smaller]
-    if scale is None or prod(nodes.shape(queries)) >= prod(nodes.shape(scores.outputs[0])):
+    if scale is None or prod(flat.shapes[queries]) >= prod(flat.shapes[scores.outputs[0]]):
         return {id(scores): [called]}
-    scaled = f"{scores.outputs[0]}.scaled"
-    flat.shapes[scaled], flat.types[scaled] = flat.shapes[queries], flat.types[queries]
-    flat.lines[scaled] = flat.lines.get(scale.outputs[0], "")
-    at = 1 if nodes.number(scale.inputs[1]) is not None else 0
-    number = f"{scaled}.number"
-    flat.constants[number] = np.asarray(nodes.number(scale.inputs[at]), np.float32)
-    flat.shapes[number], flat.types[number] = (), np.dtype(np.float32)
+    scaled = flat.know(f"{scores.outputs[0]}.scaled", flat.shapes[queries], flat.types[queries], scale.outputs[0])
+    at = 1 if flat.number(scale.inputs[1]) is not None else 0
+    number = flat.know(f"{scaled}.number", (), np.dtype(np.float32), scaled)
+    flat.constants[number] = np.asarray(flat.number(scale.inputs[at]), np.float32)
     given = (queries, number) if at else (number, queries)
     factor = Node(scale.op, f"{scope_of(scale)}attention.scale", given, (scaled,), scale.attributes)
     inputs = tuple(scaled if each == smaller else name for each, name in enumerate(scores.inputs))

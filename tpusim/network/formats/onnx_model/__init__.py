@@ -16,44 +16,28 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
-from tpusim.network.formats import (
-    LayerOfNode,
-    LayerSizes,
-    ModelOptions,
-    Names,
-    RunBatch,
-    UnfitNode,
-    printable,
-    reasons,
-)
+from tpusim.network.formats import ModelOptions, Names, RunBatch, printable, reasons
+from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of, values_missing
 from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
-from tpusim.network.formats.onnx_model.rewrites import branched, expanded, unrolled
-from tpusim.network.formats.onnx_model.shapes import InferredGraph, inferred, inlined, without_declared, without_weights
+from tpusim.network.formats.onnx_model.rewrites import RewrittenModel, rewritten
+from tpusim.network.formats.onnx_model.shapes import InferredGraph, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.formats.onnx_model.wires import wired
-from tpusim.network.graph import GivenInput, Graph, Node, NodeViews, OperandView
+from tpusim.network.formats.reasons import MOST_TOLD, LeftOut
+from tpusim.network.graph import GivenInput, Graph, Node, OperandView
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP
 from tpusim.numerics.element_types import Values
 
-_MOST_TOLD = 8
 _OF_THE_ARRAY = {name for name, op in OPS.items() if op.unit == "array"}
-
-
-class LayerNode(NamedTuple):
-    """A node that is a layer: its sizes for the batch, and the views of its values in one run of the model."""
-
-    node: NodeProto
-    sizes: LayerSizes
-    views: NodeViews
 
 
 @dataclass
@@ -61,38 +45,29 @@ class UnderstoodModel:
     """A model without its large weights, functions put in place: its nodes that are layers, and the other nodes.
 
     Attributes:
+        whole: the model, with its batch, in which some nodes are replaced by others.
         run: the images that it was read for.
         values: the shapes of its values in a run of the model.
-        taken: which branches were taken, in words.
-        steps: recurrent networks, and of how many steps they are, in words.
-        reasons: why what the array would compute cannot be a layer.
-        untimed: by op that takes no time how often each reason holds.
+        left: what becomes no layer, and why.
+        layers: nodes that are layers: of sizes for the batch, and with the views of their values in one run.
         same: results of batch normalizations that merged into the layer before them.
         missing: which weights the model was shipped without, in words.
-        expanded: operators that were written out as others.
     """
 
-    model: ModelProto
-    batch: ModelBatch
+    whole: RewrittenModel
     run: ModelRun
     facts: Facts
     values: InferredGraph
-    taken: Sequence[str]
-    steps: Sequence[str]
-    reasons: list[str]
-    layers: list[LayerNode] = field(default_factory=list)
-    not_timed: Counter[str] = field(default_factory=Counter)
-    not_known: Counter[str] = field(default_factory=Counter)
+    left: LeftOut
+    layers: list[tuple[NodeProto, LayerOfNode]] = field(default_factory=list)
     folded: int = 0
     same: list[str] = field(default_factory=list)
-    untimed: dict[str, Counter[str]] = field(default_factory=dict)
     missing: str = ""
-    expanded: Counter[str] = field(default_factory=Counter)
 
-    def leave_out(self, op: str, why: str) -> None:
-        """Count an op that takes no time, and the reason."""
-        self.not_timed[op] += 1
-        self.untimed.setdefault(op, Counter())[why] += 1
+    @property
+    def graph(self) -> GraphProto:
+        """The graph of the model."""
+        return self.whole.model.graph
 
 
 def read(path: Path, asked: ModelOptions) -> Document:
@@ -149,41 +124,35 @@ def understood(opened: OpenedModel, wanted: RunBatch) -> UnderstoodModel:
             advice = f"{says} {own:,} if that dimension counts images, 1 if it counts something else"
             raise InputError(Problem(advice, str(path)))
         own = 1
-    ways = branched(opened.model, batch, own, path)
-    whole = expanded(ways.model, batch, own, path)
-    steps = unrolled(whole.model, batch, own, path)
-    facts = Facts.of(steps.model, opened.weights)
+    whole = rewritten(opened.model, batch, own, path)
+    facts = Facts.of(whole.model, opened.weights)
     ops = {*ARRAY_OPS} if asked.ops == "array" else ARRAY_OPS.keys() | VECTOR_OPS
-    values = _inferred_for(steps.model, batch, own, ops, facts.opset, path)
+    values = _inferred_for(whole, ops, facts.opset)
     if batch.fixed:
-        own = _images_of(steps.model, values, own, alone=not wanted.usual and wanted.images == 1)
+        own = _images_of(whole.model, values, own, alone=not wanted.usual and wanted.images == 1)
     run = _run(batch, own, wanted, path)
-    read = UnderstoodModel(
-        steps.model, batch, run, facts, values, ways.done, steps.done, [*ways.left, *whole.left, *steps.left]
-    )
-    read.expanded.update(whole.done)
-    read.missing = opened.missing
-    for node in read.model.graph.node:
+    read = UnderstoodModel(whole, run, facts, values, LeftOut(reasons=[*whole.left]), missing=opened.missing)
+    for node in read.graph.node:
         name = operator(node)
         # Convolutions and products inside such a node are lost with it, and are named.
         if name not in ARRAY_OPS and name not in NOT_TIMED:
-            read.not_known[name] += 1
-            read.reasons += _inside(node)
+            read.left.not_known[name] += 1
+            read.left.reasons += _inside(node)
         # Constants are worked out before the network runs, and take no time even if a layer could compute them.
         elif all(name in facts.constants for name in node.output):
             read.folded += 1
         elif name in ops:
             _add_layer(read, node, path)
         elif name in VECTOR_OPS:
-            read.not_timed[name] += 1
+            read.left.not_timed[name] += 1
         else:
             why = whole.why.get(next(iter(node.output), "")) or _UNLIKE.get(name, reasons.NO_LAYER)
-            read.leave_out(name, _in_place(node, values.reals) if name in STAYING else why)
-    if read.not_known and not asked.skip_unknown:
+            read.left.take_no_time(name, _in_place(node, values.reals) if name in STAYING else why)
+    if read.left.not_known and not asked.skip_unknown:
         raise InputError(Problem(_unknown(read), str(path)))
     if not read.layers:
         more = "; ops all also takes those of the vector unit, such as pooling" if asked.ops == "array" else ""
-        why = f": {reasons.untimed(read.untimed)}" if read.untimed else ""
+        why = f": {read.left.why_untimed()}" if read.left.untimed else ""
         raise InputError(Problem(f"no op that could be run as a layer is in the model{why}{more}", str(path)))
     return read
 
@@ -219,35 +188,32 @@ def _run(batch: ModelBatch, own: int, wanted: RunBatch, path: Path) -> ModelRun:
     return ModelRun(wanted.images, own)
 
 
-def layer_names(layers: Sequence[LayerNode], names: Names) -> Iterator[str]:
+def layer_names(layers: Sequence[tuple[NodeProto, LayerOfNode]], names: Names) -> Iterator[str]:
     """Yield the name of each layer's entry in the workload."""
-    return (names.take(called(each.node), "count" in each.sizes) for each in layers)
+    return (names.take(called(node), "count" in layer.sizes) for node, layer in layers)
 
 
-def _inferred_for(
-    model: ModelProto, batch: ModelBatch, own: int, ops: Set[str], opset: int, path: Path
-) -> InferredGraph:
-    """Infer the shapes that layers of these `ops` need, for a run of `own` images.
-
-    Raises InputError where there are none, or the standard forbids them.
+def _inferred_for(whole: RewrittenModel, ops: Set[str], opset: int) -> InferredGraph:
+    """Infer the shapes that layers of these `ops` need. Raises InputError where there are none, or the standard forbids
+    them.
     """
-    nodes = [node for node in model.graph.node if node.op_type in ops]
+    nodes = [node for node in whole.model.graph.node if node.op_type in ops]
     wanted = {name for node in nodes for name in (*node.input[:2], *node.output[:1]) if name}
 
-    def inferred_at(images: int) -> InferredGraph:
-        found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
-        refuse_forbidden(found.graph.node, found, opset, path)
-        refuse_beyond(found, path)
+    def inferred_with(more: int) -> InferredGraph:
+        found = whole.inferred(lambda found: wanted <= found.shapes.keys(), more)
+        refuse_forbidden(found.graph.node, found, opset, whole.path)
+        refuse_beyond(found, whole.path)
         return found
 
     try:
-        return inferred_at(own)
+        return inferred_with(0)
     except InputError as error:
-        if own == 1 or not batch.names:
+        if whole.images == 1 or not whole.batch.names:
             raise
-        name = min(batch.names)
+        name = min(whole.batch.names)
         try:
-            inferred_at(1)
+            inferred_with(1 - whole.images)
         except InputError:
             raise error from None
         # A model that is open may be sound for one image alone.
@@ -263,9 +229,9 @@ def _add_layer(read: UnderstoodModel, node: NodeProto, path: Path) -> None:
     if node.output[0] in read.facts.merged:
         read.same.append(node.output[0])
         # Only the addition of the biases is left of this node: the layer before it takes them.
-        for before in read.layers:
-            if before.node.output[0] == node.input[0]:
-                before.sizes[BIASES] = True
+        for before, layer in read.layers:
+            if before.output[0] == node.input[0]:
+                layer.sizes[BIASES] = True
         return
     try:
         layer = _as_layer(node, read)
@@ -274,14 +240,15 @@ def _add_layer(read: UnderstoodModel, node: NodeProto, path: Path) -> None:
             del plain["images"]
         build: Any = OPS[layer.sizes["op"]]
         made = build(name="layer", **plain).shapes(1)[OFMAP]
-        read.layers.append(LayerNode(node, in_run(layer.sizes, read.run.times, read.run.images), layer.views))
+        sizes = in_run(layer.sizes, read.run.times, read.run.images)
+        read.layers.append((node, LayerOfNode(sizes, layer.views)))
     except (UnfitNode, InputError) as error:
         name, why = operator(node), ", ".join(str(error).splitlines())
         if name in ARRAY_OPS:
-            read.not_known[name] += 1
-            read.reasons.append(f"{name} {called(node)}: {why}")
+            read.left.not_known[name] += 1
+            read.left.reasons.append(f"{name} {called(node)}: {why}")
         else:
-            read.leave_out(name, why)
+            read.left.take_no_time(name, why)
         return
     result = layer.views.result
     inferred_as = result.sizes(result.shape) if result.axes else made
@@ -381,28 +348,29 @@ def _listed(ops: Mapping[str, int]) -> str:
 
 def _unknown(read: UnderstoodModel) -> str:
     """Describe all unknown ops at once."""
-    total = counted(sum(read.not_known.values()), "op")
-    why = f" ({'; '.join(read.reasons[:_MOST_TOLD])}{'; ...' if len(read.reasons) > _MOST_TOLD else ''})"
+    left = read.left
+    total = counted(left.not_known.total(), "op")
+    why = f" ({few(left.reasons, MOST_TOLD, '; ', '; ...')})" if left.reasons else ""
     leave = "tpusim run or import leaves them out with --skip-unknown, and says so"
-    settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.batch.names))
-    if settle and any(ON_BATCH in reason for reason in read.reasons):
+    settle = " ".join(f"--dim {shlex.quote(name)}=N" for name in sorted(read.whole.batch.names))
+    if settle and any(ON_BATCH in reason for reason in left.reasons):
         leave = f"{settle} says how many there are; {leave}"
-    elif settle and read.batch.by_place and any(NO_MULTIPLE in reason for reason in read.reasons):
+    elif settle and read.whole.batch.by_place and any(NO_MULTIPLE in reason for reason in left.reasons):
         leave = f"if its inputs begin with no number of images, give {settle} and batch 1; {leave}"
-    return f"{total} not known here: {_listed(read.not_known)}{why if read.reasons else ''}; {leave}"
+    return f"{total} not known here: {_listed(left.not_known)}{why}; {leave}"
 
 
 def _document(read: UnderstoodModel, path: Path) -> Document:
     names, notes = Names(), [*_notes(read)]
     named = zip(layer_names(read.layers, names), read.layers, strict=True)
-    layers = {each.node.output[0]: {"name": name, **_ordered(each.sizes)} for name, each in named}
-    given = [each.name for each in inputs(read.model.graph)]
-    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.model.opset_import)
-    maker = printable(f"{read.model.producer_name} {read.model.producer_version}".strip())
+    layers = {node.output[0]: {"name": name, **_ordered(layer.sizes)} for name, (node, layer) in named}
+    given = [each.name for each in inputs(read.graph)]
+    opsets = ", ".join(f"{printable(each.domain)} {each.version}".strip() for each in read.whole.model.opset_import)
+    maker = printable(f"{read.whole.model.producer_name} {read.whole.model.producer_version}".strip())
     origin = f"an ONNX model of opset {opsets}{f', made by {maker}' if maker else ''}"
-    views = {each.node.output[0]: each.views for each in read.layers}
+    views = {node.output[0]: layer.views for node, layer in read.layers}
     known = read.values, read.facts.constants, {*read.same}
-    called_, entries, lost = wired(read.model.graph, layers, views, given, *known, names, read.run)
+    called_, entries, lost = wired(read.graph, layers, views, given, *known, names, read.run)
     # Large weights are inputs of the graph by now. The file names only the ones that a layer reads as it reads a map.
     reads = {each for entry in entries for each in entry.get(INPUTS, ())}
     weights = {each for name, each in zip(given, called_, strict=False) if name in read.facts.constants}
@@ -410,11 +378,10 @@ def _document(read: UnderstoodModel, path: Path) -> Document:
         "name": printable(path.stem) or "model",
         "source": f"{printable(path.name)}, {origin}",
         INPUTS: [each for each in called_ if each in reads or each not in weights],
-        "not_timed": dict(read.not_timed.most_common()),
-        "not_known": dict(read.not_known.most_common()),
+        **read.left.counts(),
         "layers": entries,
     }
-    nodes = {layers[each.node.output[0]]["name"]: each.node for each in read.layers}
+    nodes = {layers[node.output[0]]["name"]: node for node, _ in read.layers}
     moved = {
         f"layers[{index}].{key}": (f"{path}: {operator(node)} {called(node)}: {key}", index + 1)
         for index, entry in enumerate(entries)
@@ -436,7 +403,7 @@ def _ordered(sizes: LayerSizes) -> LayerSizes:
 
 
 def _notes(read: UnderstoodModel) -> Iterator[str]:
-    batch, run = read.batch, read.run
+    batch, run = read.whole.batch, read.run
     if read.missing:
         yield f"{read.missing}; layers are timed by their shapes, and checked with random ones"
     if batch.names:
@@ -446,29 +413,23 @@ def _notes(read: UnderstoodModel) -> Iterator[str]:
         yield f"the model is for {counted(run.own, 'image')}; a larger batch is several runs, whose layers run together"
     if batch.dims:
         yield f"sizes given: {', '.join(f'{name}={size}' for name, size in batch.dims.items())}"
-    if several := [called(node) for node, each, _ in read.layers if "count" in each]:
+    if several := [called(node) for node, layer in read.layers if "count" in layer.sizes]:
         which = f"{counted(len(several), 'op')} of several maps an image ({several[0]}, ...)"
         yield f"{which}: a layer for each map"
-    if any(each.sizes["op"] not in _OF_THE_ARRAY for each in read.layers):
+    if any(layer.sizes["op"] not in _OF_THE_ARRAY for _, layer in read.layers):
         yield "pooling, sums and activations are layers of their own; a run of the array's ops alone leaves them out"
-    if read.taken:
-        more = f", and {len(read.taken) - _MOST_TOLD:,} more" if len(read.taken) > _MOST_TOLD else ""
-        yield f"the branch that is taken of each If: {', '.join(read.taken[:_MOST_TOLD])}{more}"
-    if read.steps:
-        each = ", ".join(read.steps[:_MOST_TOLD])
-        more = ", ..." if len(read.steps) > _MOST_TOLD else ""
-        yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}{more}"
-    if read.expanded:
-        yield f"taken as the operators that they are made of, or a part of: {_listed(read.expanded)}"
+    if read.whole.taken:
+        yield f"the branch that is taken of each If: {few(read.whole.taken, MOST_TOLD, more=', and {} more')}"
+    if read.whole.steps:
+        each = few(read.whole.steps, MOST_TOLD)
+        yield f"recurrent networks are a product of all inputs, then one of the state a step; steps: {each}"
+    if read.whole.expanded:
+        yield f"taken as the operators that they are made of, or a part of: {_listed(read.whole.expanded)}"
     if read.same:
         yield f"{counted(len(read.same), 'batch normalization')} folded into the weights before: no time"
     if read.folded:
         yield f"{counted(read.folded, 'op')} of weights and shapes alone: worked out before the network runs, no time"
-    if told := reasons.untimed(read.untimed, but=reasons.IN_PLACE):
-        yield f"not timed: {told}"
-    if read.reasons:
-        more = f"; and {len(read.reasons) - _MOST_TOLD:,} more" if len(read.reasons) > _MOST_TOLD else ""
-        yield f"left out: {'; '.join(read.reasons[:_MOST_TOLD])}{more}"
+    yield from read.left.notes()
 
 
 # ---- the graph, with its weights
@@ -486,9 +447,9 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
         advice = "put them beside the model, or leave --input and --save-outputs out"
         raise InputError(Problem(f"{opened.missing}; {advice}", str(path)))
     read = understood(opened, RunBatch(images))
-    own, graph = read.run.own, read.model.graph
+    own, graph = read.run.own, read.graph
     named = zip(read.layers, layer_names(read.layers, Names()), strict=True)
-    layers = {each.node.output[0]: (name, each.views) for each, name in named}
+    layers = {node.output[0]: (name, layer.views) for (node, layer), name in named}
 
     def as_node(node: NodeProto) -> Node:
         plain = (each for each in node.attribute if each.type != AttributeProto.GRAPH)
@@ -501,14 +462,14 @@ def read_graph(path: Path, asked: ModelOptions, images: int) -> Graph:
     types = {name: np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else None for name, kind in kinds.items()}
     # None: the model names no type, or one that NumPy does not have, such as bfloat16.
     outputs = {name: dtype if dtype is None or dtype.isbuiltin == 1 else None for name, dtype in types.items()}
-    sizes = read.batch.sizes(own)
+    sizes = read.whole.batch.sizes(own)
     whole = load(path)
     held = whole.graph
     if held.sparse_initializer:
         raise InputError(Problem("its weights are sparse, so that its values cannot be computed", str(path)))
     weights = {each.name: _array(each, path) for each in held.initializer}
     given = {name: each for name, each in _given(graph, sizes, path).items() if name not in weights}
-    return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.model))
+    return Graph(str(path), given, outputs, nodes, weights, own, opset_of(read.whole.model))
 
 
 def _given(graph: GraphProto, sizes: Mapping[str, int], path: Path) -> dict[str, GivenInput]:

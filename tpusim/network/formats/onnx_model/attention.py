@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.new_nodes import Expansion, NewNodes, SeveralOps
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, NodeProto, defs, helper
 
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.new_nodes import UnknownShape, free
 
 WITH_BODIES = frozenset({"Attention", "RotaryEmbedding", "SwiGLU"})

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.attention import ATTENTION
 from tpusim.network.formats.onnx_model.new_nodes import Expansion, NewNodes, SeveralOps
 

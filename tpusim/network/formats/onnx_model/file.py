@@ -9,13 +9,14 @@ from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.input.source import read_bytes
 from tpusim.network.formats import printable
 
@@ -62,6 +63,11 @@ def operator(node: NodeProto) -> str:
 def _operator(domain: str, op_type: str) -> str:
     of = "" if domain in _MAIN else f"{domain}."
     return printable(f"{of}{op_type}")[:60] or "an op without a name"
+
+
+def said(node: NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node, by name."""
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
 def opset_of(model: ModelProto) -> int:
@@ -137,8 +143,7 @@ def values_missing(model: ModelProto, path: Path) -> str:
         else:
             stripped += not holds_values(tensor)
     told = [f"{name} ({counted(tensors, 'tensor')})" for name, tensors in files.items() if tensors]
-    more = f" and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
-    parts = [f"files of weights are missing: {', '.join(told[:_SHOWN])}{more}"] if told else []
+    parts = [f"files of weights are missing: {few(told, _SHOWN, more=' and {} more')}"] if told else []
     parts += [f"{counted(stripped, 'tensor')} of weights without values"] if stripped else []
     return ", and ".join(parts)
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
+from tpusim.network.formats.onnx_model.file import said
 
 _SIZES_AS_OPERAND = 13
 """From this opset on, the sizes of a Split are an operand."""
@@ -119,8 +120,7 @@ class SeveralOps(NamedTuple):
     @classmethod
     def of(cls, node: NodeProto, shapes: Shapes, reals: Set[str], lists: Mapping[str, Sequence[int]]) -> SeveralOps:
         """Take a node apart."""
-        said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        return cls([*node.input], [*node.output], said, shapes, reals, lists)
+        return cls([*node.input], [*node.output], said(node), shapes, reals, lists)
 
     def name(self, at: int) -> str:
         """Return the name of an operand; empty where there is none."""
@@ -148,8 +148,8 @@ class SeveralOps(NamedTuple):
         """Raise UnfitNode for operands that are there, or attributes that are not zero."""
         if there := [what for at, what in (operands or {}).items() if self.name(at)]:
             raise UnfitNode(f"it has {', '.join(there)}")
-        if said := [name for name in attributes if self.attributes.get(name)]:
-            raise UnfitNode(f"it has {', '.join(said)}")
+        if given := [name for name in attributes if self.attributes.get(name)]:
+            raise UnfitNode(f"it has {', '.join(given)}")
 
 
 Expansion: TypeAlias = Callable[[SeveralOps, NewNodes], None]

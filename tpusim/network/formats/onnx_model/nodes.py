@@ -11,7 +11,7 @@ import numpy as np
 from onnx import AttributeProto
 
 from tpusim.base.words import counted
-from tpusim.network.formats import LayerOfNode, LayerSizes, UnfitNode
+from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode
 from tpusim.network.formats.onnx_model.facts import Facts
 from tpusim.network.formats.onnx_model.shapes import ValueShape
 from tpusim.network.graph import UNSEEN, Axes, NodeViews, OperandView, TensorView
@@ -104,10 +104,10 @@ def map_axes(axes: int, channels_first: bool) -> Axes:
     return (axes - 1,), (*outer[1:][-1:],), (), (*(outer[:-1] or outer),)
 
 
-def maps_of(node: KnownNode) -> NodeViews:
-    """Return the views of a node of one operand whose values have their channels first."""
+def maps_of(node: KnownNode) -> tuple[TensorView, TensorView]:
+    """View the first operand and the result of a node as maps whose channels come first."""
     maps, result = (map_axes(len(shape), channels_first=True) for shape in (node.shapes[0], node.result))
-    return NodeViews({"ifmap": OperandView(0, TensorView(maps))}, TensorView(result, node.result))
+    return TensorView(maps), TensorView(result, node.result)
 
 
 def _conv(node: KnownNode) -> LayerOfNode:

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import isclose
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
-from tpusim.network.formats import UnfitNode
+from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_ALL, OF_MANY
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, lists_of
-from tpusim.network.formats.onnx_model.file import called, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, operator, opset_of, said
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, SeveralOps, UnknownShape, free, names_in
 from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape, inferred
@@ -38,43 +38,64 @@ _IF = "If"
 _CONSTANT = "Constant"
 
 
-class RewrittenModel(NamedTuple):
-    """A model after the replacements; `done` lists them in words, `left` the nodes that could not be replaced, and
-    `why` has the reason by the first result of such a node.
+@dataclass
+class RewrittenModel:
+    """A model for a run of `images`, some of whose nodes are replaced by others.
+
+    Attributes:
+        taken: which branches were taken, in words.
+        expanded: operators that were written out as others.
+        steps: recurrent networks, and of how many steps they are, in words.
+        left: the nodes that could not be replaced, and why.
+        why: the reason why one was not written out, by its first result.
     """
 
     model: ModelProto
-    done: Sequence[str]
-    left: Sequence[str]
-    why: Mapping[str, str] = MappingProxyType({})
+    batch: ModelBatch
+    images: int
+    path: Path
+    taken: list[str] = field(default_factory=list)
+    expanded: Counter[str] = field(default_factory=Counter)
+    steps: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    why: dict[str, str] = field(default_factory=dict)
+
+    def inferred(self, enough: Callable[[InferredGraph], bool], more: int = 0) -> InferredGraph:
+        """Infer shapes for the run, or one of `more` images, until `enough` is known. Raises InputError."""
+        return inferred(self.model, self.batch, self.images + more, enough, self.path)
+
+    def put(self, nodes: Sequence[NodeProto]) -> None:
+        """Put nodes in the place of those that there are."""
+        changed = ModelProto()
+        changed.CopyFrom(self.model)
+        del changed.graph.node[:]
+        changed.graph.node.extend(nodes)
+        self.model = changed
 
 
-def branched(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
-    """Replace each If whose condition can be settled, for a run of `images`, by its branch, also inside of branches."""
-    taken: list[str] = []
-    while ifs := [node for node in model.graph.node if node.op_type == _IF]:
-        known = _conditions(model, ifs, batch, images, path)
+def rewritten(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
+    """Replace what is not as layers know it, for a run of `images`. Raises InputError."""
+    found = RewrittenModel(model, batch, images, path)
+    for replace_some in (_take_branches, _write_out, _unroll):
+        replace_some(found)
+    return found
+
+
+def _take_branches(found: RewrittenModel) -> None:
+    """Replace each If whose condition can be settled by its branch, also inside of branches."""
+    while ifs := [node for node in found.model.graph.node if node.op_type == _IF]:
+        graph, known = found.model.graph, _conditions(found, ifs)
         ready = [node for node in ifs if node.input[0] in known]
         if not ready:
-            return RewrittenModel(model, taken, [_undecided(model.graph, node) for node in ifs])
-        taken += [f"{called(node)} {'then' if known[node.input[0]] else 'else'}" for node in ready]
-        nodes, names = list[NodeProto](), names_in(model.graph)
-        for node in model.graph.node:
+            found.left += [_undecided(graph, node) for node in ifs]
+            return
+        found.taken += [f"{called(node)} {'then' if known[node.input[0]] else 'else'}" for node in ready]
+        nodes, names = list[NodeProto](), names_in(graph)
+        for node in graph.node:
             known_now = node.op_type == _IF and node.input[0] in known
             nodes += _branch(node, known[node.input[0]], names) if known_now else [node]
         # Nodes that computed the conditions are dropped, as nothing reads them any more.
-        kept, _ = _behind(nodes, {each.name for each in model.graph.output})
-        model = _with_nodes(model, kept)
-    return RewrittenModel(model, taken, [])
-
-
-def _with_nodes(model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
-    """Return the model with these nodes instead."""
-    changed = ModelProto()
-    changed.CopyFrom(model)
-    del changed.graph.node[:]
-    changed.graph.node.extend(nodes)
-    return changed
+        found.put(_behind(nodes, {each.name for each in graph.output})[0])
 
 
 def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProto], set[str]]:
@@ -87,16 +108,11 @@ def _behind(nodes: Sequence[NodeProto], values: set[str]) -> tuple[list[NodeProt
     return kept[::-1], read
 
 
-def _conditions(
-    model: ModelProto, ifs: Iterable[NodeProto], batch: ModelBatch, images: int, path: Path
-) -> dict[str, bool]:
-    """Return the conditions that are known for a number of images, by name."""
+def _conditions(found: RewrittenModel, ifs: Iterable[NodeProto]) -> dict[str, bool]:
+    """Return the conditions that are known, by name."""
     wanted = {node.input[0] for node in ifs}
 
-    def settled(found: InferredGraph) -> bool:
-        return wanted <= {each.name for each in found.graph.initializer}
-
-    known = inferred(model, batch, images, settled, path).graph.initializer
+    known = found.inferred(lambda now: wanted <= {each.name for each in now.graph.initializer}).graph.initializer
     values = {each.name: numpy_helper.to_array(each) for each in known if each.name in wanted}
     return {name: bool(each.reshape(-1)[0]) for name, each in values.items() if each.size == 1}
 
@@ -167,17 +183,20 @@ _MOST_OPERANDS = 2
 """Most operands of a layer that works element by element."""
 
 
-def expanded(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
-    """Write operators out that are several others, for a run of `images`; what is written out may be in what is."""
-    done, why, names = list[str](), dict[str, str](), names_in(model.graph)
-    while made := _written_out(model, batch, images, path, names, why):
-        nodes = [*enumerate(model.graph.node)]
-        done += [operator(node) for at, node in nodes if at in made]
-        model = _with_nodes(model, [each for at, node in nodes for each in made.get(at, [node])])
-    left = [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in model.graph.node
-            if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
-    joined, kept = _gated(model.graph)
-    return RewrittenModel(_with_nodes(model, kept) if joined else model, [*done, *joined], left, why)
+def _write_out(found: RewrittenModel) -> None:
+    """Write operators out that are several others; what is written out may be in what is."""
+    names = names_in(found.model.graph)
+    while made := _written_out(found, names):
+        nodes = [*enumerate(found.model.graph.node)]
+        found.expanded.update(operator(node) for at, node in nodes if at in made)
+        found.put([each for at, node in nodes for each in made.get(at, [node])])
+    why = found.why
+    found.left += [f"{operator(node)} {called(node)}: {why[node.output[0]]}" for node in found.model.graph.node
+                   if _is_several(node) and node.output[0] in why and operator(node) not in NOT_TIMED]  # fmt: skip
+    joined, kept = _gated(found.model.graph)
+    if joined:
+        found.expanded.update(joined)
+        found.put(kept)
 
 
 def _is_several(node: NodeProto) -> bool:
@@ -186,34 +205,32 @@ def _is_several(node: NodeProto) -> bool:
     return (operator(node) in _SEVERAL or of_many) and len(node.output) > 0
 
 
-def _written_out(
-    model: ModelProto, batch: ModelBatch, images: int, path: Path, names: set[str], why: dict[str, str]
-) -> dict[int, list[NodeProto]]:
-    """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. What cannot be
-    written out gets its reason in `why`, by its first result; new values get names outside `names`.
+def _written_out(found: RewrittenModel, names: set[str]) -> dict[int, list[NodeProto]]:
+    """Return the nodes that operators become, by their place; those whose shapes are not known yet wait. New values get
+    names outside `names`.
     """
-    nodes = enumerate(model.graph.node)
-    several = {at: node for at, node in nodes if _is_several(node) and node.output[0] not in why}
+    nodes = enumerate(found.model.graph.node)
+    several = {at: node for at, node in nodes if _is_several(node) and node.output[0] not in found.why}
     if not several:
         return {}
     wanted = {name for node in several.values() for name in node.input if name}
-    found = inferred(model, batch, images, lambda found: wanted <= found.shapes.keys(), path)
-    opset, made, lists = opset_of(model), dict[int, list[NodeProto]](), lists_of(found.graph)
-    refuse_forbidden(several.values(), found, opset, path)
+    now = found.inferred(lambda now: wanted <= now.shapes.keys())
+    opset, made, lists = opset_of(found.model), dict[int, list[NodeProto]](), lists_of(now.graph)
+    refuse_forbidden(several.values(), now, opset, found.path)
     for at, node in several.items():
         try:
             if operator(node) in WITH_BODIES:
-                made[at] = body_of(node, opset, found.kinds, found.shapes, names)
+                made[at] = body_of(node, opset, now.kinds, now.shapes, names)
             else:
                 new = NewNodes(called(node), opset, names)
                 op = operator(node)
                 expand = EXPANSIONS.get(op) or OF_MANY.get(op) or OF_ALL[op]
-                expand(SeveralOps.of(node, found.shapes, found.reals, lists), new)
+                expand(SeveralOps.of(node, now.shapes, now.reals, lists), new)
                 made[at] = new.made
         except UnknownShape:
             continue
         except (UnfitNode, ValueError, IndexError) as error:
-            why[node.output[0]] = str(error)
+            found.why[node.output[0]] = str(error)
     return made
 
 
@@ -242,8 +259,7 @@ _GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
 
 def _usual_gate(gate: NodeProto) -> bool:
     """Return whether a gate has the slope and the shift that the product is named for."""
-    said = {each.name: each.f for each in gate.attribute}
-    hard = said.get("alpha", 0.2), said.get("beta", 0.5)
+    hard = said(gate).get("alpha", 0.2), said(gate).get("beta", 0.5)
     return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
 
 
@@ -264,47 +280,43 @@ _OLDEST = 7
 """Before this opset, adding a row to a matrix needs an attribute."""
 
 
-class _UnrollError(Exception):
-    """An error: a node that cannot be unrolled; the message gives the reason."""
-
-
-def unrolled(model: ModelProto, batch: ModelBatch, images: int, path: Path) -> RewrittenModel:
-    """Replace the recurrent networks of the model by their steps, for a run of `images`, and say how many there are.
+def _unroll(found: RewrittenModel) -> None:
+    """Replace the recurrent networks of the model by their steps, and say how many there are.
 
     Steps that follow the batch show that it is none: a second number of images tells.
     """
-    cells = [node for node in model.graph.node if operator(node) in _CELLS]
+    graph, opset = found.model.graph, opset_of(found.model)
+    cells = [node for node in graph.node if operator(node) in _CELLS]
     # The shapes of these values give the number of steps and the sizes of inputs and states.
     wanted = {name for node in cells for name in (node.input[0], *node.input[2:3])}
     if not wanted:
-        return RewrittenModel(model, [], [])
+        return
     lengths = {name for node in cells for name in node.input[_LENGTHS : _LENGTHS + 1] if name}
 
-    def enough(found: InferredGraph) -> bool:
-        return wanted <= found.shapes.keys() and lengths <= {each.name for each in found.graph.initializer}
+    def enough(now: InferredGraph) -> bool:
+        return wanted <= now.shapes.keys() and lengths <= {each.name for each in now.graph.initializer}
 
-    found = inferred(model, batch, images, enough, path)
-    known = {each.name: numpy_helper.to_array(each) for each in found.graph.initializer if each.name in lengths}
-    refuse_forbidden([node for node in cells if operator(node) in GATES], found, opset_of(model), path)
-    shapes = [found.shapes]
-    if batch.names:
+    now = found.inferred(enough)
+    known = {each.name: numpy_helper.to_array(each) for each in now.graph.initializer if each.name in lengths}
+    refuse_forbidden([node for node in cells if operator(node) in GATES], now, opset, found.path)
+    shapes = [now.shapes]
+    if found.batch.names:
         # A model may be sound for this number alone.
         with suppress(InputError):
-            more = inferred(model, batch, images + 1, lambda found: wanted <= found.shapes.keys(), path)
-            shapes.append(more.shapes)
-    steps, left, nodes, taken = dict[str, int](), list[str](), list[NodeProto](), names_in(model.graph)
-    for node in model.graph.node:
+            shapes.append(found.inferred(lambda now: wanted <= now.shapes.keys(), more=1).shapes)
+    steps, nodes, taken = dict[str, int](), list[NodeProto](), names_in(graph)
+    for node in graph.node:
         try:
-            unrolls = operator(node) in _CELLS
-            made = _Steps(node, shapes, opset_of(model), taken, known) if unrolls else None
-        except _UnrollError as reason:
-            left.append(f"{operator(node)} {called(node)}: {reason}")
+            made = _Steps(node, shapes, opset, taken, known) if operator(node) in _CELLS else None
+        except UnfitNode as reason:
+            found.left.append(f"{operator(node)} {called(node)}: {reason}")
             made = None
         if made:
             steps[called(node)] = made.count
         nodes += made.nodes() if made else [node]
-    done = [f"{name} {count:,}" for name, count in steps.items()]
-    return RewrittenModel(_with_nodes(model, nodes) if done else model, done, left)
+    if steps:
+        found.steps += [f"{name} {count:,}" for name, count in steps.items()]
+        found.put(nodes)
 
 
 _SAID: Mapping[str, Sequence[str]] = {
@@ -319,7 +331,7 @@ def _activations(attributes: Mapping[str, Any], op: str, ways: int) -> list[list
     usual = _USUAL[op]
     names = [each.decode() for each in attributes.get("activations", [])] or usual * ways
     if len(names) != len(usual) * ways or any(name not in _SAID for name in names):
-        raise _UnrollError(
+        raise UnfitNode(
             f"its activations are {', '.join(names)}; {', '.join(_SAID)} are known, {len(usual) * ways} of them"
         )
     # Numbers are for the activations that take some, one after another.
@@ -339,7 +351,7 @@ class _Steps:
     ) -> None:  # fmt: skip
         """Prepare the steps; their values get names outside `taken`. `known` has lengths of sequences, by name.
 
-        Raises _Unfit.
+        Raises UnfitNode.
         """
         self._node, self._opset, self._label = node, opset, called(node)
         self._op = _CELLS[operator(node)]
@@ -347,38 +359,38 @@ class _Steps:
         # By weights of bytes their scale and their zero point.
         self._scales = dict[str, tuple[str, str]]()
         self._new = NewNodes(self._label, opset, taken)
-        attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        attributes = said(node)
         direction = attributes.get("direction", b"forward").decode()
         if direction not in _DIRECTIONS:
-            raise _UnrollError(f"there is no direction {direction}")
+            raise UnfitNode(f"there is no direction {direction}")
         self._turns = _DIRECTIONS[direction]
         self._after = attributes.get("linear_before_reset", 0)
         self._operands = {at: name for at, name in enumerate(node.input) if name}
         self._activations = _activations(attributes, self._op, len(self._turns))
         self._way = 0
         if attributes.get("clip") or attributes.get("input_forget") or attributes.get("layout"):
-            raise _UnrollError("it clips, couples its gates, or has its images first")
+            raise UnfitNode("it clips, couples its gates, or has its images first")
         if self._opset < _OLDEST:
-            raise _UnrollError(f"it is of an opset before {_OLDEST}")
+            raise UnfitNode(f"it is of an opset before {_OLDEST}")
         self.count, self._inputs, self._size = self._sizes(shapes)
         # Lengths that are all full say nothing new.
         if name := self._operands.get(_LENGTHS):
             if name not in known:
-                raise _UnrollError(f"how long its sequences are is not known; an array {name} in --input may tell it")
+                raise UnfitNode(f"how long its sequences are is not known; an array {name} in --input may tell it")
             if (known[name] != self.count).any():
-                raise _UnrollError(f"its sequences are not all of {counted(self.count, 'step')}")
+                raise UnfitNode(f"its sequences are not all of {counted(self.count, 'step')}")
 
     def _sizes(self, shapes: Sequence[Mapping[str, ValueShape]]) -> tuple[int, int, int]:
         """Return the number of steps, and the elements of an input and of a state."""
         sequence, states = (self._operands.get(at, "") for at in (0, 2))
         if any(sequence not in each or states not in each for each in shapes):
-            raise _UnrollError("the shapes of its operands are not known")
+            raise UnfitNode("the shapes of its operands are not known")
         lengths = {each[sequence][0] for each in shapes}
         if len(lengths) > 1:
-            raise _UnrollError(f"how many steps it has {ON_BATCH}")
+            raise UnfitNode(f"how many steps it has {ON_BATCH}")
         (steps,) = lengths
         if not 0 < steps <= MOST_STEPS:
-            raise _UnrollError(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
+            raise UnfitNode(f"it has {steps:,} steps; {MOST_STEPS:,} at most are layers")
         # Weights of bytes stand the other way round.
         return steps, shapes[0][sequence][-1], shapes[0][states][1 if self._bytes else -1]
 
@@ -487,8 +499,8 @@ class _Steps:
 
     def _active(self, which: int, name: str) -> str:
         """Add one of the activations of this direction."""
-        op, said = self._activations[self._way][which]
-        return self._new.add(op, [name], **said)
+        op, numbers = self._activations[self._way][which]
+        return self._new.add(op, [name], **numbers)
 
     def _plus(self, one: str, other: str) -> str:
         return self._new.add("Add", [one, other]) if one and other else one or other

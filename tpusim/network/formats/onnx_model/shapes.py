@@ -32,7 +32,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs, set_sizes
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS
-from tpusim.network.formats.onnx_model.file import called, holds_values, operator, opset_of
+from tpusim.network.formats.onnx_model.file import called, holds_values, operator, opset_of, said
 from tpusim.numerics.element_types import Values
 
 ValueShape = tuple[int, ...]
@@ -223,13 +223,13 @@ def _without_last_window(node: NodeProto, shapes: Mapping[str, ValueShape]) -> b
     """
     if operator(node) not in _POOLS or not {*node.input[:1], *node.output[:1]} <= shapes.keys():
         return False
-    said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    how = said(node)
     sides, told = shapes[node.input[0]][2:], shapes[node.output[0]][2:]
-    kernel, axes = said.get("kernel_shape", []), len(sides)
-    if not said.get("ceil_mode") or said.get("auto_pad", b"NOTSET") != b"NOTSET" or len(kernel) != axes:
+    kernel, axes = how.get("kernel_shape", []), len(sides)
+    if not how.get("ceil_mode") or how.get("auto_pad", b"NOTSET") != b"NOTSET" or len(kernel) != axes:
         return False
-    strides, dilations = said.get("strides", [1] * axes), said.get("dilations", [1] * axes)
-    pads = [*said.get("pads", [0] * 2 * axes)]
+    strides, dilations = how.get("strides", [1] * axes), how.get("dilations", [1] * axes)
+    pads = [*how.get("pads", [0] * 2 * axes)]
     if {len(strides), len(dilations)} != {axes} or len(pads) != 2 * axes or min(strides, default=0) < 1:
         return False
     right = list[int]()
@@ -287,10 +287,9 @@ def _value(
 ) -> Values | None:
     if node.op_type in _OF_SHAPES:
         shape = shapes.get(node.input[0]) if node.input else None
-        ends = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         if shape is None or node.op_type == "Size":
             return None if shape is None else np.asarray(prod(shape), dtype=np.int64)
-        return np.asarray(shape[ends.get("start", 0) : ends.get("end", len(shape))], dtype=np.int64)
+        return np.asarray(shape[said(node).get("start", 0) : said(node).get("end", len(shape))], dtype=np.int64)
     size = prod(shapes.get(node.output[0], (MOST_ELEMENTS + 1,)))
     small = node.op_type in _ALIKE or (node.op_type in _LARGER and size <= MOST_ELEMENTS)
     given = {name: known[name] for name in node.input if name in known}

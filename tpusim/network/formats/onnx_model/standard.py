@@ -8,14 +8,15 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, numpy_helper
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.base.words import counted
+from tpusim.base.words import counted, few
 from tpusim.network.formats import printable
 from tpusim.network.formats.onnx_model.facts import tensors_of
-from tpusim.network.formats.onnx_model.file import attributes_of, called, operator
+from tpusim.network.formats.onnx_model.file import attributes_of, called, operator, said
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape
+from tpusim.network.formats.reasons import MOST_TOLD
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 """By operator of a recurrent network, how many numbers its weights hold for each element of a state."""
@@ -31,7 +32,6 @@ _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization")
 _PICKING = ("Gather", "GatherElements")
 _MOST_OPERANDS = 8
 """Most operands that a rule looks at, there or not."""
-_MOST_TOLD = 8
 
 _Value = TypeVar("_Value", int, bytes, list[int])
 
@@ -56,8 +56,8 @@ class _Node(NamedTuple):
 
 def _get(node: NodeProto, name: str, default: _Value) -> _Value:
     """Read an attribute in the type of its default; an attribute of another kind is reported elsewhere."""
-    every = (helper.get_attribute_value(each) for each in node.attribute if each.name == name)
-    return next((each for each in every if isinstance(each, type(default))), default)
+    given = said(node).get(name)
+    return given if isinstance(given, type(default)) else default
 
 
 _Rule: TypeAlias = Callable[[_Node], Iterator[str]]
@@ -86,9 +86,8 @@ def refuse_beyond(found: InferredGraph, path: Path) -> None:
 
 def _refuse(forbidden: Iterable[tuple[NodeProto, str]], path: Path) -> None:
     if told := [f"{operator(node)} {called(node)}: {says}" for node, says in forbidden]:
-        more = f"; and {len(told) - _MOST_TOLD:,} more" if len(told) > _MOST_TOLD else ""
-        says = f"{'; '.join(told[:_MOST_TOLD])}{more}: the ONNX standard forbids that; export the model again"
-        raise InputError(Problem(says, str(path)))
+        says = few(told, MOST_TOLD, "; ", "; and {} more")
+        raise InputError(Problem(f"{says}: the ONNX standard forbids that; export the model again", str(path)))
 
 
 def _forbidden(node: NodeProto, shapes: Mapping[str, ValueShape], opset: int) -> Iterator[str]:
@@ -142,8 +141,8 @@ def _convolution(node: _Node) -> Iterator[str]:
         yield f"{what}, and its input {_text(maps)} has {maps[1]:,}"
     elif groups < 1 or maps[1] % groups or made % groups:
         yield f"its {groups:,} groups do not divide its {maps[1]:,} channels and {made:,} outputs"
-    if (said := node.get("kernel_shape", [*kernel])) != [*kernel]:
-        yield f"kernel_shape says {_text(said)}, and its weights are {_text(weights)}"
+    if (given := node.get("kernel_shape", [*kernel])) != [*kernel]:
+        yield f"kernel_shape says {_text(given)}, and its weights are {_text(weights)}"
     if (bias := more[1 if deformed else 0]) not in (None, (made,)):
         yield f"its biases are {_text(bias)}, for {made:,} outputs"
     if deformed:

@@ -14,7 +14,7 @@ from math import inf, isfinite, prod
 from typing import Any
 
 from tpusim.base.words import counted
-from tpusim.network.formats import LayerOfNode, LayerSizes, UnfitNode
+from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode, on_map, on_rows, pooled
 from tpusim.network.formats.onnx_model.nodes import (
     KnownNode,
     map_axes,
@@ -43,20 +43,16 @@ def _kind_of(op: str) -> str:
 
 
 def _pool(node: KnownNode) -> LayerOfNode:
-    images, channels, *sides = node.shapes[0]
-    axes = len(sides)
+    axes = len(node.shapes[0]) - 2
     if axes not in (1, 2):
         raise UnfitNode(f"it has {axes} axes; 1 and 2 are known")
-    views, one = maps_of(node), [1] * (2 - axes)
-    height, width = one + sides
-    sizes = {"op": "pool2d", "kind": _kind_of(node.op), "images": images, "channels": channels, "in_height": height,
-             "in_width": width}  # fmt: skip
+    maps, one = maps_of(node), [1] * (2 - axes)
     if node.op.startswith("Global"):
-        return LayerOfNode({**sizes, "kernel": [height, width]}, views)
+        return pooled(_kind_of(node.op), *maps, node.shapes[0])
     pads = padding_of(node, axes)
     if isinstance(pads, list) and axes == 1:
         pads = [0, pads[0], 0, pads[1]]
-    steps = {
+    steps: dict[str, Any] = {
         "kernel": [*one, *node.ints("kernel_shape", axes, 1)],
         "stride": [*one, *node.ints("strides", axes, 1)],
         "padding": pads,
@@ -64,7 +60,7 @@ def _pool(node: KnownNode) -> LayerOfNode:
         "ceil_mode": bool(node.get("ceil_mode", 0)),
         "count_include_pad": bool(node.get("count_include_pad", 0)),
     }
-    return LayerOfNode({**sizes, **steps}, views)
+    return pooled(_kind_of(node.op), *maps, node.shapes[0], **steps)
 
 
 # ---- element by element
@@ -78,9 +74,7 @@ def _map(node: KnownNode, op: str, channels_first: bool | None = None, **fields:
     if len(node.result) < 2:
         raise UnfitNode(f"it works on values of {len(node.result)} axes; maps have two or more")
     maps = TensorView(map_axes(len(node.result), first))
-    sizes = dict(zip(AXES, maps.sizes(node.result), strict=True))
-    views = NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result))
-    return LayerOfNode({"op": op, **sizes, **fields}, views)
+    return on_map(op, maps, replace(maps, shape=node.result), node.result, **fields)
 
 
 _BY_SHAPE = 7
@@ -110,12 +104,9 @@ def _arithmetic(node: KnownNode) -> LayerOfNode:
     for result in (_map(node, name).views.result, _spread(node, own, node.constant[at])):
         other, sizes = _of_fewer_axes(result, fewer), result.sizes(node.result)
         if kind := _kind(other.sizes(node.shapes[at]), sizes, node.constant[at], node.in_all_runs(at)):
-            sources = {
-                "ifmap": OperandView(main, TensorView(result.axes)),
-                "other": OperandView(at, other, "" if KEPT[kind][IMAGES] else "numbers"),
-            }
-            fields = {"op": name, **dict(zip(AXES, sizes, strict=True)), "other": kind}
-            return LayerOfNode(fields, NodeViews(sources, result))
+            made = on_map(name, TensorView(result.axes), result, node.result, main, other=kind)
+            beside = OperandView(at, other, "" if KEPT[kind][IMAGES] else "numbers")
+            return LayerOfNode(made.sizes, NodeViews({**made.views.sources, "other": beside}, result))
     raise UnfitNode("its operands are spread over one another as no layer here knows it")
 
 
@@ -283,18 +274,12 @@ def _reduced(node: KnownNode) -> LayerOfNode:
         if node.runs > 1:
             raise UnfitNode("its sums are those of one run of the model")
         maps = TensorView(((*kept,), (), (*along,), ()))
-        sizes: LayerSizes = {"op": "channel_sum", "channels": prod(shape[axis] for axis in kept), "height": 1,
-                             "width": prod(shape[axis] for axis in along), "images": 1}  # fmt: skip
     else:
-        inner = tuple(kept[1:])
-        maps = TensorView((inner, (), (*along,), (0,)))
-        width = prod(shape[axis] for axis in along)
-        sizes = {"op": "pool2d", "kind": _kind_of(node.op), "images": shape[0],
-                 "channels": prod(shape[axis] for axis in inner), "in_height": 1, "in_width": width,
-                 "kernel": [1, width]}  # fmt: skip
+        maps = TensorView(((*kept[1:],), (), (*along,), (0,)))
     made = tuple(tuple(places.index(axis) for axis in axes if axis in places) for axes in maps.axes)
     result = TensorView(made, node.result)
-    return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, maps)}, result))
+    summed = node.op == "ReduceSum"
+    return on_map("channel_sum", maps, result, shape) if summed else pooled(_kind_of(node.op), maps, result, shape)
 
 
 def _rows(node: KnownNode, op: str, along: Sequence[int]) -> LayerOfNode:
@@ -302,11 +287,8 @@ def _rows(node: KnownNode, op: str, along: Sequence[int]) -> LayerOfNode:
     axes, result = len(node.shapes[0]), node.result
     if axes < 2:
         raise UnfitNode(f"it works on values of {axes} axes; rows have two or more")
-    rows = matrix(axes, along)
-    channels, _, _, images = rows.sizes(node.shapes[0])
     left = [axis for axis in along if axis < len(result)]
-    views = NodeViews({"ifmap": OperandView(0, rows)}, matrix(len(result), left, result))
-    return LayerOfNode({"op": op, "channels": channels, "images": images}, views)
+    return on_rows(op, matrix(axes, along), matrix(len(result), left, result), node.shapes[0])
 
 
 # ---- moves: a part that is cut out, or joined, is read where it lies
@@ -338,8 +320,7 @@ def _transpose(node: KnownNode) -> LayerOfNode:
         raise UnfitNode("elements keep their order")
     if order == _SHUFFLE:
         maps = TensorView(((1, 2), (3,), (4,), (0,)))
-        sizes = {"op": "channel_shuffle", **dict(zip(AXES, maps.sizes(shape), strict=True)), "groups": shape[1]}
-        return LayerOfNode(sizes, NodeViews({"ifmap": OperandView(0, maps)}, replace(maps, shape=node.result)))
+        return on_map("channel_shuffle", maps, replace(maps, shape=node.result), shape, groups=shape[1])
     runs = _together(order) if len(order) > len(AXES) else [(axis,) for axis in order]
     read = sorted(runs)
     if len(read) > len(AXES):
@@ -351,10 +332,7 @@ def _transpose(node: KnownNode) -> LayerOfNode:
     places = {name: names[read.index(run)] for name, run in zip(names, runs, strict=True)}
     turned = [places.get(axis, axis) for axis in AXES]
     result = TensorView(tuple(made.get(name, ()) for name in AXES), node.result, images=turned.index("images"))
-    sizes = dict(zip(AXES, maps.sizes(shape), strict=True))
-    return LayerOfNode(
-        {"op": "transpose", **sizes, "order": turned}, NodeViews({"ifmap": OperandView(0, maps)}, result)
-    )
+    return on_map("transpose", maps, result, shape, order=turned)
 
 
 def _together(order: Sequence[int]) -> list[tuple[int, ...]]:
@@ -433,8 +411,7 @@ def _sides(shape: Sequence[int]) -> tuple[int, int]:
 
 def _move(node: KnownNode, op: str, **fields: Any) -> LayerOfNode:
     """Return a layer of one operand, a map whose channels come first."""
-    sizes = TensorView(map_axes(len(node.shapes[0]), channels_first=True)).sizes(node.shapes[0])
-    return LayerOfNode({"op": op, **dict(zip(AXES, sizes, strict=True)), **fields}, maps_of(node))
+    return on_map(op, *maps_of(node), node.shapes[0], **fields)
 
 
 VECTOR_OPS: dict[str, Handler] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod
-from typing import NamedTuple
 
 from onnx import GraphProto, NodeProto
 
@@ -23,19 +22,12 @@ _MAP_AXES = 4
 _ROWS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-class WiredNetwork(NamedTuple):
-    """The names of a network's inputs, and its entries; `lost` says why the entries do not name what they read."""
-
-    inputs: Sequence[str]
-    entries: Sequence[Entry]
-    lost: str = ""
-
-
 def wired(
     graph: GraphProto, layers: Mapping[str, Entry], views: Mapping[str, NodeViews], given: Sequence[str],
     values: InferredGraph, constants: Set[str], same: Set[str], names: Names, run: ModelRun,
-) -> WiredNetwork:  # fmt: skip
-    """Return entries with the names of what they read, entries that take no time among them.
+) -> tuple[Sequence[str], Sequence[Entry], str]:  # fmt: skip
+    """Return the names of a network's inputs; entries with the names of what they read, entries that take no time among
+    them; and why entries do not name that, if they do not.
 
     `layers` are entries, and `views` what they read and make, by the first result of their nodes; `given` are the
     network's inputs, `same` results that are no other than the first operands; `names` has those of layers.
@@ -44,8 +36,8 @@ def wired(
     try:
         entries = [*_Wires(graph, layers, views, inputs, values, constants, same, names, run).entries()]
     except InputError as error:
-        return WiredNetwork([], [*layers.values()], error.problems[0].message)
-    return WiredNetwork([*inputs.values()], entries)
+        return [], [*layers.values()], error.problems[0].message
+    return [*inputs.values()], entries, ""
 
 
 class _Wires:

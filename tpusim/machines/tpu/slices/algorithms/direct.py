@@ -1,12 +1,13 @@
-"""Direct exchange: every chip copies each part to its chip, axis by axis over the shortest way."""
+"""Copies: every chip copies each part to its chip, axis by axis over the shortest way; or its operand to the next."""
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import product
 
+from tpusim.machines.tpu.slices.algorithms.ring import ring_through
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, Way
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, OperandRange, ResultRanges, Way
 from tpusim.machines.tpu.slices.torus import Group, Place
 
 _MOST_MESSAGES = 4096
@@ -62,3 +63,24 @@ def _way(group: Group, offset: tuple[int, ...]) -> Way:
         partial(_other, group=group, offset=offset, sign=-1),
         lambda place: group.torus.between(place, _other(place, group, offset, 1)),
     )
+
+
+def shifts(collective: Collective) -> Exchange:
+    """A permute: every chip copies its operand to the next on the ring through the group, chunk behind chunk."""
+    ring, elements = ring_through(collective.group), collective.elements
+    copies = collective.passes(elements)
+
+    def piece(_: Place, copy: int) -> MovedPiece:
+        start, stop = cut(0, elements, copies, copy)
+        return MovedPiece(start, stop, elements + start)
+
+    steps = [
+        ExchangeStep(ring.ways[1], most(elements, copies), False, (), partial(piece, copy=copy), f"chunk {copy + 1}")
+        for copy in range(copies)
+    ]
+    whole = (elements, 2 * elements)
+    # Ranks are counted along the ring.
+    order = None if ring.group is not collective.group else tuple(map(ring.order.index, range(ring.group.size)))
+    holds: OperandRange = lambda _: (0, elements, 0)  # noqa: E731 - as what it stands for
+    leaves: ResultRanges = lambda _: [whole]  # noqa: E731
+    return Exchange(ring.group, steps, 2 * elements, holds, leaves, order, ring.alike)

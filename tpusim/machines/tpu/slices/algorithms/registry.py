@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
-from tpusim.machines.tpu.slices.algorithms import direct, permute, ring, rotated_pincer, short
+from tpusim.machines.tpu.slices.algorithms import direct, ring, rotated_pincer
 from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Exchange
 from tpusim.machines.tpu.slices.slice import Emitters
@@ -34,14 +34,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         _SUMS, rotated_pincer.reduces,
     ),
     "short_pincer": Algorithm(
-        "along each axis parts go straight to where they are added, for few bytes", _SUMS, short.reduces
+        "along each axis parts go straight to where they are added, for few bytes", _SUMS, rotated_pincer.reduces_short
     ),
     "gather_ring": Algorithm("parts go round one ring through all chips, half each way", ("all_gather",), ring.joins),
     "scatter_ring": Algorithm(
         "parts go round one ring through all chips and are added up, half each way", ("reduce_scatter",), ring.adds_up
     ),
     "direct": Algorithm("every chip copies to every other, axis by axis", ("all_to_all",), direct.exchanges),
-    "neighbour": Algorithm("every chip copies to the next on a ring through all", ("permute",), permute.shifts),
+    "neighbour": Algorithm("every chip copies to the next on a ring through all", ("permute",), direct.shifts),
 }  # fmt: skip
 """Algorithms by their names."""
 

@@ -134,6 +134,22 @@ def _links(torus: Torus, after: Mapping[Place, Place], place: Place) -> tuple[Li
     return torus.between(place, after[place])
 
 
+def kept_and_left(collective: Collective) -> tuple[OperandRange, ResultRanges]:
+    """Where operands and results of an op stand in memory: a reduce-scatter keeps a chip's part of all that is added
+    up, an all-gather begins with such parts.
+    """
+    whole, ranks = (0, collective.elements), collective.group.size
+
+    def own(rank: int) -> tuple[int, int]:
+        return cut(*whole, ranks, rank)
+
+    holds: OperandRange = (
+        (lambda rank: (*own(rank), own(rank)[0])) if collective.op == "all_gather" else (lambda _: (*whole, 0))
+    )
+    leaves: ResultRanges = (lambda rank: [own(rank)]) if collective.op == "reduce_scatter" else (lambda _: [whole])
+    return holds, leaves
+
+
 def joins(collective: Collective) -> Exchange:
     """An all-gather: each half of a chip's part goes round one way."""
     return _around(collective, gathers=True)
@@ -167,11 +183,5 @@ def _around(collective: Collective, gathers: bool) -> Exchange:
             walk.all_hopped()
         walk.pass_over()
 
-    def own_part(rank: int) -> tuple[int, int]:
-        return cut(0, collective.elements, many, rank)
-
-    whole = (0, collective.elements)
-    holds = (lambda rank: (*own_part(rank), own_part(rank)[0])) if gathers else (lambda _: (*whole, 0))
-    leaves = (lambda _: [whole]) if gathers else (lambda rank: [own_part(rank)])
     ranks = ring.order if ring.group is not collective.group else None
-    return walk.exchange(ring.group, collective.elements, holds, leaves, ranks, ring.alike)
+    return walk.exchange(ring.group, collective.elements, *kept_and_left(collective), ranks, ring.alike)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tpusim.machines.tpu.slices.algorithms.ring import WAYS, RingWalk, way_along
+from tpusim.machines.tpu.slices.algorithms.ring import WAYS, RingWalk, kept_and_left, way_along
 from tpusim.machines.tpu.slices.collective import Collective, cut, most
-from tpusim.machines.tpu.slices.exchange import Exchange, MovedPiece, OperandRange, ResultRanges
+from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeStep, MovedPiece, Way
 from tpusim.machines.tpu.slices.torus import Group, Place, Span
 
 Stream = tuple[tuple[Span, ...], int]
@@ -25,22 +25,6 @@ def rotations(group: Group) -> list[tuple[Span, ...]]:
     spans = [span for span in group.spans if not group.torus.axes[span.axis].direct]
     slow = tuple(span for span in group.spans if span not in spans)
     return [(*spans[turn:], *spans[:turn], *slow) for turn in range(len(spans))] or [slow]
-
-
-def kept_and_left(collective: Collective) -> tuple[OperandRange, ResultRanges]:
-    """Where operands and results of an op stand in memory, when all of it is added up: a reduce-scatter keeps a chip's
-    part, an all-gather begins with padded parts.
-    """
-    whole, ranks = (0, collective.elements), collective.group.size
-
-    def own(rank: int) -> tuple[int, int]:
-        return cut(*whole, ranks, rank)
-
-    holds: OperandRange = (
-        (lambda rank: (*own(rank), own(rank)[0])) if collective.op == "all_gather" else (lambda _: (*whole, 0))
-    )
-    leaves: ResultRanges = (lambda rank: [own(rank)]) if collective.op == "reduce_scatter" else (lambda _: [whole])
-    return holds, leaves
 
 
 def reduces(collective: Collective) -> Exchange:
@@ -99,3 +83,54 @@ def _hops(spans: Sequence[Span]) -> list[tuple[int, int, bool]]:
     longest, phases = max(span.many for span in spans) - 1, range(len(spans))
     up = [(phase, hop, False) for phase in phases for hop in range(longest)]
     return up + [(phase, hop, True) for phase in reversed(phases) for hop in range(longest)]
+
+
+# ---- for few bytes
+
+
+def reduces_short(collective: Collective) -> Exchange:
+    """The variant for few bytes, of which each colour begins on another axis; else as the rotated pincer.
+
+    Parts go straight to where they are added. An axis takes two steps, in which parts cross as many links as they are
+    apart, where rings take one of many small steps after another. What that is in the compiler's code is not known
+    beyond its name; this is ours. Parts of several chips may be added to the same elements at once: each is one sum, as
+    if the adder held them from its read to its write.
+    """
+    group, elements, orders = collective.group, collective.elements, rotations(collective.group)
+    steps: list[ExchangeStep] = []
+
+    def part(place: Place, colour: int, phase: int) -> tuple[int, int]:
+        found = cut(0, elements, len(orders), colour)
+        for span in orders[colour][:phase]:
+            found = cut(*found, span.many, group.index(place, span))
+        return found
+
+    def piece(place: Place, colour: int, phase: int, offset: int, joins: bool) -> MovedPiece:
+        span = orders[colour][phase]
+        owner = (group.index(place, span) + offset * (not joins)) % span.many
+        start, stop = cut(*part(place, colour, phase), span.many, owner)
+        return MovedPiece(start, stop, start, None) if joins else MovedPiece(start, stop, None, start)
+
+    phases = range(len(orders[0]))
+    ways = {(span, offset): _way(group, span, offset) for span in group.spans for offset in range(1, span.many)}
+    before: list[tuple[int, ...]] = [()] * len(orders)
+    for phase, joins in [*((phase, False) for phase in phases), *((phase, True) for phase in reversed(phases))]:
+        for colour, order in enumerate(orders):
+            size, first = most(elements, len(orders)), len(steps)
+            for each in order[: phase + 1]:
+                size = most(size, each.many)
+            name = group.torus.axes[order[phase].axis].name
+            for offset in range(1, order[phase].many):
+                made = partial(piece, colour=colour, phase=phase, offset=offset, joins=joins)
+                label = f"{'join' if joins else 'add'} along {name}, +{offset}"
+                steps.append(ExchangeStep(ways[order[phase], offset], size, not joins, before[colour], made, label))
+            # A neighbour that is ahead says nothing of a chip's own sums, so the phases before count as well.
+            before[colour] = (*before[colour], *range(first, len(steps)))
+    return Exchange(group, steps, elements, *kept_and_left(collective))
+
+
+def _way(group: Group, span: Span, offset: int) -> Way:
+    return Way(
+        partial(group.next, span=span, way=offset), partial(group.next, span=span, way=-offset),
+        lambda place: group.torus.between(place, group.next(place, span, offset)),
+    )  # fmt: skip
