@@ -68,6 +68,8 @@ def test_richer_machines_have_more() -> None:
     assert machines["eight times the arrays"].array.count == 8
     assert "separate ports" in machines
     assert "twice the ports of banks" in SCRIPT["richer"]("tpu_v2_banked")
+    # A DRAM has times and buses of its own.
+    assert SCRIPT["richer"]("tpu_v2_hbm").keys() == machines.keys() - {"half the latency", "twice the bandwidth"}
 
 
 def test_what_breaks_a_law_is_counted_and_listed(capsys: pytest.CaptureFixture[str]) -> None:

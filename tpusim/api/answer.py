@@ -51,7 +51,8 @@ class Answer:
     notes: tuple[str, ...] = ()
     heading: str = field(default="", kw_only=True)
     tiles: Sequence[Tile] = field(default=(), kw_only=True)
-    draw: Callable[[], Picture] | None = field(default=None, kw_only=True)
+    # A `Picture`; its module takes a while to import, and docs ask every field for its type.
+    draw: Callable[[], Any] | None = field(default=None, kw_only=True)
 
     @property
     def title(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain, count
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys, except ends of lines and tabs; and those that change the direction of text."""
@@ -12,6 +13,11 @@ _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def counted(count: int, what: str) -> str:
     """A number of things, such as "1 pass" or "2,000 fills"; the plural of `what` takes an s."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def free_name(wanted: str, taken: Container[str]) -> str:
+    """The name that is wanted, with a number behind it where it is taken."""
+    return next(each for each in chain([wanted], (f"{wanted}_{at}" for at in count(2))) if each not in taken)
 
 
 def few(texts: Sequence[str], most: int, between: str = ", ", more: str = ", ...") -> str:

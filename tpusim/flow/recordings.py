@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpusim.base.errors import CheckFailed, InputError, failures_named
 from tpusim.flow.engines import memory_needed
@@ -15,10 +15,15 @@ from tpusim.flow.simulation import shared
 from tpusim.machines.lowered import Chain, LaneCycle, ReadyLayer, Told
 from tpusim.network.ops.op import Op
 
-Stretch = tuple[tuple[Op, ...], Any, tuple[int, ...]]
-"""Layers that ran as one, mostly a single layer; the recording of all units; the first cycle of each layer, and the
-cycle after the last.
-"""
+
+class Stretch(NamedTuple):
+    """Layers that ran as one, mostly a single layer: the recording of all units, and the first cycle of each layer,
+    with the cycle after the last.
+    """
+
+    layers: tuple[Op, ...]
+    recording: Any
+    cuts: tuple[int, ...]
 
 
 def trace(jobs: Jobs, seed: int = 0) -> tuple[int, Callable[[int, Told], Iterator[LaneCycle]]]:
@@ -88,8 +93,8 @@ def recordings(jobs: Jobs) -> Iterator[Stretch]:
     def together(chain: Chain) -> Stretch:
         with failures_named(chain):
             recording, cuts = chain.recorded()
-        return tuple(layer for layer, _ in chain.members), recording, cuts
+        return Stretch(tuple(layer for layer, _ in chain.members), recording, cuts)
 
     if family.overlaps(machine):
         return map(together, family.chains(shared(jobs, ready, room), jobs.work, machine, room.kept))
-    return (((layer,), run, (0, run.cycles)) for layer, run in shared(jobs, recorded, room))
+    return (Stretch((layer,), run, (0, run.cycles)) for layer, run in shared(jobs, recorded, room))

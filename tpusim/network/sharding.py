@@ -20,6 +20,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.base.words import free_name
 from tpusim.network.backward import Value
 from tpusim.network.graph import Placement
 from tpusim.network.ops.array_op import Conv1d
@@ -396,7 +397,7 @@ class _Share:
     def _gathered(self, reader: str, operand: Value) -> str:
         """The collective that gathers weights for a layer."""
         (weights,) = operand.names
-        name = self._name(f"{reader}.{weights.rpartition('.')[2]}.all_gather")
+        name = free_name(f"{reader}.{weights.rpartition('.')[2]}.all_gather", self._at)
         side = _parted_side(operand.shape, self.mesh[PARTS_WEIGHTS])
         over = (PARTS_WEIGHTS,)
         elements = prod(operand.shape)
@@ -410,7 +411,7 @@ class _Share:
         """The name of a collective that reads these, which is one however many read it."""
         key = reads, op, axes, axis, to
         if key not in self._known:
-            name = self._known[key] = self._name(f"{of}.{op}")
+            name = self._known[key] = free_name(f"{of}.{op}", self._at)
             over = tuple(axis for axis in self.mesh if axis in axes)
             self._found[name] = CollectiveLayer(name, op, elements, over, reads, (), False, axis, to)
             self._at[name] = max(self._at[each] for each in reads)
@@ -423,13 +424,6 @@ class _Share:
             readers = self._found[each].read_by
             if reader not in readers:
                 self._found[each] = self._found[each]._replace(read_by=(*readers, reader))
-
-    def _name(self, wanted: str) -> str:
-        """A name that nothing has."""
-        name, more = wanted, 2
-        while name in self._at:
-            name, more = f"{wanted}_{more}", more + 1
-        return name
 
 
 def _part_of(layer: Any, chips: int, batch: int) -> Op:

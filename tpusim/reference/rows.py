@@ -37,18 +37,24 @@ LRN_ROUNDINGS = 4
 """
 
 
+_ROUNDINGS = {
+    **dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm", "rms_norm_gradient"), NORM_ROUNDINGS),
+    **dict.fromkeys(
+        ("softmax", "softmax_gradient", "top_k", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS
+    ),
+}
+
+
 def roundings(layer: Op, batch: int) -> int:
     """Return how often an output is rounded at most, in whatever order elements are summed up."""
     sums = layer.terms(batch)
     if layer.op == "lrn":
         # All summands are positive, so that the error of the sum is a share of the sum itself.
         return 2 * sums + LRN_ROUNDINGS
-    norms = dict.fromkeys(("layer_norm", "layer_norm_gradient", "rms_norm", "rms_norm_gradient"), NORM_ROUNDINGS)
-    powers = dict.fromkeys(("softmax", "top_k", "cross_entropy", "cross_entropy_gradient"), SOFTMAX_ROUNDINGS)
     if layer.op in ATTENTIONS:
         # Sums of scores and of shares, and for each block of keys both are scaled anew.
         return 4 * sums + SOFTMAX_ROUNDINGS
-    return sums + {**norms, **powers, "softmax_gradient": SOFTMAX_ROUNDINGS}.get(layer.op, 1)
+    return sums + _ROUNDINGS.get(layer.op, 1)
 
 
 def magnitudes(layer: Op, operands: Operands, box: Box, true: Tensor, share: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from tpusim.network.graph import NodeViews, OperandView, TensorView
@@ -17,6 +18,11 @@ class LayerOfNode(NamedTuple):
 
     sizes: LayerSizes
     views: NodeViews
+
+    def reading(self, sizes: LayerSizes | None = None, **more: OperandView | float) -> LayerOfNode:
+        """Return the layer with further operands, and perhaps other `sizes` besides its own."""
+        views = replace(self.views, sources={**self.views.sources, **more})
+        return LayerOfNode({**self.sizes, **(sizes or {})}, views)
 
 
 class UnfitNode(Exception):

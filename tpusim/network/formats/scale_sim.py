@@ -444,25 +444,19 @@ def _product(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
 
 def _pooling(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     """Read a pooling, whose filter is its window; it has no filters. Raises InputError."""
-    height, width, rows, cols, channels, filters = (sizes[each] for each in _MAP)
-    strides = tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2
+    height, width, *_, channels, filters = (sizes[each] for each in _MAP)
     row.only(_PADDING, _DILATION, _GROUPS, of="pooling", do="leave the column out")
     if filters not in (1, channels):
         says = f"{row.header.spelt('Num Filter')} {filters}: a pooling makes as many channels as it reads, {channels}"
         raise row.wrong(f"{says}; write that, or 1")
     found.noticed["pooled"].append(row.name)
     maps = {"kind": "max", "channels": channels, "in_height": height, "in_width": width}
-    missing = tuple(map(_missing, (height, width), (rows, cols), strides[:2]))
-    if any(missing):
-        found.noticed["rounded"].append(row.name)
-    steps = {"kernel": [rows, cols], "stride": [*strides[:2]], "padding": [0, 0, *missing]}
-    return {"name": row.name, "op": "pool2d", **maps, **steps}
+    return {"name": row.name, "op": "pool2d", **maps, **_steps(row, sizes, found)}
 
 
 def _convolution(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     """Read a convolution; one whose kernel is as wide as its map of one channel is a product. Raises InputError."""
     height, width, rows, cols, channels, filters = (sizes[each] for each in _MAP)
-    strides = tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2
     groups, dilation = row.usual(_GROUPS, 1), row.usual(_DILATION, 1)
     if padding := row.usual(_PADDING, 0):
         says = f"{row.header.spelt(_PADDING)} {padding}: the maps of a topology hold their padding already"
@@ -470,7 +464,7 @@ def _convolution(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
     # Topologies of SCALE-Sim write products as convolutions of this form.
     if (channels, rows, cols, groups, dilation) == (1, 1, width, 1, 1) and width > 1:
         found.noticed["product"].append(row.name)
-        positions = -(-height // strides[0])
+        positions = -(-height // sizes[row.header.sizes[len(_MAP)]])
         return {"name": row.name, "op": "gemm", "m": f"batch*{positions}", "n": filters, "k": width}
     # SCALE-Sim itself tells depthwise layers by this part of their names; their filters are those of a channel.
     if "DP" in row.name:
@@ -482,16 +476,18 @@ def _convolution(row: _Row, sizes: Mapping[str, int], found: _Read) -> Entry:
             found.noticed["by_channel"].append(row.name)
     elif groups == 1 and any(word in row.name.casefold() for word in ("dw", "depthwise", "pool")):
         found.noticed["plain"].append(row.name)
-    spans = (dilation * (each - 1) + 1 for each in (rows, cols))
-    missing = tuple(map(_missing, (height, width), spans, strides[:2]))
+    maps = {"in_channels": channels, "in_height": height, "in_width": width, "out_channels": filters}
+    more = {"groups": groups, **({"dilation": [dilation, dilation]} if dilation > 1 else {})}
+    return {"name": row.name, "op": "conv2d", **maps, **_steps(row, sizes, found, dilation), **more}
+
+
+def _steps(row: _Row, sizes: Mapping[str, int], found: _Read, dilation: int = 1) -> Entry:
+    """Return the steps of a kernel, with zeros behind the map where its positions are rounded up, which is noted."""
+    down, across = (tuple(sizes[each] for each in row.header.sizes[len(_MAP) :]) * 2)[:2]
+    missing = []
+    for size, taps, stride in zip(_MAP[:2], _MAP[2:4], (down, across), strict=True):
+        span = dilation * (sizes[taps] - 1) + 1
+        missing.append((span - sizes[size]) % stride if span <= sizes[size] else 0)
     if any(missing):
         found.noticed["rounded"].append(row.name)
-    maps = {"in_channels": channels, "in_height": height, "in_width": width, "out_channels": filters}
-    steps = {"kernel": [rows, cols], "stride": [*strides[:2]], "padding": [0, 0, *missing], "groups": groups}
-    more = {"dilation": [dilation, dilation]} if dilation > 1 else {}
-    return {"name": row.name, "op": "conv2d", **maps, **steps, **more}
-
-
-def _missing(size: int, span: int, stride: int) -> int:
-    """Return how many elements the last step of a kernel lacks, where its positions are rounded up."""
-    return (span - size) % stride if span <= size else 0
+    return {"kernel": [sizes[each] for each in _MAP[2:4]], "stride": [down, across], "padding": [0, 0, *missing]}

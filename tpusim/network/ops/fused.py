@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import attrgetter
 from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
 
-from tpusim.network.ops.array_op import ArrayOp, Conv2d, StoredTensor, Tensors
+from tpusim.network.ops.array_op import ArrayOp, Conv2d, Tensors
 from tpusim.network.ops.elementwise import Pointwise
 from tpusim.network.ops.op import OFMAP, Index, Shape
 
@@ -94,31 +95,19 @@ class Fused(ArrayOp):
         """Whether the layer has work on the way."""
         return bool(self.ahead or self.ahead_filter or self.behind or self.tallies)
 
-    @property
-    def core(self) -> ArrayOp:
-        return self.inner
-
-    @property
-    def filter_stored(self) -> StoredTensor:
-        return self.inner.filter_stored
-
-    @property
-    def counted_by(self) -> Literal["image", "row"]:  # type: ignore[override]
-        return self.inner.counted_by
-
-    @property
-    def spatial(self) -> bool:  # type: ignore[override]
-        return self.inner.spatial
+    # What the inner op says of itself.
+    core = property(attrgetter("inner"))
+    filter_stored = property(attrgetter("inner.filter_stored"))
+    counted_by = property(attrgetter("inner.counted_by"))
+    spatial = property(attrgetter("inner.spatial"))
+    sample_parts = property(attrgetter("inner.sample_parts"))
+    folded = property(attrgetter("inner.folded"))
 
     @property
     def shape_key(self) -> Hashable:
         every = self.finish, self.ahead, self.ahead_filter, self.behind
         ways = (tuple(each.shape_key for each in some) for some in every)
         return self.op, self.inner.shape_key, self.bias, self.adds, self.tallies, *ways
-
-    @property
-    def sample_parts(self) -> int:
-        return self.inner.sample_parts
 
     @property
     def text(self) -> str:
@@ -136,10 +125,6 @@ class Fused(ArrayOp):
         added = {BIAS: self.bias, "add": self.adds}
         named = (*self.finish, *self.behind)
         return *(name for name, there in added.items() if there), *(each.op for each in named), *self.tallies
-
-    @property
-    def folded(self) -> tuple[str, str]:
-        return self.inner.folded
 
     def tensors(self, batch: int) -> Tensors:
         return self.inner.tensors(batch)

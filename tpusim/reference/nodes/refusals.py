@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from math import prod
 
 from tpusim.reference.nodes.moves import TYPES
@@ -43,15 +44,12 @@ def _upsample(call: Call) -> Iterator[str]:
     return _resize(Call({"mode": call.get("mode", "nearest")}, opset=10))
 
 
-def _recurrent(op: str) -> Callable[[Call], Iterator[str]]:
-    def refused(call: Call) -> Iterator[str]:
-        ways = 2 if call.get("direction") == "bidirectional" else 1
-        if call.get("activations", USUAL[op] * ways) != USUAL[op] * ways:
-            yield f"{op} with activations of its own"
-        if call.get("clip") or call.get("input_forget"):
-            yield f"{op} that clips, or couples its gates"
-
-    return refused
+def _recurrent(call: Call, op: str) -> Iterator[str]:
+    ways = 2 if call.get("direction") == "bidirectional" else 1
+    if call.get("activations", USUAL[op] * ways) != USUAL[op] * ways:
+        yield f"{op} with activations of its own"
+    if call.get("clip") or call.get("input_forget"):
+        yield f"{op} that clips, or couples its gates"
 
 
 def _indices(call: Call) -> Iterator[str]:
@@ -67,7 +65,7 @@ def _windows(call: Call) -> Iterator[str]:
 
 REFUSALS: Mapping[str, Callable[[Call], Iterator[str]]] = {
     "Cast": _cast, "BatchNormalization": _training, "Resize": _resize, "Upsample": _upsample,
-    **{op: _recurrent(op) for op in USUAL},
+    **{op: partial(_recurrent, op=op) for op in USUAL},
     **dict.fromkeys(("lax.gather", "lax.scatter", "lax.scatter-add"), _indices),
     **dict.fromkeys(("lax.reduce_window_max", "lax.reduce_window_sum"), _windows),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from tpusim.machines.tpu.definition import NEVER
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, timing_of
 from tpusim.machines.tpu.event.engine import timed
-from tpusim.machines.tpu.event.log import Log, OverdueRun
+from tpusim.machines.tpu.event.log import Log
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
 
@@ -31,11 +31,8 @@ def run(program: Program, hardware: Hardware) -> Timing:
 def run_within(program: Program, hardware: Hardware, limit: int) -> Timing | None:
     """Time one Program; None if it takes `limit` cycles or more, as soon as that is known. Raises DeadlockError."""
     with at_rest():
-        try:
-            log = timed(program, hardware, keep=bool(program.layers), limit=limit)
-        except OverdueRun:
-            return None
-        return timing_of(log, program, hardware)
+        log = timed(program, hardware, keep=bool(program.layers), limit=limit)
+        return timing_of(log, program, hardware) if log else None
 
 
 def by_simpy(program: Program, hardware: Hardware) -> Timing:
@@ -46,11 +43,13 @@ def by_simpy(program: Program, hardware: Hardware) -> Timing:
     return timing_of(processes.timed(program, hardware), program, hardware)
 
 
-def logged(program: Program, hardware: Hardware) -> Log:
+def logged(program: Program, hardware: Hardware, keep: bool = False) -> Log:
     """The log of a Program, step by step. Raises DeadlockError."""
-    return timed(program, hardware)
+    log = timed(program, hardware, keep)
+    assert log, "without a limit every run ends"
+    return log
 
 
 def record(program: Program, hardware: Hardware) -> Recording:
     """Time one Program, and keep all that a timeline needs. Raises DeadlockError."""
-    return Recording(timed(program, hardware, keep=True), program, hardware)
+    return Recording(logged(program, hardware, keep=True), program, hardware)

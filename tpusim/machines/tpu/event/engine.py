@@ -14,7 +14,7 @@ from tpusim.machines.tpu.definition import CLIENTS, NEVER, port_name
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import columns, loop, native
 from tpusim.machines.tpu.event.columns import SPILL, Columns, columns_of
-from tpusim.machines.tpu.event.log import UNKNOWN, Log, OverdueRun
+from tpusim.machines.tpu.event.log import UNKNOWN, Log
 from tpusim.machines.tpu.event.memories import BankedHbm
 from tpusim.machines.tpu.event.state import (
     FINISHED,
@@ -99,11 +99,11 @@ def _fast_enough(columns: Columns) -> native.Begin:
     return (native.loaded() if _steps >= _SHORT else None) or PlainRun
 
 
-def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log:
-    """The log of a Program, step by step.
+def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int = NEVER) -> Log | None:
+    """The log of a Program, step by step; None if it takes `limit` cycles or more, as soon as that is known.
 
     With `keep`, it tells of every cycle of the ports, every read of weights, and each channel of the DRAM. Raises
-    DeadlockError; Overdue if the Program takes `limit` cycles or more, as soon as that is known.
+    DeadlockError.
     """
     columns, ports, device = columns_of(program, hardware), program.ports(hardware), hardware.hbm.dram
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
@@ -118,7 +118,7 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     times = run.tables
     cycles = int(times.clock["end"][0]) + hardware.skew
     if status == OVERDUE or (status == FINISHED and cycles >= limit):
-        raise OverdueRun
+        return None
     if status == STUCK:
         raise DeadlockError(who_waits(program, np.flatnonzero(times.done == UNKNOWN).tolist()))
     kept = zip(ports, times.cells, times.ends.tolist(), strict=True) if keep else ()

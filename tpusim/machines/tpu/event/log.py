@@ -30,10 +30,6 @@ UNKNOWN = -1
 """Time of a step that is not done yet, and of a word that is never read."""
 
 
-class OverdueRun(Exception):
-    """A run can no longer end before the limit that it was given."""
-
-
 class PreloadTimes:
     """A preload.
 

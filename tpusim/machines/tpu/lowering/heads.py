@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias
 
 from tpusim.base.words import counted
 from tpusim.machines.tpu.cut.attention import AttentionPlan, GradientPlan
-from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE, padded
+from tpusim.machines.tpu.cut.blocks import CHANNEL, IMAGE
 from tpusim.machines.tpu.cut.tiling import delay_of
 from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.lowering.drafts import memory_of
-from tpusim.machines.tpu.lowering.vector import lane_step, nested
+from tpusim.machines.tpu.lowering.vector import lane_step, nested, tiled
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
@@ -53,7 +53,7 @@ class HeadUnits(Units):
 
     def _tensor(self, name: str, shape: Shape) -> Tensor:
         wide = 1 if name in self.layer.fixed else self.cut.hardware.hbm.channel_multiple
-        return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
+        return tiled(name, shape, wide)
 
     def held(self, brought: Mapping[str, Brought]) -> tuple[Area, ...]:
         """Areas of the plan's sizes: of what is brought, and of what is made, a query a lane unless that says other."""

@@ -14,7 +14,7 @@ from itertools import product
 from math import ceil, prod
 from typing import NamedTuple
 
-from tpusim.machines.tpu.cut.blocks import ROW, Block, alike, padded, portions
+from tpusim.machines.tpu.cut.blocks import ROW, Block, alike, portions
 from tpusim.machines.tpu.cut.geometry import MapAxis
 from tpusim.machines.tpu.cut.tiling import Tiling
 from tpusim.machines.tpu.cut.traffic import Turn
@@ -30,15 +30,15 @@ from tpusim.machines.tpu.lowering.vector import (
     feed,
     least_padded,
     nested,
+    tiled,
 )
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Vector
-from tpusim.machines.tpu.program.transfers import Tensor
 from tpusim.machines.tpu.schedule.units import Moves
 from tpusim.machines.tpu.search.search import TOLERANCE
-from tpusim.network.ops.op import OFMAP, Shape
+from tpusim.network.ops.op import OFMAP
 from tpusim.network.ops.pool2d import Cover, Pool2dGradient
 
 
@@ -134,11 +134,7 @@ class _PoolGradient(VectorUnits):
         turn = least_padded([Turn(), IMAGES_IN_LANES], shapes[OFMAP], hardware)
         self.turn = turn
 
-        def in_tiles(shape: Shape) -> Shape:
-            sizes = [padded(size, wide) if axis == turn.lanes else size for axis, size in enumerate(shape)]
-            return sizes[0], sizes[1], sizes[2], sizes[3]
-
-        tensors = [Tensor(name, each, converted=True, padded=in_tiles(each)) for name, each in shapes.items()]
+        tensors = [tiled(name, each, wide, turn.lanes) for name, each in shapes.items()]
         *sources, self.ofmap = self.tensors = tuple(tensors)
         self.maps = tuple(map(MapSource, sources))
         axes = [

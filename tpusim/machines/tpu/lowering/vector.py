@@ -80,6 +80,12 @@ def feed(lanes: int, pattern: Counters) -> Feed:
     return Feed((LaneGroup(0, lanes, pattern),))
 
 
+def tiled(name: str, shape: Shape, multiple: int, axis: int = CHANNEL) -> Tensor:
+    """A tensor that lies in HBM in tiles as wide as `multiple` along an axis."""
+    channels, rows, cols, images = (padded(size, multiple) if at == axis else size for at, size in enumerate(shape))
+    return Tensor(name, shape, converted=True, padded=(channels, rows, cols, images))
+
+
 def lane_step(lanes: int, operation: str, walks: Iterable[Counters], writes: Counters, **more: Any) -> Vector:
     """A step on words of the first lanes; `more` are further fields of it."""
     operands = tuple([feed(lanes, walk) for walk in walks])

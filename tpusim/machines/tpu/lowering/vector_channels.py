@@ -15,7 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 from tpusim.base.words import counted
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, padded, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, halves, portions
 from tpusim.machines.tpu.cut.tiling import fitting, op_delay
 from tpusim.machines.tpu.cut.traffic import Traffic, Turn
 from tpusim.machines.tpu.definition import body_share
@@ -28,6 +28,7 @@ from tpusim.machines.tpu.lowering.vector import (
     joining_steps,
     lane_step,
     least_padded,
+    tiled,
 )
 from tpusim.machines.tpu.program.operations import OPERATIONS
 from tpusim.machines.tpu.program.program import Explanation
@@ -133,9 +134,7 @@ class ChannelUnits(Units):
 
     def _tensor(self, name: str, shape: tuple[int, int, int, int]) -> Tensor:
         wide = self.hardware.hbm.channel_multiple if name in self.maps else 1
-        channels, rows, cols, images = shape
-        tiles = (channels, padded(images, wide)) if self.images else (padded(channels, wide), images)
-        return Tensor(name, shape, converted=True, padded=(tiles[0], rows, cols, tiles[1]))
+        return tiled(name, shape, wide, IMAGE if self.images else CHANNEL)
 
     # ---- pieces, and their places
 

@@ -15,7 +15,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, Problem
-from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, padded, portions
+from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, alike, halves, portions
 from tpusim.machines.tpu.cut.geometry import MapAxis, in_strips
 from tpusim.machines.tpu.cut.tiling import Demand, Tiling, fitting, step
 from tpusim.machines.tpu.cut.traffic import PixelsInLanes, Turn, TurnedMap, boxes_of, turn_of
@@ -39,6 +39,7 @@ from tpusim.machines.tpu.lowering.vector import (
     least_padded,
     nested,
     read_first,
+    tiled,
 )
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
@@ -209,8 +210,7 @@ class _PointByPoint(VectorUnits):
     def _map(self, name: str) -> Tensor:
         shape, multiple = self.layer.shapes(self.batch)[name], self.hardware.hbm.channel_multiple
         wide = self.turn.lanes if isinstance(self.turn, Turn) and not self.moved else CHANNEL
-        padding = tuple(padded(size, multiple) if axis == wide else size for axis, size in enumerate(shape))
-        return Tensor(name, shape, converted=True, padded=padding)
+        return tiled(name, shape, multiple, wide)
 
     @cached_property
     def widened(self) -> Fraction:  # type: ignore[override]

@@ -22,7 +22,7 @@ from tpusim.machines.tpu.cut.traffic import Traffic
 from tpusim.machines.tpu.definition import Body, StepLoop, beat_of, body_share
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, memory_of
-from tpusim.machines.tpu.lowering.vector import IGNORED, in_a_body, in_turn, joining_steps, lane_step
+from tpusim.machines.tpu.lowering.vector import IGNORED, in_a_body, in_turn, joining_steps, lane_step, tiled
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
@@ -339,7 +339,7 @@ class RowUnits(Units):
         """The tensor of a name, as it lies in HBM."""
         alone = (name == OFMAP and self.reduces) or name in {each.given for each in self.stages}
         wide = 1 if alone else self.hardware.hbm.channel_multiple
-        return Tensor(name, shape, converted=True, padded=(padded(shape[0], wide), *shape[1:]))
+        return tiled(name, shape, wide)
 
     # ---- pieces, and their places
 

@@ -511,7 +511,7 @@ class Bound:
         return np.where((tilings.groups < self.of.groups) & (self.shape.strips == 1), apart, images)
 
     def _spills(self, images: Cycles) -> Demand:
-        """Demand of the spills of all results, once, of so many images for the bus."""
+        """The demand of spilling all results once, `images` of them over the bus."""
         shape, (channels, rows, cols, _) = self.shape, self.shape.tensors.ofmap
         stored = padded(channels, self.hardware.hbm.channel_multiple)
         words = prod(self.of.extents) * shape.groups * self.of.columns
@@ -549,8 +549,8 @@ class Bound:
         return times, sections * folds, folds * np.where(chunks == 1, pieces, sections)
 
     def _loads(self, tilings: Tiling[Counts], again: Counts, moving: Cycles) -> Demand:
-        """Demand of all fills of the ifmap, of so many images for the bus; where all taps are on chip together, points
-        between taps are fetched, too.
+        """The demand of all fills of the ifmap, `moving` images of it over the bus; where all taps are on chip
+        together, points between taps are fetched, too.
         """
         shape, (channels, images) = self.shape, stored_ifmap(self.shape, self.hardware)
         points = np.full_like(tilings.blocks, self._touched)

@@ -8,6 +8,7 @@ Elsewhere the last axis is taken for the channels.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import isfinite, prod
 from typing import Any, NamedTuple
 
@@ -264,20 +265,13 @@ def _map(known: KnownPrimitive, op: str, at: int = 0, axes: Axes = (), **fields:
     return on_map(op, maps, TensorView(maps.axes, known.result), known.result, at, **fields)
 
 
-def _pointwise(op: str, **fields: Any) -> Handler:
-    return lambda known: _map(known, op, **fields)
-
-
-def _arithmetic(op: str) -> Handler:
-    def handler(known: KnownPrimitive) -> LayerOfNode:
-        whole = [at for at in (0, 1) if known.shapes[at] == known.result]
-        if not whole:
-            raise UnfitNode("neither operand is as large as what it makes")
-        # The ifmap is what other layers make; a constant is the operand beside it.
-        main = next((at for at in whole if not known.constant[at]), whole[0])
-        return _with_other(known, f"r{op}" if main and op in ("sub", "div") else op, main, 1 - main)
-
-    return handler
+def _arithmetic(known: KnownPrimitive, op: str) -> LayerOfNode:
+    whole = [at for at in (0, 1) if known.shapes[at] == known.result]
+    if not whole:
+        raise UnfitNode("neither operand is as large as what it makes")
+    # The ifmap is what other layers make; a constant is the operand beside it.
+    main = next((at for at in whole if not known.constant[at]), whole[0])
+    return _with_other(known, f"r{op}" if main and op in ("sub", "div") else op, main, 1 - main)
 
 
 def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> LayerOfNode:
@@ -292,9 +286,8 @@ def _with_other(known: KnownPrimitive, op: str, main: int, at: int) -> LayerOfNo
         kind = _kind(_spread(axes, mine).sizes(mine), TensorView(axes).sizes(result))
     if kind is None:
         raise UnfitNode("its operands are spread over one another as no layer here knows it")
-    sizes, views = _map(known, op, main, axes, other=kind)
     other = OperandView(at, _spread(axes, mine), "" if KEPT[kind][-1] else "numbers")
-    return LayerOfNode(sizes, NodeViews({**views.sources, "other": other}, views.result))
+    return _map(known, op, main, axes, other=kind).reading(other=other)
 
 
 def _spread(axes: Axes, shape: ValueShape) -> TensorView:
@@ -319,19 +312,15 @@ def _select(known: KnownPrimitive) -> LayerOfNode:
     return _with_other(known, "mul", 2, 0)
 
 
-def _limit(end: str) -> Handler:
-    """Make the reader of the larger, or the smaller, of a value and a number."""
-
-    def handler(known: KnownPrimitive) -> LayerOfNode:
-        at = next((at for at in (0, 1) if known.numbers[at] is not None), None)
-        if at is None or known.shapes[1 - at] != known.result:
-            raise UnfitNode("it compares two maps")
-        if (end, known.numbers[at]) == ("min", 0):
-            return _map(known, "relu", 1 - at)
-        ends: LayerSizes = {end: known.numbers[at]}
-        return _map(known, "clip", 1 - at, **ends)
-
-    return handler
+def _limit(known: KnownPrimitive, end: str) -> LayerOfNode:
+    """Read the larger, or the smaller, of a value and a number."""
+    at = next((at for at in (0, 1) if known.numbers[at] is not None), None)
+    if at is None or known.shapes[1 - at] != known.result:
+        raise UnfitNode("it compares two maps")
+    if (end, known.numbers[at]) == ("min", 0):
+        return _map(known, "relu", 1 - at)
+    ends: LayerSizes = {end: known.numbers[at]}
+    return _map(known, "clip", 1 - at, **ends)
 
 
 def _clamp(known: KnownPrimitive) -> LayerOfNode:
@@ -352,42 +341,37 @@ def _power(known: KnownPrimitive) -> LayerOfNode:
 
 
 def _with_number(known: KnownPrimitive, op: str, number: float) -> LayerOfNode:
-    sizes, views = _map(known, op, other="number")
-    return LayerOfNode(sizes, NodeViews({**views.sources, "other": number}, views.result))
+    return _map(known, op, other="number").reading(other=number)
 
 
 # ---- windows and rows
 
 
-def _pool(kind: str, op: str = "pool2d") -> Handler:
-    """Make the reader of a pooling, or of an op with the same fields, such as the gradient of one."""
-
-    def handler(known: KnownPrimitive) -> LayerOfNode:
-        said, gradient = known.node.attributes, op == "pool2d_gradient"
-        # The fields are those of the pooling, also of its gradient.
-        shape = known.result if gradient else known.shapes[0]
-        windows = [said[name] for name in ("window_dimensions", "window_strides", "window_dilation", "padding")]
-        moved = [axis for axis, each in enumerate(zip(*windows, strict=True)) if each != (1, 1, 1, (0, 0))]
-        if prod(said["base_dilation"]) > 1:
-            raise UnfitNode("its map is spread")
-        layout = known.layouts[0]
-        if layout is None or max(map(len, layout[1:3])) > 1 or not {*moved} <= {*layout[1], *layout[2]}:
-            layout = _usual(len(shape), moved)
-        rows, cols = layout[1:3]
-        usual: list[Any] = [1, 1, 1, (0, 0)]
-        kernel, stride, dilation, pads = (
-            [each[axes[0]] if axes else one for axes in (rows, cols)] for each, one in zip(windows, usual, strict=True)
-        )
-        padding = [before for before, _ in pads] + [after for _, after in pads]
-        maps = TensorView(layout)
-        sizes, views = pooled(
-            kind, maps, TensorView(layout, known.result), shape, kernel=kernel, stride=stride, padding=padding,
-            dilation=dilation, count_include_pad=said.get("include_pad", False),
-        )  # fmt: skip
-        sources = {name: OperandView(at, maps) for at, name in enumerate(("ifmap", "choice")[: len(known.shapes)])}
-        return LayerOfNode({**sizes, "op": op}, NodeViews(sources, views.result))
-
-    return handler
+def _pool(known: KnownPrimitive, kind: str, op: str = "pool2d") -> LayerOfNode:
+    """Read a pooling, or an op with the same fields, such as the gradient of one."""
+    said, gradient = known.node.attributes, op == "pool2d_gradient"
+    # The fields are those of the pooling, also of its gradient.
+    shape = known.result if gradient else known.shapes[0]
+    windows = [said[name] for name in ("window_dimensions", "window_strides", "window_dilation", "padding")]
+    moved = [axis for axis, each in enumerate(zip(*windows, strict=True)) if each != (1, 1, 1, (0, 0))]
+    if prod(said["base_dilation"]) > 1:
+        raise UnfitNode("its map is spread")
+    layout = known.layouts[0]
+    if layout is None or max(map(len, layout[1:3])) > 1 or not {*moved} <= {*layout[1], *layout[2]}:
+        layout = _usual(len(shape), moved)
+    rows, cols = layout[1:3]
+    usual: list[Any] = [1, 1, 1, (0, 0)]
+    kernel, stride, dilation, pads = (
+        [each[axes[0]] if axes else one for axes in (rows, cols)] for each, one in zip(windows, usual, strict=True)
+    )
+    padding = [before for before, _ in pads] + [after for _, after in pads]
+    maps = TensorView(layout)
+    made = pooled(
+        kind, maps, TensorView(layout, known.result), shape, kernel=kernel, stride=stride, padding=padding,
+        dilation=dilation, count_include_pad=said.get("include_pad", False),
+    )  # fmt: skip
+    choice = {"choice": OperandView(1, maps)} if len(known.shapes) > 1 else {}
+    return made.reading({"op": op}, **choice)
 
 
 def _usual(rank: int, moved: Sequence[int]) -> Axes:
@@ -422,15 +406,9 @@ def _sum(known: KnownPrimitive) -> LayerOfNode:
     return on_map("channel_sum", TensorView(layout), TensorView(made, known.result), shape)
 
 
-def _pair(op: str) -> Handler:
-    """Make the reader of an op of two values of one shape, with the numbers that the node has as its fields."""
-
-    def handler(known: KnownPrimitive) -> LayerOfNode:
-        sizes, views = _map(known, op, **known.node.attributes)
-        other = OperandView(1, TensorView(known.layout))
-        return LayerOfNode(sizes, NodeViews({**views.sources, "other": other}, views.result))
-
-    return handler
+def _pair(known: KnownPrimitive, op: str) -> LayerOfNode:
+    """Read an op of two values of one shape, with the numbers that the node has as its fields."""
+    return _map(known, op, **known.node.attributes).reading(other=OperandView(1, TensorView(known.layout)))
 
 
 def _softmax(known: KnownPrimitive) -> LayerOfNode:
@@ -447,20 +425,15 @@ def _masked_softmax(known: KnownPrimitive) -> LayerOfNode:
     return on_rows("softmax", rows, TensorView(rows.axes, known.result), shape, **more)
 
 
-def _norm(op: str, usual: Mapping[str, float]) -> Handler:
-    """Make the reader of a norm of rows; weights that it has not are its `usual` numbers."""
-
-    def handler(known: KnownPrimitive) -> LayerOfNode:
-        said = known.node.attributes
-        sizes, views = _rows(known, op, [len(known.result) - 1])
-        beside: dict[str, OperandView | float] = {**usual}
-        for at, name in enumerate(said["operands"], start=1):
-            rank = len(known.shapes[at])
-            beside[name] = OperandView(at, TensorView(rows_of(rank, (rank - 1,))), "weights")
-        sources = {**views.sources, **beside}
-        return LayerOfNode({**sizes, "epsilon": said["epsilon"]}, NodeViews(sources, views.result))
-
-    return handler
+def _norm(known: KnownPrimitive, op: str, usual: Mapping[str, float]) -> LayerOfNode:
+    """Read a norm of rows; weights that it has not are its `usual` numbers."""
+    said = known.node.attributes
+    beside: dict[str, OperandView | float] = {**usual}
+    for at, name in enumerate(said["operands"], start=1):
+        rank = len(known.shapes[at])
+        beside[name] = OperandView(at, TensorView(rows_of(rank, (rank - 1,))), "weights")
+    rows = _rows(known, op, [len(known.result) - 1])
+    return rows.reading({"epsilon": said["epsilon"]}, **beside)
 
 
 def _rotary(known: KnownPrimitive) -> LayerOfNode:
@@ -472,9 +445,8 @@ def _rotary(known: KnownPrimitive) -> LayerOfNode:
     # Of pairs the result has an axis, as the points are viewed.
     points = TensorView(((last + 1, last) if pairs else (last,), (), tokens, others), known.result if pairs else ())
     column = TensorView(((last,), (), tokens, others))
-    tables = {"cos": OperandView(1, column, "cosines"), "sin": OperandView(2, column, "sines")}
-    sizes, views = on_map("rotary", points, TensorView(points.axes, known.result), known.result)
-    return LayerOfNode(sizes, NodeViews({**views.sources, **tables}, views.result))
+    made = on_map("rotary", points, TensorView(points.axes, known.result), known.result)
+    return made.reading(cos=OperandView(1, column, "cosines"), sin=OperandView(2, column, "sines"))
 
 
 def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> LayerOfNode:
@@ -487,17 +459,18 @@ def _rows(known: KnownPrimitive, op: str, along: Sequence[int]) -> LayerOfNode:
 
 LAYERS: Mapping[str, Handler] = {
     "conv_general_dilated": _conv, "filter_gradient": _filter_gradient, "input_gradient": _input_gradient,
-    "dot_general": _dot, "pad": _spread_out,
-    **{op: _arithmetic(op) for op in ("add", "sub", "mul", "div")}, "add_any": _arithmetic("add"),
-    **{op: _pointwise(op) for op in ("exp", "tanh", "erf", "sqrt", "silu", "softplus")},
-    "logistic": _pointwise("sigmoid"), "gelu": _pointwise("gelu"), "gelu_tanh": _pointwise("gelu", approximate="tanh"),
+    "dot_general": _dot, "pad": _spread_out, "add_any": partial(_arithmetic, op="add"),
+    **{op: partial(_arithmetic, op=op) for op in ("add", "sub", "mul", "div")},
+    **{op: partial(_map, op=op) for op in ("exp", "tanh", "erf", "sqrt", "silu", "softplus", "gelu")},
+    "logistic": partial(_map, op="sigmoid"), "gelu_tanh": partial(_map, op="gelu", approximate="tanh"),
     "neg": lambda known: _with_number(known, "mul", -1.0), "square": _power, "integer_pow": _power,
-    "select_n": _select, "max": _limit("min"), "min": _limit("max"), "clamp": _clamp,
-    "relu_gradient": _pair("relu_gradient"), "weighted_sum": _pair("weighted_sum"), "reduce_sum": _sum,
-    "window_choice": _pool("max", "pool2d_choice"), "max_pool_gradient": _pool("max", "pool2d_gradient"),
-    "reduce_window_max": _pool("max"), "average_pool": _pool("average"), "mean": _mean, "softmax": _softmax,
-    "masked_softmax": _masked_softmax, "rms_norm": _norm("rms_norm", {"scale": 1.0}),
-    "layer_norm": _norm("layer_norm", {"scale": 1.0, "shift": 0.0}), "rotary": _rotary,
+    "select_n": _select, "max": partial(_limit, end="min"), "min": partial(_limit, end="max"), "clamp": _clamp,
+    **{op: partial(_pair, op=op) for op in ("relu_gradient", "weighted_sum")}, "reduce_sum": _sum,
+    "window_choice": partial(_pool, kind="max", op="pool2d_choice"), "mean": _mean, "softmax": _softmax,
+    "max_pool_gradient": partial(_pool, kind="max", op="pool2d_gradient"),
+    "reduce_window_max": partial(_pool, kind="max"), "average_pool": partial(_pool, kind="average"),
+    "masked_softmax": _masked_softmax, "rms_norm": partial(_norm, op="rms_norm", usual={"scale": 1.0}),
+    "layer_norm": partial(_norm, op="layer_norm", usual={"scale": 1.0, "shift": 0.0}), "rotary": _rotary,
 }  # fmt: skip
 """The primitives that may be layers, and what is put in the place of several of them (`flat`)."""
 OF_THE_ARRAY = frozenset({"conv_general_dilated", "dot_general", "filter_gradient", "input_gradient"})

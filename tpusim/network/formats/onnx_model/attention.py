@@ -75,23 +75,20 @@ def _attended(
     new.shaped(new.add("Transpose", [made], perm=[0, 2, 1, 3]), [0, 0, -1], given.output())
 
 
-def _kept(given: SeveralOps, new: NewNodes, at: int) -> list[str]:
-    """Add what leaves keys out of scores, by a mask of ones and zeros, [image, key], of operand `at` if it is there."""
-    if not given.name(at):
-        return []
-    if len(given.shape(at)) != 2:
-        raise UnfitNode("its mask is none of a number for each key of an image")
-    left_out = new.add("Sub", [new.constant(1.0), new.add("Cast", [given.name(at)], to=TensorProto.FLOAT)])
-    least = new.constant(given.get("mask_filter_value", -10000.0))
-    return [new.shaped(new.add("Mul", [left_out, least]), [0, 1, 1, -1])]
-
-
-def _ahead_alone(given: SeveralOps, new: NewNodes, tokens: int, ahead: int = 0) -> list[str]:
-    """Add what leaves later keys out of scores, where the node asks for it; `ahead` keys are of the past."""
-    if not given.get("unidirectional", 0):
-        return []
-    least = np.full((tokens, ahead + tokens), given.get("mask_filter_value", -10000.0))
-    return [new.constant(np.triu(least, 1 + ahead).reshape(1, 1, tokens, ahead + tokens))]
+def _masks(given: SeveralOps, new: NewNodes, kept: int, tokens: int, ahead: int) -> list[str]:
+    """Add what is added to scores, of `tokens` behind `ahead` of the past: to leave keys out by a mask of ones and
+    zeros, [image, key], operand `kept`; to leave later keys out, where the node asks for it; and operand 5.
+    """
+    least, masks = given.get("mask_filter_value", -10000.0), list[str]()
+    if given.name(kept):
+        if len(given.shape(kept)) != 2:
+            raise UnfitNode("its mask is none of a number for each key of an image")
+        left_out = new.add("Sub", [new.constant(1.0), new.add("Cast", [given.name(kept)], to=TensorProto.FLOAT)])
+        masks.append(new.shaped(new.add("Mul", [left_out, new.constant(least)]), [0, 1, 1, -1]))
+    if given.get("unidirectional", 0):
+        later = np.triu(np.full((tokens, ahead + tokens), least), 1 + ahead)
+        masks.append(new.constant(later.reshape(1, 1, tokens, ahead + tokens)))
+    return [*masks, *filter(None, [given.name(5)])]
 
 
 def _attention(given: SeveralOps, new: NewNodes) -> None:
@@ -109,9 +106,7 @@ def _attention(given: SeveralOps, new: NewNodes) -> None:
         past = _PastTokens(*(new.shaped(each, sizes_of_one) for each in new.cut(given.name(4), [1, 1], axis=0)))
     if given.output(1):
         past = past._replace(all_keys=new.named("Concat"), all_values=new.named("Concat"))
-    masks = [
-        *_kept(given, new, 3), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
-    ]  # fmt: skip
+    masks = _masks(given, new, 3, tokens, ahead)
     _attended(given, new, new.cut(every, sizes), (heads, sizes[0] // heads), masks, past)
     if given.output(1):
         one = [1, given.shape(0)[0], heads, ahead + tokens, -1]
@@ -131,9 +126,7 @@ def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
     heads = given.get("num_heads", 1)
     past = _PastTokens(given.name(6), given.name(7), given.output(1), given.output(2))
     ahead = given.shape(6)[2] if given.name(6) else 0
-    masks = [
-        *_kept(given, new, 4), *_ahead_alone(given, new, tokens, ahead), *filter(None, [given.name(5)]),
-    ]  # fmt: skip
+    masks = _masks(given, new, 4, tokens, ahead)
     _attended(given, new, factors, (heads, channels // heads), masks, past)
 
 

@@ -8,6 +8,7 @@ domain com.microsoft.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -100,25 +101,17 @@ def _dynamic_product(given: SeveralOps, new: NewNodes) -> None:
     _real_product(given, new, sums, new.add("Mul", [names[1], other_scale]), bias)
 
 
-def _q_two(op: str) -> Expansion:
-    """Make the expansion of an operator of two maps of bytes."""
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        _quantized(given, new, new.add(op, [_dequantized(given, new, 0), _dequantized(given, new, 3)]), 6)
-
-    return made
+def _q_two(given: SeveralOps, new: NewNodes, op: str) -> None:
+    """Write out an operator of two maps of bytes."""
+    _quantized(given, new, new.add(op, [_dequantized(given, new, 0), _dequantized(given, new, 3)]), 6)
 
 
-def _q_one(op: str) -> Expansion:
-    """Make the expansion of an operator of one map of bytes."""
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        given.refuse(attributes=("channels_last",))
-        others = ("channels_last", "opset")
-        said = {name: value for name, value in given.attributes.items() if name not in others}
-        _quantized(given, new, new.add(op, [_dequantized(given, new, 0)], **said), 3)
-
-    return made
+def _q_one(given: SeveralOps, new: NewNodes, op: str) -> None:
+    """Write out an operator of one map of bytes."""
+    given.refuse(attributes=("channels_last",))
+    others = ("channels_last", "opset")
+    said = {name: value for name, value in given.attributes.items() if name not in others}
+    _quantized(given, new, new.add(op, [_dequantized(given, new, 0)], **said), 3)
 
 
 def _q_concat(given: SeveralOps, new: NewNodes) -> None:
@@ -169,14 +162,10 @@ def _fused_matmul(given: SeveralOps, new: NewNodes) -> None:
         new.add("Mul", [made, new.constant(alpha)], given.output())
 
 
-def _gelu(approximate: str) -> Expansion:
-    """Make the expansion of a GELU, of a sum with biases where there are some."""
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        value = new.add("Add", given.names[:2]) if given.name(1) else given.name(0)
-        new.add("Gelu", [value], given.output(), approximate=approximate)
-
-    return made
+def _gelu(given: SeveralOps, new: NewNodes, approximate: str) -> None:
+    """Write out a GELU, of a sum with biases where there are some."""
+    value = new.add("Add", given.names[:2]) if given.name(1) else given.name(0)
+    new.add("Gelu", [value], given.output(), approximate=approximate)
 
 
 def _quick_gelu(given: SeveralOps, new: NewNodes) -> None:
@@ -235,17 +224,13 @@ def _group_norm(given: SeveralOps, new: NewNodes) -> None:
     _grouped(given, new, groups, *numbers)
 
 
-def _two_by_two(op: str) -> Expansion:
-    """Make the expansion of an operator of any number of operands."""
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        *inner, last = given.names[1:]
-        so_far = given.name(0)
-        for name in inner:
-            so_far = new.add(op, [so_far, name])
-        new.add(op, [so_far, last], given.output())
-
-    return made
+def _two_by_two(given: SeveralOps, new: NewNodes, op: str) -> None:
+    """Write out an operator of any number of operands."""
+    *inner, last = given.names[1:]
+    so_far = given.name(0)
+    for name in inner:
+        so_far = new.add(op, [so_far, name])
+    new.add(op, [so_far, last], given.output())
 
 
 # ---- reductions
@@ -267,39 +252,31 @@ def _reduce(given: SeveralOps, new: NewNodes, op: str, value: str, axes: Sequenc
     return new.reduced(op, value, axes, keepdims=given.get("keepdims", 1), **how)
 
 
-def _in_two(op: str) -> Expansion:
-    """Make the expansion of a reduction along several axes: along all but the first, and then along that.
+def _in_two(given: SeveralOps, new: NewNodes, op: str) -> None:
+    """Write out a reduction along several axes: along all but the first, and then along that.
 
     A reduction of all of an image would be a window of a single channel, in a single lane.
     """
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        shape, axes = given.shape(0), _axes(given)
-        many = [axis for axis in axes if shape[axis] > 1]
-        if 0 in axes or len(many) < 2 or any(shape[axis] > 1 for axis in range(1, len(shape)) if axis not in axes):
-            raise UnfitNode("it is no reduction of all of an image along several axes")
-        first, *_ = many
-        inner = new.reduced(op, given.name(0), [axis for axis in axes if axis != first], keepdims=1)
-        _reduce(given, new, op, inner, [first] if given.get("keepdims", 1) else axes, output=given.output())
-
-    return made
+    shape, axes = given.shape(0), _axes(given)
+    many = [axis for axis in axes if shape[axis] > 1]
+    if 0 in axes or len(many) < 2 or any(shape[axis] > 1 for axis in range(1, len(shape)) if axis not in axes):
+        raise UnfitNode("it is no reduction of all of an image along several axes")
+    first, *_ = many
+    inner = new.reduced(op, given.name(0), [axis for axis in axes if axis != first], keepdims=1)
+    _reduce(given, new, op, inner, [first] if given.get("keepdims", 1) else axes, output=given.output())
 
 
-def _squares(root: bool) -> Expansion:
-    """Make the expansion of a sum of squares, or of its root."""
-
-    def made(given: SeveralOps, new: NewNodes) -> None:
-        if given.name(0) not in given.reals:
-            raise UnfitNode("it works on whole numbers")
-        axes = _axes(given)
-        if not axes:
-            raise UnfitNode("it reduces nothing")
-        squares = new.add("Mul", [given.name(0)] * 2)
-        total = _reduce(given, new, "ReduceSum", squares, axes, output="" if root else given.output())
-        if root:
-            new.add("Sqrt", [total], given.output())
-
-    return made
+def _squares(given: SeveralOps, new: NewNodes, root: bool) -> None:
+    """Write out a sum of squares, or its root."""
+    if given.name(0) not in given.reals:
+        raise UnfitNode("it works on whole numbers")
+    axes = _axes(given)
+    if not axes:
+        raise UnfitNode("it reduces nothing")
+    squares = new.add("Mul", [given.name(0)] * 2)
+    total = _reduce(given, new, "ReduceSum", squares, axes, output="" if root else given.output())
+    if root:
+        new.add("Sqrt", [total], given.output())
 
 
 # ---- sums over named axes
@@ -367,23 +344,23 @@ def _embedded(given: SeveralOps, new: NewNodes) -> None:
         new.add("Identity", [kept or new.constant([0], np.int32)], given.output(1))
 
 
-OF_MANY: Mapping[str, Expansion] = {op: _two_by_two(op) for op in ("Max", "Min", "Sum")}
+OF_MANY: Mapping[str, Expansion] = {op: partial(_two_by_two, op=op) for op in ("Max", "Min", "Sum")}
 """By operator of any number of operands how more than two are written out."""
-OF_ALL: Mapping[str, Expansion] = {op: _in_two(op) for op in ("ReduceMax", "ReduceMin", "ReduceSum")}
+OF_ALL: Mapping[str, Expansion] = {op: partial(_in_two, op=op) for op in ("ReduceMax", "ReduceMin", "ReduceSum")}
 """By operator that reduces along axes how it is written out where these are all of an image."""
 _OWN: Mapping[str, Expansion] = {
     "Einsum": _einsum, "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm,
-    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "ReduceL2": _squares(root=True),
-    "ReduceSumSquare": _squares(root=False), "SimplifiedLayerNormalization": _rms_norm,
+    "QLinearConv": _q_conv, "QLinearMatMul": _q_matmul, "ReduceL2": partial(_squares, root=True),
+    "ReduceSumSquare": partial(_squares, root=False), "SimplifiedLayerNormalization": _rms_norm,
 }  # fmt: skip
 _OF_MICROSOFT: Mapping[str, Expansion] = {
-    **ATTENTION, "BiasGelu": _gelu("none"), "DynamicQuantizeMatMul": _dynamic_product,
-    "EmbedLayerNormalization": _embedded, "FastGelu": _gelu("tanh"), "FusedConv": _fused_conv,
-    "FusedGemm": _fused_gemm, "FusedMatMul": _fused_matmul, "Gelu": _gelu("none"),
+    **ATTENTION, "BiasGelu": partial(_gelu, approximate="none"), "DynamicQuantizeMatMul": _dynamic_product,
+    "EmbedLayerNormalization": _embedded, "FastGelu": partial(_gelu, approximate="tanh"), "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm, "FusedMatMul": _fused_matmul, "Gelu": partial(_gelu, approximate="none"),
     "MatMulIntegerToFloat": _product_to_reals, "QGemm": _q_gemm,
-    "QLinearAdd": _q_two("Add"), "QLinearAveragePool": _q_one("AveragePool"), "QLinearConcat": _q_concat,
-    "QLinearGlobalAveragePool": _q_one("GlobalAveragePool"), "QLinearLeakyRelu": _q_one("LeakyRelu"),
-    "QLinearMul": _q_two("Mul"), "QLinearSigmoid": _q_one("Sigmoid"), "QLinearSoftmax": _q_one("Softmax"),
+    **{f"QLinear{op}": partial(_q_two, op=op) for op in ("Add", "Mul")}, "QLinearConcat": _q_concat,
+    **{f"QLinear{op}": partial(_q_one, op=op)
+       for op in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")},
     "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_rms_norm,
 }  # fmt: skip

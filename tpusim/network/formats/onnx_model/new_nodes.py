@@ -5,12 +5,13 @@ own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import chain, count
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from tpusim.base.words import free_name
 from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.file import said
 
@@ -29,7 +30,7 @@ def names_in(graph: GraphProto) -> set[str]:
 
 def free(name: str, taken: set[str]) -> str:
     """Return the name, with a number where it is in `taken`, and add it there."""
-    found = next(each for each in chain([name], (f"{name}_{at}" for at in count(2))) if each not in taken)
+    found = free_name(name, taken)
     taken.add(found)
     return found
 

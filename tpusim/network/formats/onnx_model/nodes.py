@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -283,19 +284,15 @@ def _shared(factor: ValueShape, constant: bool) -> bool:
     return len(factor) <= 2 or (constant and prod(factor[:-2]) == 1)
 
 
-def _whole(read: Callable[[KnownNode], LayerOfNode]) -> Callable[[KnownNode], LayerOfNode]:
-    """Make the reader of an operator that multiplies bytes, less their zero points."""
-
-    def made(node: KnownNode) -> LayerOfNode:
-        sizes, views = read(node)
-        return LayerOfNode(sizes, replace(views, whole=True))
-
-    return made
+def _whole(node: KnownNode, read: Callable[[KnownNode], LayerOfNode]) -> LayerOfNode:
+    """Read an operator that multiplies bytes, less their zero points."""
+    sizes, views = read(node)
+    return LayerOfNode(sizes, replace(views, whole=True))
 
 
 ARRAY_OPS: dict[str, Callable[[KnownNode], LayerOfNode]] = {
-    "Conv": _conv, "ConvInteger": _whole(_conv), "ConvTranspose": _conv_transpose, "DeformConv": _deform_conv,
-    "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": _whole(_matmul),
+    "Conv": _conv, "ConvInteger": partial(_whole, read=_conv), "ConvTranspose": _conv_transpose,
+    "DeformConv": _deform_conv, "Gemm": _gemm, "MatMul": _matmul, "MatMulInteger": partial(_whole, read=_matmul),
 }  # fmt: skip
 """The operators of ONNX that the array computes."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from math import prod
 from pathlib import Path
@@ -152,24 +153,18 @@ def _convolution(node: _Node) -> Iterator[str]:
                 yield f"its {what} are {_text(shape)}, and {_text(wanted)} are read"
 
 
-def _spread(first: int) -> _Rule:
-    """Make the rule that operands from `first` on can be broadcast to the result, or to the axes of it that the node
-    normalizes.
-    """
-
-    def rule(node: _Node) -> Iterator[str]:
-        whole = node.result
-        if node.proto.op_type in _NORMALIZATIONS:
-            axis = node.get("axis", -1)
-            yield from _axis(node)
-            whole = whole[axis:] if -len(whole) <= axis < len(whole) else whole
-        for shape in node.operands[first:]:
-            ends = zip_longest(reversed(shape or ()), reversed(whole))
-            longer = len(shape or ()) > len(node.result)
-            if longer or any(mine not in (None, 1, size) for mine, size in ends):
-                yield f"its operand {_text(shape)} cannot be broadcast to {_text(whole)}"
-
-    return rule
+def _spread(node: _Node, first: int) -> Iterator[str]:
+    """Check that operands from `first` on can be broadcast to the result, or to the axes of it that are normalized."""
+    whole = node.result
+    if node.proto.op_type in _NORMALIZATIONS:
+        axis = node.get("axis", -1)
+        yield from _axis(node)
+        whole = whole[axis:] if -len(whole) <= axis < len(whole) else whole
+    for shape in node.operands[first:]:
+        ends = zip_longest(reversed(shape or ()), reversed(whole))
+        longer = len(shape or ()) > len(node.result)
+        if longer or any(mine not in (None, 1, size) for mine, size in ends):
+            yield f"its operand {_text(shape)} cannot be broadcast to {_text(whole)}"
 
 
 def _axis(node: _Node) -> Iterator[str]:
@@ -259,15 +254,15 @@ def _text(shape: Sequence[int] | None) -> str:
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _pool),
     **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv"), _convolution),
-    **dict.fromkeys(_NORMALIZATIONS, _spread(1)),
+    **dict.fromkeys(_NORMALIZATIONS, partial(_spread, first=1)),
     **dict.fromkeys((_GROUPS, "InstanceNormalization"), _by_channel),
     **dict.fromkeys(
         ("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"), _moved
     ),
     **dict.fromkeys(GATES, _recurrent),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _linear),
-    "Gemm": _spread(2),
+    "Gemm": partial(_spread, first=2),
     "LpNormalization": _axis,
     "LRN": _window,
-    "PRelu": _spread(1),
+    "PRelu": partial(_spread, first=1),
 }

@@ -22,7 +22,7 @@ from tpusim.network.formats.onnx_model.nodes import (
     matrix,
     padding_of,
 )
-from tpusim.network.graph import IMAGES, NodeViews, OperandView, TensorView
+from tpusim.network.graph import IMAGES, OperandView, TensorView
 from tpusim.network.ops.elementwise import KEPT, ROWS
 from tpusim.network.ops.moves import AXES
 from tpusim.network.ops.op import Shape
@@ -98,16 +98,27 @@ def _arithmetic(node: KnownNode) -> LayerOfNode:
         raise UnfitNode("its slopes are spread over its map in a way of their own")
     if main == 1 and node.op in ("Sub", "Div"):
         name = f"r{name}"
-    # The other operand may have fewer axes than the result.
-    fewer = len(node.result) - len(node.shapes[at])
-    own = [fewer + axis for axis, size in enumerate(node.shapes[at]) if size > 1]
-    for result in (_map(node, name).views.result, _spread(node, own, node.constant[at])):
-        other, sizes = _of_fewer_axes(result, fewer), result.sizes(node.result)
-        if kind := _kind(other.sizes(node.shapes[at]), sizes, node.constant[at], node.in_all_runs(at)):
-            made = on_map(name, TensorView(result.axes), result, node.result, main, other=kind)
-            beside = OperandView(at, other, "" if KEPT[kind][IMAGES] else "numbers")
-            return LayerOfNode(made.sizes, NodeViews({**made.views.sources, "other": beside}, result))
-    raise UnfitNode("its operands are spread over one another as no layer here knows it")
+    found = _smaller(node, at, _map(node, name).views.result)
+    if found is None:
+        raise UnfitNode("its operands are spread over one another as no layer here knows it")
+    result, kind, beside = found
+    made = on_map(name, TensorView(result.axes), result, node.result, main, other=kind)
+    return made.reading(other=beside)
+
+
+def _smaller(node: KnownNode, at: int, maps: TensorView) -> tuple[TensorView, str, OperandView] | None:
+    """View the result as `maps`, or otherwise, so that along each axis operand `at`, which may be smaller, has all
+    elements, or one; and return what it has a number for, and its view. None where there is no such way.
+    """
+    mine, constant = node.shapes[at], node.constant[at]
+    # It may have fewer axes than the result.
+    fewer = len(node.result) - len(mine)
+    own = [fewer + axis for axis, size in enumerate(mine) if size > 1]
+    for result in (maps, _spread(node, own, constant)):
+        other = TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
+        if kind := _kind(other.sizes(mine), result.sizes(node.result), constant, node.in_all_runs(at)):
+            return result, kind, OperandView(at, other, "" if KEPT[kind][IMAGES] else "numbers")
+    return None
 
 
 def _spread(node: KnownNode, own: Sequence[int], constant: bool) -> TensorView:
@@ -136,30 +147,15 @@ def _where(node: KnownNode) -> LayerOfNode:
     """Read a choice; what is smaller than the result is spread over it, unless it is a condition that no part of the
     map has elements of its own for.
     """
-    sizes, views = _map(node, "where")
-    whole, (result, kind, condition) = node.shapes[0] == node.result, (views.result, "each", TensorView(()))
-    fewer = len(node.result) - len(node.shapes[0])
-    own = [fewer + axis for axis, size in enumerate(node.shapes[0]) if size > 1]
-    for seen in () if whole else (views.result, _spread(node, own, node.constant[0])):
-        other = _of_fewer_axes(seen, fewer)
-        found = _kind(other.sizes(node.shapes[0]), seen.sizes(node.result), node.constant[0], node.in_all_runs(0))
-        if found:
-            result, kind, condition = seen, found, other
-            break
-    axes = result.axes
-    sources = {
-        name: OperandView(at, TensorView(axes, spread=() if node.shapes[at] == node.result else node.result))
-        for name, at in (("ifmap", 1), ("other", 2), ("condition", 0))
-    }
-    if kind != "each":
-        sources["condition"] = OperandView(0, condition, "" if KEPT[kind][IMAGES] else "numbers")
-    sizes = {"op": "where", **dict(zip(AXES, result.sizes(node.result), strict=True)), "condition": kind}
-    return LayerOfNode(sizes, NodeViews(sources, result))
-
-
-def _of_fewer_axes(result: TensorView, fewer: int) -> TensorView:
-    """View an operand that has fewer axes than the result as that is viewed."""
-    return TensorView(tuple(tuple(axis - fewer for axis in each if axis >= fewer) for each in result.axes))
+    result, kind, condition = _map(node, "where").views.result, "each", None
+    if node.shapes[0] != node.result and (found := _smaller(node, 0, result)):
+        result, kind, condition = found
+    first, second, third = (
+        OperandView(at, TensorView(result.axes, spread=() if node.shapes[at] == node.result else node.result))
+        for at in (1, 2, 0)
+    )
+    made = on_map("where", first.view, result, node.result, 1, condition=kind)
+    return made.reading(other=second, condition=condition or third)
 
 
 _KINDS = sorted(KEPT.items(), key=lambda each: (not each[1][IMAGES], each[0] == "map"))
@@ -184,9 +180,8 @@ def _scale_shift(node: KnownNode) -> LayerOfNode:
     """Read a batch normalization as a number a channel that elements are multiplied by, and one that is added."""
     if node.get("training_mode", 0):
         raise UnfitNode("it is for training")
-    sizes, views = _map(node, "scale_shift", channels_first=True)
-    numbers = {name: OperandView(at, matrix(1, [0]), "numbers") for at, name in enumerate(("scale", "shift"), start=1)}
-    return LayerOfNode(sizes, NodeViews({**views.sources, **numbers}, views.result))
+    scale, shift = (OperandView(at, matrix(1, [0]), "numbers") for at in (1, 2))
+    return _map(node, "scale_shift", channels_first=True).reading(scale=scale, shift=shift)
 
 
 def _pointwise(op: str, channels_first: bool | None = None, **fields: tuple[str, Any]) -> Handler:
@@ -241,15 +236,13 @@ def _norm(node: KnownNode, op: str, **defaults: float) -> LayerOfNode:
     numbers.
     """
     axes = range(node.get("axis", -1) % max(1, len(node.result)), len(node.result))
-    sizes, views = _rows(node, op, axes)
     sources: dict[str, OperandView | float] = {**defaults}
     row = tuple(node.result[axis] for axis in axes)
     for at, name in enumerate(sources, start=1):
         if node.name(at):
             own = node.shapes[at][-len(row) :]
             sources[name] = OperandView(at, matrix(len(row), range(len(row)), own, row), "numbers")
-    sizes["epsilon"] = node.get("epsilon", 1e-5)
-    return LayerOfNode(sizes, NodeViews({**views.sources, **sources}, views.result))
+    return _rows(node, op, axes).reading({"epsilon": node.get("epsilon", 1e-5)}, **sources)
 
 
 def _reduced(node: KnownNode) -> LayerOfNode:
