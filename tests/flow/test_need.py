@@ -90,7 +90,7 @@ def test_the_estimate_is_about_what_a_program_takes(layer: Op, batch: int, chang
     tracemalloc.stop()
     assert timing.cycles
     # Where moves are alike, a Program takes less than the estimate, which knows numbers of steps and no more.
-    assert 0.4 < peak / estimate < 1.2
+    assert 0.3 < peak / estimate < 1.2
 
 
 @pytest.mark.parametrize(("dtype", "least"), few(1, [(INTEGERS, 0.5), ("f32", 0.3)]))
