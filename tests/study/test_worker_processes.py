@@ -18,8 +18,8 @@ import pytest
 
 from tpusim.base.errors import InputError, TpusimError
 from tpusim.base.memory import YOUNG
-from tpusim.study import processes
-from tpusim.study.processes import Processes
+from tpusim.study import worker_processes
+from tpusim.study.worker_processes import Processes
 
 
 def doubled(text: str) -> str:
@@ -77,7 +77,7 @@ def test_on_all_processors(there: int | None, taken: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(processes, "cpu_count", lambda: there)
     monkeypatch.setattr(processes, "Processes", here)
-    found = processes.on_all_processors(doubled, ["a", "b"], str.upper, lambda *each: told.append(each))
+    found = worker_processes.on_all_processors(doubled, ["a", "b"], str.upper, lambda *each: told.append(each))
     assert (asked, found, told) == ([taken], {"a": "aa", "b": "bb"}, [(1, "A"), (2, "B")])
 
 
@@ -89,7 +89,7 @@ def test_the_first_error_is_raised(workers: int) -> None:
 
 def test_a_process_that_is_killed_is_an_error_and_ends_the_others() -> None:
     with Processes(killed, 2) as processes, pytest.raises(TpusimError, match="a worker process was killed"):
-        dict(processes.outcomes(range(2)))
+        dict(worker_processes.outcomes(range(2)))
     assert active_children() == []
 
 
