@@ -75,8 +75,8 @@ def test_on_all_processors(there: int | None, taken: int, monkeypatch: pytest.Mo
         asked.append(workers)
         return Processes(function, 1)
 
-    monkeypatch.setattr(processes, "cpu_count", lambda: there)
-    monkeypatch.setattr(processes, "Processes", here)
+    monkeypatch.setattr(worker_processes, "cpu_count", lambda: there)
+    monkeypatch.setattr(worker_processes, "Processes", here)
     found = worker_processes.on_all_processors(doubled, ["a", "b"], str.upper, lambda *each: told.append(each))
     assert (asked, found, told) == ([taken], {"a": "aa", "b": "bb"}, [(1, "A"), (2, "B")])
 
@@ -89,7 +89,7 @@ def test_the_first_error_is_raised(workers: int) -> None:
 
 def test_a_process_that_is_killed_is_an_error_and_ends_the_others() -> None:
     with Processes(killed, 2) as processes, pytest.raises(TpusimError, match="a worker process was killed"):
-        dict(worker_processes.outcomes(range(2)))
+        dict(processes.outcomes(range(2)))
     assert active_children() == []
 
 
