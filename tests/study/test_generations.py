@@ -18,7 +18,7 @@ from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
 from tpusim.cli.actions import validate
 from tpusim.cli.names import GENERATION_SETS
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.network.ops.array_op import Conv2d, Gemm
 from tpusim.network.ops.moves import Transpose
 from tpusim.network.ops.pool2d import Pool2d

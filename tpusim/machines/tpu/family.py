@@ -214,7 +214,7 @@ class Tpu(Family):
 
     def lowered(self, layer: Op, batch: int, machine: Hardware, lowering: str) -> PreparedLayer:
         """The Program of the fastest draft."""
-        from tpusim.machines.tpu.runs.prepared import prepared
+        from tpusim.machines.tpu.runs.fastest_draft import prepared
 
         return prepared(layer, batch, machine, lowering)
 
