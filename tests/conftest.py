@@ -120,4 +120,4 @@ def compared(sets: Iterable[NumberSet]) -> dict[str, Comparison]:
 
 def in_this_process(patch: pytest.MonkeyPatch) -> None:
     """Compare without processes of its own: to start them takes longer than most sets, and tests run side by side."""
-    patch.setattr("tpusim.study.processes.cpu_count", lambda: 1)
+    patch.setattr("tpusim.study.worker_processes.cpu_count", lambda: 1)

@@ -10,7 +10,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.program import ExplainedProgram, StepCounts
-from tpusim.machines.tpu.program.transfers import Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Policy, Unit, Units, at_once
 from tpusim.network.ops.op import Op
 

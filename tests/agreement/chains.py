@@ -25,7 +25,8 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, meant
 from tpusim.machines.tpu.lowering.riding import bias_words, riding, spared
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import LANES, Transfer
+from tpusim.machines.tpu.program.tensors import LANES
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.machines.tpu.runs.chains import given_to
 from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit

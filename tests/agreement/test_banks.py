@@ -35,7 +35,8 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
-from tpusim.machines.tpu.program.transfers import Along, BankFill, BankPart, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, BankFill, BankPart, Fill, Part, Spill
 from tpusim.reference import Tensor as Values
 
 CASES = cases(1 / 4)

@@ -201,6 +201,7 @@ def cycles(layer: Conv2d, lowering: str, alus: int) -> tuple[int, str]:
     return found.cycles, found.lowering
 
 
+@pytest.mark.long
 def test_auto_takes_it_where_it_is_the_fastest() -> None:
     layer = conv(128, 28, 128, 7, padding=3)
     (direct, _), (tiles, _), found = (cycles(layer, each, 256) for each in ("channel_first", "fft", "auto"))
@@ -208,6 +209,7 @@ def test_auto_takes_it_where_it_is_the_fastest() -> None:
     assert found == (tiles, "fft")
 
 
+@pytest.mark.long
 def test_every_output_of_a_layer_of_large_kernels() -> None:
     workload = Workload("net", 8, (conv(64, 14, 64, 7, padding=3),))
     (found,) = simulate(workload, load_hardware("tpu_v2", {"vector_unit.alus": 2048}), lowering="fft").layers

@@ -22,7 +22,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step
-from tpusim.machines.tpu.program.transfers import HBM
+from tpusim.machines.tpu.program.tensors import HBM
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 from tpusim.network.ops.channels import ChannelProducts
 from tpusim.network.ops.deform_conv2d import DeformConv2d

@@ -41,7 +41,8 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneG
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.network.ops.array_op import ConvTranspose2d, Gemm
 from tpusim.reference import Tensor as Values
 

@@ -25,7 +25,8 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import transformation_cycles
 from tpusim.reference import Tensor as Values
 

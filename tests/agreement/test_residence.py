@@ -14,6 +14,7 @@ from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import suppose
 from tests.agreement.test_chains import add_up, early
 from tests.agreement.test_hazards import hazards
+from tests.covering import few
 from tests.rules import rule
 from tests.strategies import cases, conv, machine
 from tpusim.flow.numbers import SMALL, Numbers, numbers_of
@@ -151,7 +152,7 @@ def test_layers_by_themselves_are_right_at_their_places() -> None:
     compare(values, {f"l{at}.{name}": each for at, made in enumerate(alone) for name, each in made.items()})
 
 
-@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("leaves", few(1, [True, False]))
 def test_who_reads_it_may_be_given_other_numbers(leaves: bool) -> None:
     """Bytes are never handed on: sums are wider."""
     chain = block(numbers=numbers_of("int8", "any"))

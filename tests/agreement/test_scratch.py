@@ -39,17 +39,8 @@ from tpusim.machines.tpu.observation.timeline import CAUSES
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream
-from tpusim.machines.tpu.program.transfers import (
-    HBM,
-    LANES,
-    SCRATCH,
-    Fill,
-    InboundTransfer,
-    Place,
-    Prefetch,
-    Tensor,
-    Transfer,
-)
+from tpusim.machines.tpu.program.tensors import HBM, LANES, SCRATCH, Place, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Prefetch, Transfer
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed
 from tpusim.machines.tpu.schedule.residence import in_scratch, prefetched, residence
 from tpusim.machines.tpu.sections import ScratchMemory

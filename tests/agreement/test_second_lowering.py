@@ -28,7 +28,8 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.addresses import AddressPattern, AddressTable, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Buffer, ExplainedProgram, Explanation, Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.records import Blocking

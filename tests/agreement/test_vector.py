@@ -36,7 +36,8 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Constant, DerivedTensor, Program
 from tpusim.machines.tpu.program.steps import Preload, Scalars, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.machines.tpu.sections import Slots
 from tpusim.reference import Tensor as Values
 

@@ -178,7 +178,7 @@ def test_a_large_window_is_cut_where_that_is_faster() -> None:
     """On a machine whose lanes hold it as a whole; a window of a few elements is left whole."""
     large, small = (Pool2d("p", "average", 256, size, size, size) for size in (112, 7))
     hardware = load_hardware("tpu_v6e")
-    cut, whole = (lowering.VECTOR_OPS.drafts(each, 8, hardware) for each in (large, small))
+    cut, whole = (lowering.VECTOR_OPS.drafts(each, 2, hardware) for each in (large, small))
     assert event.run(cut[0].lower()[0], hardware).cycles < 0.75 * event.run(cut[1].lower()[0], hardware).cycles
     assert len(whole) == 1
 

@@ -124,6 +124,7 @@ def test_auto_takes_the_fastest(channels: int, size: int, alus: int, best: str) 
     assert found.cycles <= min(each.cycles for each in (direct, *tiles))
 
 
+@pytest.mark.long
 def test_every_output_of_a_layer_of_vgg16() -> None:
     found = run(conv(512, 14, 256, 3, padding=1), "winograd_4", 2048)
     assert found.outputs_checked == found.outputs

@@ -20,11 +20,12 @@ from typing import Any
 
 import onnx
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from tests import forked
 from tests.conftest import draw_nothing, in_this_process
 from tests.covering import few
+from tests.invoked import tpusim
 from tpusim.api import trace as trace_action
 from tpusim.base import imports
 from tpusim.base.errors import DeadlockError
@@ -67,11 +68,6 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(WORKLOAD)
     Path("folder").mkdir()
-
-
-def tpusim(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(cli.app, arguments, input=stdin)
 
 
 def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -562,6 +558,7 @@ def test_a_pipe_gets_plain_text_in_full() -> None:
     assert not any(line.endswith(" ") for line in shown.stdout.splitlines())
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_early_changes_nothing() -> None:
     words = [sys.executable, "-m", "tpusim", "run", "small.yaml", *TINY, "--json", "a.json"]
     # Unbuffered, there would be nothing left to flush at exit.

@@ -9,17 +9,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
+from tests.invoked import tpusim
 from tpusim.base import files
-from tpusim.cli.app import app
 from tpusim.report.csv_rows import LAYER_COLUMNS
 
 TINY = "run", "tiny", "--hardware", "tiny_4x4", "--batch", "2", "--set", "mapping.search=estimate"
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments])
 
 
 def rows_of(text: str) -> list[dict[str, str]]:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from tests import forked
 from tests.conftest import in_this_process
 from tests.covering import few
+from tests.invoked import tpusim
 from tpusim.base.words import visible
-from tpusim.cli import app as cli
 from tpusim.cli.actions import run as run_action
 from tpusim.report.tables.sweep import read_points, write_csv
 from tpusim.report.text import from_cell, to_cell
@@ -38,10 +37,6 @@ FULL = Path("/dev/full")
 @pytest.fixture(autouse=True)
 def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -9,18 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from typer.testing import CliRunner, Result
 
 from tests import forked
-from tpusim.cli import app as cli
+from tests.invoked import tpusim
 
 MISSING = "1 op of the network not timed: LogSoftmax 1."
 UNKNOWN = "1 op not known, whose work is missing, even if they are convolutions or products: Mystery 1."
 TINY = ("--hardware", "tiny_4x4", "--batch", "2", "--set", "mapping.search=estimate")
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 @pytest.fixture(autouse=True)

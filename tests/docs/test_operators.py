@@ -11,10 +11,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tpusim.network.formats.onnx_model.array_nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING
-from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.standard import GATES
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.reference.nodes import NODES

@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -78,10 +80,16 @@ EVERY = [Page(str(path.relative_to(ROOT))) for path in (*ROOT.glob("*.md"), *sor
 """Pages that are typed, and those whose commands other tests type, or none."""
 
 
+@cache
+def known_commands() -> dict[str, Any]:
+    """Each command by its name; to build them takes longer than to look through a page."""
+    return typer.main.get_command(app).commands  # type: ignore[attr-defined, no-any-return]
+
+
 @pytest.mark.parametrize("page", EVERY, ids=lambda page: page.name)
 def test_commands_and_options_are_known(page: Page) -> None:
     """Quickly, in blocks and in sentences; a script that is named is there."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = known_commands()
     lines = [line for _, language, held in page.blocks if language in ("", "console") for line in held.splitlines()]
     blocks = [line.removeprefix("$ ").split(" #")[0] for line in lines]
     for text in (*blocks, *re.findall(r"`([^`\n]+)`", page.text)):

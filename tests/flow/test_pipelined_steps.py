@@ -20,7 +20,7 @@ from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage
 from tpusim.flow.simulation import layers_of
 from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.tpu.slices.slice import load_interconnect, load_slice
-from tpusim.network.stages import of_stage
+from tpusim.network.pipeline_stages import of_stage
 from tpusim.network.workload import ACCUMULATE, FORWARD, RELOAD, UPDATE, mesh_named
 from tpusim.report.tables.step import step_paragraphs
 from tpusim.result import rules

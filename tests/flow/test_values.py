@@ -14,14 +14,13 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from typer.testing import CliRunner, Result
 
 from tests.checks import ESTIMATE
 from tests.covering import covering
+from tests.invoked import tpusim
 from tests.network.test_onnx_models import LIGHT, node, saved
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CheckFailed, InputError
-from tpusim.cli import app as cli
 from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked, drawn
@@ -716,10 +715,6 @@ def test_operands_that_a_node_cannot_have_are_told(tmp_path: Path) -> None:
 
 
 # ---- on the command line
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")

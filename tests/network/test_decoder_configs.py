@@ -13,15 +13,14 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 from tests.checks import ESTIMATE
 from tests.covering import covering
+from tests.invoked import tpusim
 from tests.network.test_language_models import parameters_of
 from tests.strategies import cases
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
-from tpusim.cli.app import app
 from tpusim.flow.hbm import hbm_need
 from tpusim.input.document import Document
 from tpusim.network.formats import ModelOptions
@@ -509,10 +508,6 @@ def test_no_value_of_a_key_makes_more_than_a_message(
 
 
 # ---- on the command line
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_a_config_is_run_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
+from tests.invoked import tpusim
 from tests.typed import Page, Step, shows
 from tpusim import from_jax, journey, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
-from tpusim.cli.app import app
 from tpusim.reference.nodes.primitives import NODES
 
 jax = pytest.importorskip("jax")
@@ -421,10 +419,6 @@ def test_values_of_every_known_primitive_can_be_computed() -> None:
 
 
 # ---- on the command line
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments])
 
 
 MODULE = """

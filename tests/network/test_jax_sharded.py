@@ -30,7 +30,7 @@ from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
 from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.shards import Shards
+from tpusim.flow.shard_values import Shards
 from tpusim.flow.values import Journey, checked
 from tpusim.network.formats.jax_function import JaxWorkload
 from tpusim.network.workload_file import yaml_of

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.covering import covering
 from tpusim import Gemm, Training, Workload, load_hardware, load_workload, training_step
 from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import InputError
@@ -89,8 +90,14 @@ def test_the_map_and_what_normalises_it_go_together(network: Workload) -> None:
     assert "relu" not in sent
 
 
-@pytest.mark.parametrize("mesh", [{}, {"data": 4}, {"fsdp": 2, "tensor": 2}, {"tensor": 4}], ids=str)
-@pytest.mark.parametrize("keep", ["all", "none", ["feed_forward_sum*", "attention_sum*"]], ids=str)
+@pytest.mark.parametrize(
+    ("keep", "mesh"),
+    covering(
+        1,
+        ["all", "none", ["feed_forward_sum*", "attention_sum*"]],
+        [{}, {"data": 4}, {"fsdp": 2, "tensor": 2}, {"tensor": 4}],
+    ),
+)
 def test_of_any_share_what_the_way_back_reads_may_go(mesh: dict[str, int], keep: Any) -> None:
     plain = step(mesh, keep=keep)
     if keep == "none":

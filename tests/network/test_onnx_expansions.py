@@ -21,6 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.covering import covering, few
 from tests.network.evaluated import made_of, same_as_evaluator, through_a_machine, written
 from tests.network.test_onnx_models import node
+from tests.strategies import cases
 from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats import ModelOptions
@@ -193,7 +194,7 @@ def test_a_sum_of_squares_of_whole_numbers_takes_no_time(tmp_path: Path) -> None
 # ---- sums over named axes, and operators that the standard itself defines as others
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=cases(1 / 2), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_sums_over_named_axes_are_products(tmp_path: Path, data: st.DataObject) -> None:
     """Of axes that both operands have and the result too, that the result has not, and that one operand has."""

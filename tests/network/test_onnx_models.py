@@ -22,9 +22,9 @@ from tests.covering import few
 from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats import NOTHING, ModelOptions, read_graph
+from tpusim.network.formats.onnx_model.array_nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING
 from tpusim.network.formats.onnx_model.file import operator
-from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS
 from tpusim.network.formats.onnx_model.vector_nodes import VECTOR_OPS
 from tpusim.network.ops.elementwise import (
     Add,

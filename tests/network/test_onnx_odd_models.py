@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tests.covering import covering
 from tests.network.evaluated import made_of, same_as_evaluator, through_a_machine, written
 from tests.network.test_onnx_models import node
+from tests.strategies import cases
 from tpusim import Conv1d, Gemm, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
@@ -27,7 +28,9 @@ from tpusim.network.formats import ModelOptions, read_graph
 from tpusim.network.workload_file import open_workload
 
 WITHOUT_WAITING = settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=cases(2 / 3),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

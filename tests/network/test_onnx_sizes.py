@@ -18,6 +18,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from tests.network.onnx_graphs import RandomGraph, random_graphs
 from tests.network.test_onnx_models import model_of, node, saved
+from tests.strategies import cases
 from tpusim import Gemm, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.numbers import numbers_of
@@ -370,7 +371,7 @@ def check(folder: Path, graph: RandomGraph) -> None:
     assert {op: count for op, count in first.not_timed if op in VECTOR_OPS} == +nodes
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=cases(), suppress_health_check=[HealthCheck.too_slow])
 @given(random_graphs())
 def test_random_graphs_have_the_layers_of_their_values_in_every_way(tmp_path_factory, graph: RandomGraph) -> None:
     check(tmp_path_factory.getbasetemp(), graph)

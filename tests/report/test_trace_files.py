@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackDescriptor, TrackEvent
-from typer.testing import CliRunner, Result
 from vcd.reader import TokenKind, tokenize
 
 from tests.covering import few
+from tests.invoked import tpusim
 from tests.strategies import machine
 from tpusim.api import trace as action
-from tpusim.cli import app as cli
 from tpusim.flow.jobs import resolve
 from tpusim.flow.recordings import trace
 from tpusim.machines.lowered import LaneCycle
@@ -46,10 +45,6 @@ UNITS = ("systolic_array", "preload", "vector_unit", "hbm", "port")
 @pytest.fixture(autouse=True)
 def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import ExplainedProgram
-from tpusim.machines.tpu.program.transfers import Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.study.explain.bottleneck import alternatives

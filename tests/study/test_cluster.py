@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from tests import ROOT
-from tests.study.small_sweep import QUICK
+from tests.study.small_sweep import QUICK, stored
 from tpusim.cli import app as cli
 
 NET = """
@@ -120,12 +119,6 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-
-
-def stored(folder: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(Path(folder) / "sweep.sqlite")) as connection:
-        points = connection.execute("SELECT * FROM points ORDER BY key").fetchall()
-        return points + connection.execute("SELECT * FROM layers ORDER BY key, position").fetchall()
 
 
 def wait_for(points: int, folder: str, running: subprocess.Popen[str]) -> None:

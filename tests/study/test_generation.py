@@ -196,21 +196,20 @@ def test_a_bound_is_told_of_as_many_bytes_on_that_machine() -> None:
     assert "The last token" not in says
 
 
-def test_a_folder_gets_the_generation_and_its_picture(path: Path, tmp_path: Path) -> None:
+def test_a_folder_gets_the_generation_its_picture_and_a_page_with_all_that_the_command_says(
+    path: Path, tmp_path: Path
+) -> None:
     """Bars are the simulated tokens, and parts stand on one another."""
     asked = ["run", str(path), "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "3", "--batch", "1"]
-    done = CliRunner().invoke(cli.app, [*asked, "--out", str(tmp_path / "made"), "--json", "-"])
+    done = CliRunner().invoke(cli.app, [*asked, "--out", str(tmp_path / "made"), "--json", str(tmp_path / "a.json")])
     assert done.exit_code == 0, done.output
-    assert json.loads((tmp_path / "made" / "generation.json").read_text()) == json.loads(done.stdout)
+    assert json.loads((tmp_path / "made" / "generation.json").read_text()) == json.loads(
+        (tmp_path / "a.json").read_text()
+    )
     drawn = (tmp_path / "made" / "token_time.svg").read_text()
     assert all(f">{words}<" in drawn for words in ("12", "13", "14", "bytes at the bandwidth of HBM"))
     assert "LM head: the product that rates every next token, and what follows it" in drawn
     assert "simulated tokens, by part" in (tmp_path / "made" / "captions.txt").read_text()
-
-
-def test_a_folder_gets_a_page_with_all_that_the_command_says(path: Path, tmp_path: Path) -> None:
-    asked = ["run", str(path), "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "3", "--batch", "1"]
-    done = CliRunner().invoke(cli.app, [*asked, "--out", str(tmp_path / "made")])
     page = (tmp_path / "made" / "report.html").read_text()
     assert "<script" not in page
     assert (page.count("<table>"), page.count("data:image/svg+xml")) == (2, 1)

@@ -34,9 +34,9 @@ from tpusim.study.paper.claims import CONDITION, FAILS, HOLDS, OPEN, Claim, Find
 from tpusim.study.paper.exhibit import CellGrid, Curves, Exhibit, shown
 from tpusim.study.paper.networks import _of_elements, lowered_sizes
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
-from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.store import Store
+from tpusim.study.worker_processes import Processes
 
 pytestmark = pytest.mark.xdist_group("paper")
 """What is simulated for all of them is simulated once."""

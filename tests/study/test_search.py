@@ -14,11 +14,11 @@ from typer.testing import CliRunner, Result
 
 from tests.study.small_sweep import QUICK
 from tpusim.cli import app as cli
-from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Done, Parcel, simulated
 from tpusim.study.sweep.points import load_sweep
 from tpusim.study.sweep.run import SweepOutcome, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import Store
+from tpusim.study.worker_processes import Processes
 
 NET = """
 name: net

@@ -24,13 +24,13 @@ from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.study.processes import Processes
 from tpusim.study.sweep.axes import Constraint
 from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.points import FOLDER, load_sweep
 from tpusim.study.sweep.reader import MOST_POINTS
 from tpusim.study.sweep.run import run_sweep
 from tpusim.study.sweep.store import FILE, LOCK, Store
+from tpusim.study.worker_processes import Processes
 
 
 @pytest.fixture(autouse=True)

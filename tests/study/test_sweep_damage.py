@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from tests.conftest import draw_nothing
+from tests.invoked import tpusim
 from tests.study.small_sweep import NET, QUICK, SPEC
-from tpusim.cli import app as cli
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.sweep.store import FILE
 
@@ -71,10 +71,6 @@ def desk(whole: Path, undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyP
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def tpusim(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
 
 
 def swept(*arguments: str) -> Result:

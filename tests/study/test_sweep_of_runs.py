@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tpusim
+from tests.strategies import cases
 from tpusim import generate, load_hardware, load_workload, simulate, sweep
 from tpusim.base.errors import InputError
 from tpusim.machines.family import Machine
@@ -83,7 +84,7 @@ def test_types_of_numbers_take_the_time_that_they_take_in_a_run(workload: str, w
     assert len({row["area_mm2"] for row in found}) == 1
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(1 / 24), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(prompt=st.integers(1, 12), batch=st.integers(1, 2), weights=st.sampled_from(["computed", "int8", "int4"]))
 def test_a_prompt_takes_the_time_that_it_takes_in_a_generation(
     prompt: int, batch: int, weights: str, words: str

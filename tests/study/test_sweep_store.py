@@ -32,12 +32,12 @@ from tpusim.cli import app as cli
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.simulation import run
 from tpusim.result.vocabulary.figures import FIGURES
-from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Assembly, simulated
 from tpusim.study.sweep.points import load_sweep
 from tpusim.study.sweep.run import run_sweep
 from tpusim.study.sweep.store import _MODEL as MODEL
 from tpusim.study.sweep.store import FILE, Store, key_of, sources_digest
+from tpusim.study.worker_processes import Processes
 
 
 @pytest.fixture(autouse=True)

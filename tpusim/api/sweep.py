@@ -25,11 +25,11 @@ from tpusim.report.tables import sweep as tables
 from tpusim.report.tables.hardware import part_notice
 from tpusim.report.tables.sweep import SweepPoints
 from tpusim.result.vocabulary.figures import COLUMNS, in_frame
-from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import Executor, simulated
 from tpusim.study.sweep.points import Point, Sweep, load_sweep
 from tpusim.study.sweep.run import SweepOutcome, need_optuna, points_open, rows_of, run_search, run_sweep
 from tpusim.study.sweep.store import FILE, DamagedStore, Store, alone, sources_digest
+from tpusim.study.worker_processes import Processes
 
 SweepProgress = Callable[[int, int, str, float], None]
 """Called with the points that are stored, all points, the workload of the last one, and the share of the work done."""

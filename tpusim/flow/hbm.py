@@ -92,7 +92,7 @@ def hbm_need(workload: Workload, machine: Machine, tile: Tile | None = None) -> 
     if not workload.stages:
         return _HbmCount(workload, machine, tile).need()
     # Imported here, as a network of one chip has no stages.
-    from tpusim.network.stages import of_stage
+    from tpusim.network.pipeline_stages import of_stage
 
     stages = 1 + max(number for _, number in workload.stages)
     number = dict(workload.stages)

@@ -13,7 +13,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.flow.chip_values import MOST_TOLD, STAY_WITHIN, ChipValues, not_finite
 from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import ANY_ORDER, Numbers, numbers_of
-from tpusim.flow.shards import Shards
+from tpusim.flow.shard_values import Shards
 from tpusim.machines.family import Machine
 from tpusim.network.graph import GivenInput, Graph
 from tpusim.network.ops.op import Op

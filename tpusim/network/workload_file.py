@@ -162,8 +162,8 @@ def _share_of(document: Document, name_or_path: str | Path, asked: ModelOptions,
         raise InputError(Problem(says, f"--microbatches {asked.microbatches}"))
     if not mesh:
         return _of_chip(document, asked, batch)
+    from tpusim.network.pipeline_stages import microbatches_of, staged
     from tpusim.network.sharding import share
-    from tpusim.network.stages import microbatches_of, staged
 
     foreign = is_foreign(name_or_path)
     if stages > 1 and foreign and not names_sizes(name_or_path):

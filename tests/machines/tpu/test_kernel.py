@@ -88,6 +88,7 @@ def test_kernels_take_constants_only_from_where_changes_are_seen(module: Path) -
         assert all(other.startswith((*known, "base")) for other in imports(module))
 
 
+@pytest.mark.long
 def test_without_the_compiler() -> None:
     """NUMBA_DISABLE_JIT=1: the kernels are Python too, for a debugger."""
     words = [sys.executable, "-m", "tpusim", "run", "tiny", "--layers", "fig11", "--hardware", "tiny_4x4"]

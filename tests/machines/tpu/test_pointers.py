@@ -35,7 +35,8 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Buffer, Constant, Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.machines.tpu.runs.prepared import PreparedLayer
 from tpusim.network.workload_file import load_workload
 from tpusim.numerics.equality import Verdict

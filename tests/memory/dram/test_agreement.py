@@ -13,7 +13,7 @@ from tpusim.memory.dram.device import _ONE_ACCESS, Device, load_device
 from tpusim.memory.dram.one_pass import OnePassDram
 from tpusim.memory.dram.rules import ACT, PRE, RD, REF, Rules
 
-CASES = int(os.environ.get("TPUSIM_CASES", 200))
+CASES = int(os.environ.get("TPUSIM_CASES", 130))
 
 MAPPINGS = ("rorabgbachco", "rorababgcoch", "rocorababgch", "rocorabgbach", "chrorabgbaco", "row:bank:column:channel",
             "row2:channel:bank:row:group:column")  # fmt: skip

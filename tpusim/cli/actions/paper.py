@@ -19,9 +19,9 @@ from tpusim.report.tables import paper as tables
 from tpusim.study.paper.design import unverified
 from tpusim.study.paper.exhibit import Exhibit
 from tpusim.study.paper.run import FILE, MAKERS, PointPlan, chosen
-from tpusim.study.processes import Processes
 from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.store import Store, model_version, sources_digest
+from tpusim.study.worker_processes import Processes
 
 if TYPE_CHECKING:
     from tpusim.report.plots.figure import Picture

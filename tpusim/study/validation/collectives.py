@@ -13,9 +13,9 @@ from tpusim.base.errors import InputError
 from tpusim.machines.tpu.slices.algorithms.registry import CompilerChoice, choice
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice, load_slice
 from tpusim.machines.tpu.slices.summary import Question, timed_collective
-from tpusim.study.processes import InputProgress
 from tpusim.study.validation.cases import MeasuredRow, NumberSet, Omission, Row, UnclearError, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
+from tpusim.study.worker_processes import InputProgress
 
 COLLECTIVES = "collectives"
 """Name for all sets of collectives; the name of each begins with it."""

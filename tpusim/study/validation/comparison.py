@@ -15,8 +15,8 @@ from tpusim.flow.lowerings import check_known, prepared
 from tpusim.machines.family import Machine, family_of, load_hardware
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
-from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import PASSES, WORDS, Case, NumberSet, Omission
+from tpusim.study.worker_processes import InputProgress, on_all_processors
 
 AGREEING = 0.05
 """Largest difference, as a share of the schedule, at which estimate and schedule agree."""

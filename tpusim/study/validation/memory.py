@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from tpusim.memory.dram.device import Device, load_device
 from tpusim.memory.dram.one_pass import OnePassDram
-from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import NumberSet, Row, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
+from tpusim.study.worker_processes import InputProgress, on_all_processors
 
 BANDWIDTH, FINISH = "GB/s", "ns"
 

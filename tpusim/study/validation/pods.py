@@ -24,9 +24,9 @@ from tpusim.network.formats import ModelOptions
 from tpusim.network.workload import FORWARD, NONE, Workload
 from tpusim.network.workload_file import open_workload, run_batch, shared
 from tpusim.result.records import LayerResult
-from tpusim.study.processes import InputProgress, on_all_processors
 from tpusim.study.validation.cases import MeasuredRow, NumberSet, Omission, Row, UnclearError, cached, rows
 from tpusim.study.validation.comparison import ComparedCase, Comparison
+from tpusim.study.worker_processes import InputProgress, on_all_processors
 
 PODS = "pods"
 """Name for all sets of pods; the name of each begins with it."""

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from tpusim.machines.tpu.cut.blocks import CHANNEL, COL, IMAGE, ROW, Block, Patch, padded, portions, word_groups
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, PackedNumbers, Part, Tensor
+from tpusim.machines.tpu.program.tensors import PackedNumbers, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.memory.layout import Box
 from tpusim.network.ops.array_op import STORED_BITS, ArrayOp, GroupedOp, Scatter, StoredTensor, Tensors
 

@@ -17,7 +17,8 @@ from tpusim.machines.tpu.cut.tiling import Tiling, col_folds, parted, weight_wor
 from tpusim.machines.tpu.definition import word_cycles
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, InboundTransfer, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, InboundTransfer, Part
 from tpusim.machines.tpu.schedule.units import EqualMoves
 from tpusim.memory.layout import Box, shifted
 

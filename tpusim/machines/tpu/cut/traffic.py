@@ -17,7 +17,8 @@ from tpusim.machines.tpu.cut.geometry import StripMaps
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.moves import TransferRuns, regions_of_part
 from tpusim.machines.tpu.program.program import ExplainedProgram, Program
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Tensor, Transfer
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Transfer
 from tpusim.machines.tpu.schedule import units
 from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, StoredTensor, axes_of, shifted, whole_bursts
 

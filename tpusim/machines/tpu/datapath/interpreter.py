@@ -39,16 +39,8 @@ from tpusim.machines.tpu.program.addresses import PADDING, BankFeed, Feed, LaneG
 from tpusim.machines.tpu.program.operations import OPERATIONS, finished
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import (
-    BankFill,
-    Fill,
-    InboundTransfer,
-    Keep,
-    Part,
-    Prefetch,
-    Spill,
-    Tensor,
-)
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, InboundTransfer, Keep, Part, Prefetch, Spill
 from tpusim.memory.layout import Addresses
 
 OPERAND_ELEMENTS = 1 << 20

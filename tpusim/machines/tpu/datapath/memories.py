@@ -27,7 +27,8 @@ from tpusim.machines.tpu.program.addresses import (
 )
 from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Tensor, Transfer
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Transfer
 from tpusim.memory.layout import Addresses
 
 Values = NDArray[np.floating[Any]]

@@ -41,7 +41,7 @@ from tpusim.machines.tpu.observation.timeline import (
 )
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Vector
-from tpusim.machines.tpu.program.transfers import HBM
+from tpusim.machines.tpu.program.tensors import HBM
 
 STATES = *CAUSES, "busy", "bank_conflict"
 """States of units, by their number in slices."""

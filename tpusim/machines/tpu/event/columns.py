@@ -20,14 +20,8 @@ from tpusim.machines.tpu.event.conflicts import ConflictCounter, Conflicts
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import (
-    HBM,
-    KINDS,
-    BankFill,
-    LaneTransfer,
-    Spill,
-    Transfer,
-)
+from tpusim.machines.tpu.program.tensors import HBM
+from tpusim.machines.tpu.program.transfers import KINDS, BankFill, LaneTransfer, Spill, Transfer
 
 Numbers: TypeAlias = NDArray[np.int64]
 Records: TypeAlias = NDArray[Any]

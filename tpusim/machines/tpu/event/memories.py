@@ -16,7 +16,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, Transfer
+from tpusim.machines.tpu.program.tensors import HBM
+from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares
 

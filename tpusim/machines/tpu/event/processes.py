@@ -56,7 +56,8 @@ from tpusim.machines.tpu.event.memories import BankedHbm, PipedMemory
 from tpusim.machines.tpu.observation.timeline import STARVED, held_by, who_waits
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import HBM, BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.tensors import HBM
+from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
 
 Found = TypeVar("Found")
 Waits: TypeAlias = Generator[simpy.Event, int, Found]

@@ -38,7 +38,8 @@ from tpusim.machines.tpu.program.addresses import (
 )
 from tpusim.machines.tpu.program.program import Constant, Explanation, Program
 from tpusim.machines.tpu.program.steps import Vector
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Moves,

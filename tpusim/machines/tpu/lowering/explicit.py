@@ -32,7 +32,8 @@ from tpusim.machines.tpu.lowering.convolution import PRODUCTS, Convolution, conv
 from tpusim.machines.tpu.lowering.drafts import Draft, Lowering, explanation_of
 from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation, Program
-from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
 from tpusim.machines.tpu.search.candidates import least_words
 from tpusim.machines.tpu.search.search import CLOSE, RankedTiling, tilings_of

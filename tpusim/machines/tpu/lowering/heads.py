@@ -17,7 +17,8 @@ from tpusim.machines.tpu.lowering.vector import lane_step, nested, tiled
 from tpusim.machines.tpu.program.addresses import Counters
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
-from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Piece, Units
 from tpusim.memory.layout import Box
 from tpusim.network.ops.flash_attention import KEYS, LAST, NUMBERS

@@ -50,7 +50,8 @@ from tpusim.machines.tpu.program.addresses import (
 from tpusim.machines.tpu.program.program import Buffer, Constant, ExplainedProgram, Explanation, Program, StepCounts
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Stream
-from tpusim.machines.tpu.program.transfers import Along, Fill, InboundTransfer, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Fill, InboundTransfer, Part
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
 from tpusim.machines.tpu.search.candidates import Candidates

@@ -23,7 +23,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import in_turn, lane_step
 from tpusim.machines.tpu.program.steps import Vector
-from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Fill, Part, Tensor, TransferOp, Work
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import PRODUCTS, Along, Fill, Part, TransferOp, Work
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,

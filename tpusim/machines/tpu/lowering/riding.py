@@ -22,7 +22,8 @@ from tpusim.machines.tpu.lowering.drafts import Draft
 from tpusim.machines.tpu.lowering.vector import in_turn, lane_step
 from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import Finish, Scalars
-from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.scheduler import buffers, link
 from tpusim.machines.tpu.schedule.units import (
     Act,

@@ -31,7 +31,8 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed, LaneG
 from tpusim.machines.tpu.program.operations import Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import Scalars, Vector
-from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.machines.tpu.schedule.units import (
     Area,
     Moves,

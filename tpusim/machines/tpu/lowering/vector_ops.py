@@ -45,7 +45,8 @@ from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity, pace_of
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
-from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import Area, Moves, SlotNeed, Touch, Unit, VectorWork
 from tpusim.machines.tpu.search.search import CLOSE, TOLERANCE, RankedTiling
 from tpusim.network.ops.elementwise import Chosen

@@ -14,10 +14,9 @@ from tpusim.machines.tpu.program.addresses import BankFeed, Counters, Feed, Pick
 from tpusim.machines.tpu.program.operations import OPERATIONS, Arity
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Vector
+from tpusim.machines.tpu.program.tensors import HBM, SCRATCH
 from tpusim.machines.tpu.program.transfers import (
-    HBM,
     PRODUCTS,
-    SCRATCH,
     BankFill,
     InboundTransfer,
     Keep,

@@ -11,7 +11,8 @@ import numpy as np
 
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, Along, Coordinates, Tensor, Transfer
+from tpusim.machines.tpu.program.tensors import HBM, Tensor
+from tpusim.machines.tpu.program.transfers import Along, Coordinates, Transfer
 from tpusim.memory.layout import (
     AS_READ,
     AXES,

@@ -32,7 +32,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PointerTable
 from tpusim.machines.tpu.program.rows import Kind, Rows
 from tpusim.machines.tpu.program.steps import Stream, Use, Vector
-from tpusim.machines.tpu.program.transfers import LANES, InboundTransfer, Keep, Place, Prefetch, Spill, Tensor, Transfer
+from tpusim.machines.tpu.program.tensors import LANES, Place, Tensor
+from tpusim.machines.tpu.program.transfers import InboundTransfer, Keep, Prefetch, Spill, Transfer
 from tpusim.result.records import Blocking
 
 

@@ -18,7 +18,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.observation.timeline import LOOK_EVERY, Timing, accounts, unit_name, unwatched, who_waits
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.program.transfers import HBM, BankFill, Fill, Keep, Prefetch, Transfer
+from tpusim.machines.tpu.program.tensors import HBM
+from tpusim.machines.tpu.program.transfers import BankFill, Fill, Keep, Prefetch, Transfer
 from tpusim.machines.tpu.register import banks, control
 from tpusim.machines.tpu.register.array import Deserializers, PeArray, WeightRegisters
 from tpusim.machines.tpu.register.banks import Banks, Settings

@@ -13,7 +13,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import PickedWords
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import HBM, BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
+from tpusim.machines.tpu.program.tensors import HBM
+from tpusim.machines.tpu.program.transfers import BankFill, Keep, LaneTransfer, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.register.banks import Settings
 from tpusim.machines.tpu.register.board import BOOKED, STARVED
 from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords

@@ -34,7 +34,8 @@ from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.steps import Stream
-from tpusim.machines.tpu.program.transfers import HBM, SCRATCH, InboundTransfer, Spill, Transfer
+from tpusim.machines.tpu.program.tensors import HBM, SCRATCH
+from tpusim.machines.tpu.program.transfers import InboundTransfer, Spill, Transfer
 from tpusim.machines.tpu.search.search import CLOSE, TRUSTED, Standing
 from tpusim.memory.timing import Clocks
 from tpusim.network.ops.op import OFMAP, Op
@@ -42,8 +43,8 @@ from tpusim.result.records import STALL_CAUSES, DramUse, VectorMemoryUse
 
 if TYPE_CHECKING:
     from tpusim.machines.tpu.datapath.memories import Values
+    from tpusim.machines.tpu.program.tensors import Tensor as HeldTensor
     from tpusim.machines.tpu.program.transfers import Part
-    from tpusim.machines.tpu.program.transfers import Tensor as HeldTensor
     from tpusim.reference import Operands, Tensor
 
 SHORT = 300

@@ -34,7 +34,8 @@ from tpusim.machines.tpu.program.moves import ends_of, regions_of
 from tpusim.machines.tpu.program.program import Buffer, Program
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream, Vector
-from tpusim.machines.tpu.program.transfers import LANES, Keep, Part, Spill
+from tpusim.machines.tpu.program.tensors import LANES
+from tpusim.machines.tpu.program.transfers import Keep, Part, Spill
 from tpusim.machines.tpu.schedule.scheduler import APART, Bases, Schedule, buffers, link
 from tpusim.machines.tpu.schedule.units import Act, Area, Key, Moves, Pass, Piece, SlotNeed, Unit, Units
 from tpusim.network.ops.op import OFMAP

@@ -23,7 +23,8 @@ from tpusim.machines.tpu.program.moves import box_of
 from tpusim.machines.tpu.program.program import HandedTensor, Pace, Program
 from tpusim.machines.tpu.program.rows import Numbers, Rows, WordRanges
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
-from tpusim.machines.tpu.program.transfers import KINDS, Fill, Keep, Spill, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import KINDS, Fill, Keep, Spill
 from tpusim.machines.tpu.schedule.in_time import in_time
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.schedule.units import Units

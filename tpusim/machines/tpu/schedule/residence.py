@@ -22,17 +22,8 @@ from tpusim.machines.lowered import LayerTensor
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.rows import Rows
-from tpusim.machines.tpu.program.transfers import (
-    HBM,
-    SCRATCH,
-    Fill,
-    InboundTransfer,
-    Keep,
-    Prefetch,
-    Spill,
-    Tensor,
-    Transfer,
-)
+from tpusim.machines.tpu.program.tensors import HBM, SCRATCH, Tensor
+from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Keep, Prefetch, Spill, Transfer
 from tpusim.machines.tpu.schedule.home import Home, HomedLayer, ResidentTensors, ScatteredError, home_of, settled
 from tpusim.machines.tpu.schedule.joined import FullError, Joint, WordRoom, alike
 from tpusim.network.ops.op import OFMAP

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import Finish, Step, Vector
-from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Spill, Tensor, Transfer, Work
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Spill, Transfer, Work
 from tpusim.memory.layout import Region
 
 Key: TypeAlias = Any

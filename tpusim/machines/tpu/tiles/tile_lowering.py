@@ -30,7 +30,8 @@ from tpusim.machines.tpu.lowering.vector import IGNORED, feed, in_turn, nested
 from tpusim.machines.tpu.program.addresses import Counter, Counters, Feed
 from tpusim.machines.tpu.program.program import DerivedTensor, Explanation
 from tpusim.machines.tpu.program.steps import Vector
-from tpusim.machines.tpu.program.transfers import Along, Part, Tensor
+from tpusim.machines.tpu.program.tensors import Tensor
+from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import (
     Act,
     Area,

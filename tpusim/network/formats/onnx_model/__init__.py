@@ -21,11 +21,11 @@ from tpusim.input.document import Document
 from tpusim.network.entries import BIASES, INPUTS
 from tpusim.network.formats import ModelOptions, Names, RunBatch, printable, reasons
 from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode
+from tpusim.network.formats.onnx_model.array_nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.dims import ModelBatch, ModelRun, batch_of, inputs, set_sizes
 from tpusim.network.formats.onnx_model.every_batch import for_any_batch
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, STAYING, Facts
 from tpusim.network.formats.onnx_model.file import called, load, operator, opset_of, values_missing
-from tpusim.network.formats.onnx_model.nodes import ARRAY_OPS, NO_MULTIPLE, ON_BATCH, KnownNode, in_run
 from tpusim.network.formats.onnx_model.rewrites import RewrittenModel, rewritten
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, inlined, without_declared, without_weights
 from tpusim.network.formats.onnx_model.standard import refuse_beyond, refuse_forbidden

@@ -23,13 +23,13 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
 from tpusim.network.formats.layer_of_node import UnfitNode
+from tpusim.network.formats.onnx_model.array_nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
 from tpusim.network.formats.onnx_model.dims import ModelBatch, inputs
 from tpusim.network.formats.onnx_model.expansions import DYNAMIC_LSTM, EXPANSIONS, OF_ALL, OF_MANY
 from tpusim.network.formats.onnx_model.facts import NOT_TIMED, lists_of
 from tpusim.network.formats.onnx_model.file import called, operator, opset_of, said
 from tpusim.network.formats.onnx_model.new_nodes import NewNodes, SeveralOps, UnknownShape, free, names_in
-from tpusim.network.formats.onnx_model.nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.shapes import InferredGraph, ValueShape, inferred
 from tpusim.network.formats.onnx_model.standard import GATES, refuse_forbidden
 from tpusim.numerics.element_types import Values

@@ -15,7 +15,7 @@ from tpusim.base.errors import InputError
 from tpusim.flow.hbm import UNPADDED, hbm_need
 from tpusim.flow.jobs import resolve
 from tpusim.network.ops.op import OFMAP
-from tpusim.network.stages import microbatches_of, of_stage
+from tpusim.network.pipeline_stages import microbatches_of, of_stage
 from tpusim.network.workload import ACCUMULATE, BACKWARD, FORWARD, UPDATE
 
 SMALL: dict[str, int] = {"context": 64, "layers": 8, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,

@@ -18,8 +18,8 @@ import pytest
 
 from tpusim.base.errors import InputError, TpusimError
 from tpusim.base.memory import YOUNG
-from tpusim.study import processes
-from tpusim.study.processes import Processes
+from tpusim.study import worker_processes
+from tpusim.study.worker_processes import Processes
 
 
 def doubled(text: str) -> str:
@@ -75,9 +75,9 @@ def test_on_all_processors(there: int | None, taken: int, monkeypatch: pytest.Mo
         asked.append(workers)
         return Processes(function, 1)
 
-    monkeypatch.setattr(processes, "cpu_count", lambda: there)
-    monkeypatch.setattr(processes, "Processes", here)
-    found = processes.on_all_processors(doubled, ["a", "b"], str.upper, lambda *each: told.append(each))
+    monkeypatch.setattr(worker_processes, "cpu_count", lambda: there)
+    monkeypatch.setattr(worker_processes, "Processes", here)
+    found = worker_processes.on_all_processors(doubled, ["a", "b"], str.upper, lambda *each: told.append(each))
     assert (asked, found, told) == ([taken], {"a": "aa", "b": "bb"}, [(1, "A"), (2, "B")])
 
 
