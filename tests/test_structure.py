@@ -123,7 +123,7 @@ def test_jobs_are_resolved_in_one_place() -> None:
     """Nobody else fuses, or works out which lowering a layer is asked for."""
     assert [own for own in NAMED if "flow.fusion" in imported(own)] == ["flow.jobs"]
     paths = {own: (PACKAGE / own.replace(".", "/")).with_suffix(".py").read_text() for own in NAMED}
-    asking = re.compile(r"\b(by_name|with_unasked)\(")
+    asking = re.compile(r"\b(by_name|with_usual_lowerings)\(")
     assert {own for own, text in paths.items() if asking.search(text)} == {"flow.jobs", "flow.lowerings"}
 
 

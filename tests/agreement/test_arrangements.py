@@ -16,7 +16,7 @@ from tpusim.flow.simulation import simulate
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.program.transfers import InboundTransfer, Spill
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.machines.tpu.sections import Arrangement, BlockSizes
 from tpusim.network.ops.array_op import Gemm
 from tpusim.network.workload import Workload

@@ -39,7 +39,7 @@ from tpusim.machines.tpu.event import engine, processes, state
 from tpusim.machines.tpu.event.engine import PlainRun
 from tpusim.machines.tpu.lowering.registry import meant
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.machines.tpu.schedule.joined import linked
 from tpusim.machines.tpu.schedule.residence import in_scratch, residence
 from tpusim.network.ops.op import Op

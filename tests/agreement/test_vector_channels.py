@@ -26,7 +26,7 @@ from tpusim.machines.tpu.lowering.registry import lowered
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.workload import Workload

@@ -32,7 +32,8 @@ from tpusim.machines.tpu.lowering.registry import lowered, planned_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
 from tpusim.machines.tpu.program.transfers import Fill, Part, Spill
-from tpusim.machines.tpu.runs.prepared import as_floats, prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
+from tpusim.machines.tpu.runs.prepared import as_floats
 from tpusim.machines.tpu.schedule.scheduler import planned, program_of
 from tpusim.network.ops.elementwise import Relu
 from tpusim.network.ops.op import Op

@@ -17,7 +17,7 @@ from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import AUTO
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.network.ops.op import Op
 
 ALL = os.environ.get("TPUSIM_NETWORKS") == "all"

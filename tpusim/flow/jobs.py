@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, did_you_mean
 from tpusim.flow.fusion import fused
-from tpusim.flow.lowerings import AUTO, by_name, check_known, check_own, usual, with_unasked
+from tpusim.flow.lowerings import AUTO, by_name, check_known, check_own, usual, with_usual_lowerings
 from tpusim.flow.numbers import INTEGERS
 from tpusim.machines.family import Family, Machine, family_of
 from tpusim.machines.lowered import LayerWatch, unheard
@@ -137,7 +137,7 @@ def resolve(
     work, named = by_name(workload, lowering, family)
     every = usual(family) if named is None else named
     check_known(every, family)
-    work = with_unasked(work, machine) if named is None else work
+    work = with_usual_lowerings(work, machine) if named is None else work
     asked = {layer.name: every for layer in work.layers} | {each.layer: each.lowering for each in work.lowerings}
     # What rides depends on who carries it; names of layers stay, so each keeps its lowering.
     timed = names_wanted(work, layers) if every == AUTO else ()

@@ -63,7 +63,7 @@ def tried(lowering: str, layer: Op, batch: int, family: Family, bounded: bool) -
     return tuple(name for name in family.tried(layer, batch) if not (bounded and name in family.unbounded))
 
 
-def with_unasked(workload: Workload, machine: Machine) -> Workload:
+def with_usual_lowerings(workload: Workload, machine: Machine) -> Workload:
     """The workload with own lowerings for layers of several groups, if their files name none: the first lowering would
     take a pass for each group.
     """
@@ -75,7 +75,7 @@ def with_unasked(workload: Workload, machine: Machine) -> Workload:
     for layer in workload.layers:
         if layer.name not in named:
             if layer.shape_key not in chosen:
-                chosen[layer.shape_key] = family.unasked(layer, workload.batch, machine)
+                chosen[layer.shape_key] = family.usual_for(layer, workload.batch, machine)
             if (name := chosen[layer.shape_key]) != usual(family):
                 own.append(OwnLowering(layer.name, name))
     return replace(workload, lowerings=(*workload.lowerings, *own)) if own else workload

@@ -274,7 +274,7 @@ class Family(Protocol):
         """The lowering that a name means for an op; the one of that name, if all lowerings are for the same ops."""
         return lowering
 
-    def unasked(self, layer: Op, batch: int, machine: Any) -> str:
+    def usual_for(self, layer: Op, batch: int, machine: Any) -> str:
         """The lowering of a layer for which none is named: the first, or one that suits the layer better."""
         return next(iter(self.lowerings))
 

@@ -71,6 +71,7 @@ def test_a_sum_that_fits_comes_at_once() -> None:
     assert "chunks" not in explanation.aspects
 
 
+@pytest.mark.long
 def test_half_a_million_terms_fit() -> None:
     assert timing(1_024, 128, 524_288).cycles < 1.05 * bound(1_024, 128, 524_288)
 

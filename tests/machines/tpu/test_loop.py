@@ -38,7 +38,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.transfers import BankFill, LaneTransfer, Spill, Transfer
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 

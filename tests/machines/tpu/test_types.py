@@ -10,7 +10,7 @@ from tpusim import Workload, load_hardware, simulate
 from tpusim.machines.family import peak_tflops
 from tpusim.machines.tpu.program.steps import Preload
 from tpusim.machines.tpu.program.transfers import Spill
-from tpusim.machines.tpu.runs.prepared import prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.machines.tpu.sections import Arrangement
 from tpusim.network.ops.array_op import Gemm
 from tpusim.numerics.element_types import ELEMENT_TYPES, to_float8, to_float16

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpusim.base.errors import UnsuitableError
 from tpusim.base.units import BANDWIDTH, FREQUENCY, SIZE, TIME
 from tpusim.machines.family import PEAK, CheckPlan, ChipArea, Family, FusionLimits, LaneMemories, Need, peak_fact
-from tpusim.machines.tpu.lowering.registry import LOWERINGS, least_of, meant, planned_of, unasked
+from tpusim.machines.tpu.lowering.registry import LOWERINGS, least_of, meant, planned_of, usual_for
 from tpusim.memory.tile import Tile
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class Tpu(Family):
         """The lowering that is meant for a layer: ops that only one lowering can do always take that one."""
         return meant(layer, lowering)
 
-    def unasked(self, layer: Op, batch: int, machine: Hardware) -> str:
+    def usual_for(self, layer: Op, batch: int, machine: Hardware) -> str:
         """The lowering of a layer when none is asked for: the first, or, for several groups, the one with the best
         estimate.
         """
-        return unasked(layer, batch, machine)
+        return usual_for(layer, batch, machine)
 
     def generation(self, machine: Hardware) -> str | None:
         """Return what the machine's file says."""
@@ -214,7 +214,7 @@ class Tpu(Family):
 
     def lowered(self, layer: Op, batch: int, machine: Hardware, lowering: str) -> PreparedLayer:
         """The Program of the fastest draft."""
-        from tpusim.machines.tpu.runs.prepared import prepared
+        from tpusim.machines.tpu.runs.fastest_draft import prepared
 
         return prepared(layer, batch, machine, lowering)
 

@@ -55,7 +55,7 @@ def meant(layer: Op, asked: str) -> str:
     return _INSTEAD.get(layer.core.op, asked) if asked == USUAL else asked
 
 
-def unasked(layer: Op, batch: int, hardware: Hardware) -> str:
+def usual_for(layer: Op, batch: int, hardware: Hardware) -> str:
     """The lowering of a layer for which none is named.
 
     It is the usual one. A convolution of several groups would take a pass for each group by it, so there the rival with

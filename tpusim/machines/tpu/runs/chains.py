@@ -18,7 +18,8 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event.accounts import Recording, cuts_of
 from tpusim.machines.tpu.observation.timeline import Timing
 from tpusim.machines.tpu.program.program import Program
-from tpusim.machines.tpu.runs.prepared import PreparedLayer, as_floats, need_numba, prepared
+from tpusim.machines.tpu.runs.fastest_draft import prepared
+from tpusim.machines.tpu.runs.prepared import PreparedLayer, as_floats, need_numba
 from tpusim.machines.tpu.schedule.joined import Joint, ReadOutcomes, linked, placed, unfit
 from tpusim.machines.tpu.schedule.residence import Residence, immovable, in_scratch, residence
 from tpusim.network.ops.elementwise import Div, Rdiv

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.strategies import conv
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.cli import app as cli
-from tpusim.flow.lowerings import with_unasked
+from tpusim.flow.lowerings import with_usual_lowerings
 from tpusim.network.workload import Workload
 
 DEPTHWISE = replace(conv(96, 28, 96, 3, padding=1, groups=96), name="depthwise")
@@ -22,7 +22,7 @@ NETWORK = Workload("net", 8, (DEPTHWISE, GROUPED, PLAIN, WIDE))
 
 def test_layers_of_several_groups_get_lowerings_of_their_own() -> None:
     """But one for which no two groups fit side by side: that is channel_first by any name."""
-    own = {each.layer: each.lowering for each in with_unasked(NETWORK, load_hardware("tpu_v2")).lowerings}
+    own = {each.layer: each.lowering for each in with_usual_lowerings(NETWORK, load_hardware("tpu_v2")).lowerings}
     assert set(own) == {"depthwise", "grouped"}
     assert own["grouped"] == "block_diagonal"
     assert own["depthwise"] in ("block_diagonal", "vector")
@@ -42,16 +42,16 @@ def test_what_is_taken_unasked_is_near_the_fastest(layer: object) -> None:
 def test_what_a_file_or_a_run_names_is_taken() -> None:
     hardware = load_hardware("tpu_v2")
     named = Workload("net", 8, (DEPTHWISE,), lowerings={"depthwise": "channel_first"})  # type: ignore[arg-type]
-    assert with_unasked(named, hardware) == named
+    assert with_usual_lowerings(named, hardware) == named
     plain = Workload("net", 8, (PLAIN, WIDE))
-    assert with_unasked(plain, hardware) is plain
+    assert with_usual_lowerings(plain, hardware) is plain
     gpu = load_hardware("v100")
-    assert with_unasked(NETWORK, gpu) is NETWORK
+    assert with_usual_lowerings(NETWORK, gpu) is NETWORK
 
 
 def test_where_the_vector_unit_cannot_another_does() -> None:
     """Banks are no lanes, which the vector unit reads from."""
-    own = with_unasked(NETWORK, load_hardware("tpu_v2_banked")).lowerings
+    own = with_usual_lowerings(NETWORK, load_hardware("tpu_v2_banked")).lowerings
     assert {each.lowering for each in own} == {"block_diagonal"}
 
 
@@ -67,4 +67,4 @@ def test_the_screen_says_so() -> None:
 
 def test_networks_without_groups_stay() -> None:
     work = load_workload("resnet18", batch=1)
-    assert with_unasked(work, load_hardware("tpu_v2")) is work
+    assert with_usual_lowerings(work, load_hardware("tpu_v2")) is work
