@@ -42,7 +42,7 @@ from tpusim.machines.tpu.runs.fastest_draft import prepared
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.op import Op
 
-Loop = Callable[[Columns, LoopState], LoopRun]
+Loop = native.Loop
 relaxed = settings(max_examples=cases(1 / 6), deadline=None, suppress_health_check=list(HealthCheck))
 MOST_STEPS = 1500
 """Of a case: few have more, and they take most of the time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from unittest.mock import patch
@@ -17,10 +18,12 @@ from tests.covering import few
 from tests.strategies import cases, conv, machines, small_layers
 from tpusim import load_hardware, load_workload
 from tpusim.base.errors import CapacityError, UnsuitableError
+from tpusim.machines.tpu import event
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.lowering.drafts import Lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of, lowered
 from tpusim.machines.tpu.program.addresses import SlotPlaces, in_slot
+from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.rows import Rows
 from tpusim.machines.tpu.program.steps import Step, Stream
 from tpusim.machines.tpu.program.transfers import Transfer
@@ -123,6 +126,14 @@ def test_what_is_done_again_is_said_once() -> None:
     assert len(streams) < program.passes / 4
     moved = [count for _, count in program.rows.done(Transfer)]
     assert len(moved) < sum(moved) / 3
+
+
+def test_a_program_without_steps_takes_the_skew_alone() -> None:
+    hardware = load_hardware("tiny_4x4")
+    program, _ = lowered(Gemm("fc", m=4, k=4, n=4), 1, hardware, "channel_first")
+    empty = replace(program, rows=Rows.of(()))
+    check_program(empty, hardware)
+    assert event.run(empty, hardware).cycles == event.by_simpy(empty, hardware).cycles == hardware.skew
 
 
 def test_addresses_are_relative_to_slots() -> None:

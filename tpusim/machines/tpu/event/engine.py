@@ -86,7 +86,7 @@ _steps = 0
 """Steps that this process has timed as Python, or was asked to."""
 
 
-def _fast_enough(columns: Columns) -> native.Begin:
+def _fast_enough(columns: Columns) -> native.Loop:
     """The loop as Python for the first Programs of a process, as long as they are short; from then on as machine code.
 
     A command that times little neither compiles nor loads anything.

@@ -32,12 +32,12 @@ _SOURCES = (loop, state, log, columns, definition, sys.modules[__name__])
 _HEAD = b"tpusim loop "
 
 
-Begin: TypeAlias = Callable[[Columns, LoopState], LoopRun]
-"""A form of the loop: what begins a run of it."""
+Loop: TypeAlias = Callable[[Columns, LoopState], LoopRun]
+"""A form of the loop, as the function that begins a run of it."""
 
 
-def linked(code: bytes) -> Begin:
-    """The compiled loop."""
+def linked(code: bytes) -> Loop:
+    """Make a loop of its machine code."""
     from llvmlite import binding
 
     binding.initialize_native_target()
@@ -82,7 +82,7 @@ _AXES_WRITTEN = [state.AXES.get(name, 1) for name in LoopState._fields]
 
 
 @cache
-def loaded() -> Begin | None:
+def loaded() -> Loop | None:
     """The loop as machine code, compiled now if no object file has it; None, with a warning, where nothing can."""
     try:
         found = code()

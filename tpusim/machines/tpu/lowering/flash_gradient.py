@@ -100,12 +100,12 @@ class GradientUnits(HeadUnits):
             for work, data, weights, made in ((SHARES, KEYS, QUERIES, shares), (SLOPES, VALUES, OUTGOING, slopes)):
                 for fold in folds:
                     brought = SlotNeed(weights, asking), SlotNeed(data, asked)
-                    about = HeadWork(*asking, work, fold)
+                    about = HeadWork(*asking, work, fold=fold)
                     yield Unit((*brought, made[fold]), None, about, len(plan.chunks), gap=not fold, array=fold % queues)
             for fold in folds:
                 seen = [SlotNeed(NUMBERS, block), SlotNeed(LAST, block)] if plan.masks(block) else []
                 both = shares[fold], slopes[fold]
-                about = HeadWork(*asking, RUNNING, fold)
+                about = HeadWork(*asking, RUNNING, fold=fold)
                 yield Unit((*both, SlotNeed(RUNNING, 0), *seen), None, about, steps=self._steps[block], gap=not fold)
             for part in range(plan.arrays):
                 for work, weights, made in (
@@ -126,7 +126,7 @@ class GradientUnits(HeadUnits):
                     )
             for fold in folds:
                 results, keys = SlotNeed(RESULTS, (*asking, fold)), SlotNeed(KEYS_ALONG, asked)
-                about = HeadWork(*asking, RESULTS, fold)
+                about = HeadWork(*asking, RESULTS, fold=fold)
                 tiles = len([*self._tiles(block)])
                 yield Unit(
                     (results, slopes[fold], keys), None, about, tiles, leaves=0, gap=not fold, array=fold % queues
@@ -177,7 +177,7 @@ class GradientUnits(HeadUnits):
     def alike(self, unit: Unit) -> Hashable:
         """Units of all heads do alike, but that the first head that reads some keys begins their sums."""
         of: HeadWork = unit.about
-        return of.block, of.work, of.part, of.work in (BY_KEYS, BY_VALUES) and of.head % self.shared == 0
+        return of.block, of.work, of.part, of.fold, of.work in (BY_KEYS, BY_VALUES) and of.head % self.shared == 0
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[Act]:
         of: HeadWork = unit.about
@@ -192,7 +192,7 @@ class GradientUnits(HeadUnits):
         plan, words = self.plan, self.plan.seen(of.block)
         weights, data, made = bases
         for at, chunk in enumerate(plan.chunks):
-            first = weights + of.part * plan.head_words + chunk.start // plan.word
+            first = weights + of.fold * plan.head_words + chunk.start // plan.word
             yield Pass(
                 Touch(0), Touch(1), 2, at == 0, first, plan.words_of(len(chunk)), len(chunk), plan.lanes,
                 feed(len(chunk), in_turn(data + at * plan.key_words, words)), made, words,
@@ -209,7 +209,7 @@ class GradientUnits(HeadUnits):
         """Shares of keys from scores, and gradients by scores from those of shares: less their mean by the shares, and
         times these.
         """
-        plan, words, fold = self.plan, self.plan.seen(of.block), self.plan.blocks[of.block][of.part]
+        plan, words, fold = self.plan, self.plan.seen(of.block), self.plan.blocks[of.block][of.fold]
         shares, slopes, running, *seen = bases
         most, total, mean, free = (running + at for at in range(4))
 
@@ -227,7 +227,7 @@ class GradientUnits(HeadUnits):
             numbers, last = seen
             at = shares + clear, numbers + clear - plan.clear(plan.blocks[of.block][0])
             walks = [in_turn(each, words - clear) for each in at]
-            steps.append(self.step("wide_seen", walks, walks[0], last + of.part))
+            steps.append(self.step("wide_seen", walks, walks[0], last + of.fold))
         steps += to_a_word("wide_maximum", (shares,), most, "wide_maximum_across")
         steps.append(worked("wide_exp", (shares,), most))
         steps += to_a_word("wide_add", (shares,), total, "wide_sum_across")
@@ -294,7 +294,7 @@ class GradientUnits(HeadUnits):
     def spill(self, unit: Unit, base: int) -> Moves:
         of, plan = unit.about, self.plan
         if of.work == RESULTS:
-            queries = self.asking(of.image, plan.blocks[of.block][of.part])
+            queries = self.asking(of.image, plan.blocks[of.block][of.fold])
             parts = [Part(base, (0,), (Along(IMAGE, queries),), (Along(CHANNEL, self.of_head(of.head)),), plan.word)]
             return self.of_tokens(OFMAP, queries, of.head, parts)
         # The heads of keys come behind those of queries, and those of values behind these.

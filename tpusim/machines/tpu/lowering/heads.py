@@ -39,8 +39,8 @@ class HeadWork(NamedTuple):
     fold: int = 0
 
 
-Brought: TypeAlias = tuple[str, int, Callable[[Key, int, bool], Sequence[Piece]] | None]
-"""The tensor of an area, its lanes, and how what is brought there is cut."""
+AreaContent: TypeAlias = tuple[str, int, Callable[[Key, int, bool], Sequence[Piece]] | None]
+"""The tensor of an area, its lanes, and how loads of it are cut; None: it is made there."""
 
 
 class HeadUnits(Units):
@@ -56,11 +56,11 @@ class HeadUnits(Units):
         wide = 1 if name in self.layer.fixed else self.cut.hardware.hbm.channel_multiple
         return tiled(name, shape, wide)
 
-    def held(self, brought: Mapping[str, Brought]) -> tuple[Area, ...]:
-        """Areas of the plan's sizes: of what is brought, and of what is made, a query a lane unless that says other."""
+    def held(self, contents: Mapping[str, AreaContent]) -> tuple[Area, ...]:
+        """Areas of the plan's sizes; one without a content of its own holds what is made, a query a lane."""
         delay, found = delay_of(self.cut.sizes[KEYS][0], self.cut.hardware, begins=False), list[Area]()
         for name, (words, count) in self.cut.sizes.items():
-            tensor, lanes, cut = brought.get(name, (OFMAP, self.cut.lanes, None))
+            tensor, lanes, cut = contents.get(name, (OFMAP, self.cut.lanes, None))
             ready = (lambda _: delay) if name == KEYS else None
             found.append(Area(name, tensor, words, count, lanes, cut, ready))
         return tuple(found)

@@ -43,9 +43,9 @@ _INSTEAD = {
     **dict.fromkeys(("conv_transpose2d", "conv2d_input_gradient"), "stride_phases"),
     "deform_conv2d": "deformable",
 }
-"""Lowerings that its name means for some ops."""
+"""Lowerings that the name of the usual one means for some ops."""
 _RIVALS = "block_diagonal", "vector"
-"""Lowerings that such a run compares with it, for layers of several groups."""
+"""Lowerings that a run that names none compares with it, for layers of several groups."""
 
 
 def meant(layer: Op, asked: str) -> str:

@@ -279,19 +279,20 @@ class Rows(Sequence[Step]):
     @cached_property
     def kinds(self) -> Numbers:
         """The kind of each row, by its number among KINDS."""
-        return self.told(lambda each: KINDS.index(type(each)))
+        return self.told(lambda each: KINDS.index(type(each)), np.int64)
 
-    def told(self, of: Callable[[Step], Any]) -> NDArray[Any]:
-        """What is told of the recipe of each row."""
-        found: NDArray[Any] = np.array([of(each) for each in self.recipes])[self.table["recipe"].astype(np.int64)]
+    def told(self, of: Callable[[Step], Any], number: type[np.generic] | None = None) -> NDArray[Any]:
+        """What is told of the recipe of each row: each a `number`, if one is given, even where there are no rows."""
+        every = np.array([of(each) for each in self.recipes], number)
+        found: NDArray[Any] = every[self.table["recipe"].astype(np.int64)]
         return found
 
     def are(self, kind: type[Step] | UnionType) -> NDArray[np.bool_]:
         """A mask of the rows whose recipe is of a kind."""
-        return self.told(lambda each: isinstance(each, kind))
+        return self.told(lambda each: isinstance(each, kind), np.bool_)
 
     def steps(self, kind: type[Kind]) -> Iterator[tuple[int, Kind]]:
-        """The steps of a kind, each with its row."""
+        """The steps of a kind, each behind the number of its row."""
         for at in np.flatnonzero(self.are(kind)).tolist():
             if isinstance(step := self[at], kind):
                 yield at, step

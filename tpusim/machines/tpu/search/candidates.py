@@ -44,7 +44,7 @@ MOST_CHUNKS = 1 << 9
 """Most parts into which a sum is cut."""
 
 
-class Kind(NamedTuple):
+class TilingKind(NamedTuple):
     """Tilings of ways to hold blocks, way by way with an entry for each size of block; a mask of those that fit; where
     ways begin and end; and the estimate of each tiling.
     """
@@ -219,7 +219,7 @@ class Candidates:
         return tilings.words
 
     @cached_property
-    def fitting(self) -> list[Kind]:
+    def fitting(self) -> list[TilingKind]:
         """Kinds of ways of which some tilings fit. Chunks are among them if nothing else fits, or if the policy says
         so.
         """
@@ -228,13 +228,13 @@ class Candidates:
             found += self._fitting(self.chunked())
         return found
 
-    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> Iterator[Kind]:
+    def _fitting(self, ways: Iterable[Tiling[Counts]]) -> Iterator[TilingKind]:
         """The ways of which some tilings fit, as a kind; nothing where none does."""
         if found := [(each, fits) for each in ways if (fits := self.fits(each)).any()]:
             tilings, fits = together([each for each, _ in found]), np.concatenate([fits for _, fits in found])
             ends = [0, *accumulate(len(fits) for _, fits in found)]
             # All at once: an estimate takes as long for one tiling as for a thousand.
-            yield Kind(tilings, fits, ends, self.estimate(tilings))
+            yield TilingKind(tilings, fits, ends, self.estimate(tilings))
 
     def too_small(self) -> CapacityError:
         """An error that says how much memory the smallest tiling needs, and what to do."""

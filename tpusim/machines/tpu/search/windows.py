@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import even_extents
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_outputs
-from tpusim.machines.tpu.search.candidates import Candidates, Extents, Kind, combined, held_so
+from tpusim.machines.tpu.search.candidates import Candidates, Extents, TilingKind, combined, held_so
 
 MOST_COLUMN_PARTS = 4
 """Most parts into which columns are cut beside rows."""
@@ -63,7 +63,7 @@ class Windows(Candidates):
                 yield self._steps(self._orders[0], taps, folds)
 
     @cached_property
-    def fitting(self) -> list[Kind]:
+    def fitting(self) -> list[TilingKind]:
         """Whole sums and chunks, in whose steps no more bytes move than `mapping.window` allows, or than must."""
         kinds = [*self._fitting(self.whole()), *self._fitting(self.chunked())]
         moved = [self.window_bytes(kind.tilings) for kind in kinds]
