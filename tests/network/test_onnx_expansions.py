@@ -433,6 +433,19 @@ def _ops_of(layers: Sequence[Any]) -> list[str]:
     return sorted(layer.op for layer in layers)
 
 
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [("attention", ("num_heads", 0)), ("attention of others", ("num_heads", -2)),
+     ("grouped attention", ("kv_num_heads", 0))],
+)  # fmt: skip
+def test_an_attention_has_a_head(tmp_path: Path, name: str, heads: tuple[str, int]) -> None:
+    model = CASES[name].model()
+    (changed,) = (each for each in model.graph.node[0].attribute if each.name == heads[0])
+    changed.i = heads[1]
+    with pytest.raises(InputError, match=f"{heads[0]} is {heads[1]}; there must be a head"):
+        load_workload(written(tmp_path, model))
+
+
 def test_bytes_that_are_joined_are_of_one_scale(tmp_path: Path) -> None:
     """A concatenation is no layer, so a sigmoid stands behind it."""
     joined = contrib("QLinearConcat", "t o x s z k t o", "c", axis=1)

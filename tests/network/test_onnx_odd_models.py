@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from typer.testing import CliRunner
 
@@ -368,6 +368,20 @@ def test_an_element_times_its_own_gate_is_one_layer(tmp_path: Path, opset: int) 
     ]
     wanted = made_of([node("Sigmoid", "x", "s"), node("Mul", "x s")], arrays, {}, opset, ["y", "s"])
     assert [each.op for each in same_as_evaluator(tmp_path, wanted, arrays).layers] == ["sigmoid", "mul"]
+
+
+@pytest.mark.parametrize("slope", [1, "steep", [0.5, 0.5]])
+def test_a_gate_whose_slope_is_no_number_is_no_layer_and_says_why(tmp_path: Path, slope: Any) -> None:
+    model = made_of([node("HardSigmoid", "x", "s", alpha=slope), node("Mul", "x s")], {"x": reals(1, 3, 4, 4)}, {})
+    notes = open_workload(written(tmp_path, model), ModelOptions()).notes
+    assert "not timed: HardSigmoid 1 (alpha is of a kind that ONNX does not have there)" in notes
+
+
+def test_an_attribute_of_a_function_is_refused_outside_of_functions(tmp_path: Path) -> None:
+    model = made_of([node("Relu", "x", "r"), node("Sigmoid", "r", "s"), node("Mul", "r s")], {"x": reals(2, 3)}, {})
+    model.graph.node[1].attribute.add(name="alpha", type=AttributeProto.FLOAT, ref_attr_name="slope")
+    with pytest.raises(InputError, match=r"Sigmoid .*: alpha is an attribute of a function, and the node is in none"):
+        open_workload(written(tmp_path, model), ModelOptions())
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 1), (4, 1)])

@@ -121,6 +121,9 @@ def test_inputs_of_all_steps_are_one_product(tmp_path: Path) -> None:
             "its activations are Relu, Tanh, Affine; Relu, .* ar",
         ),
         (recurrent("LSTM", activations=["Relu", "Tanh"]), "its activations are Relu, Tanh; .* are known, 3 of them"),
+        (recurrent("LSTM", activations=[1, 2, 3]), "its activations are 1, 2, 3; .* are known, 3 of them"),
+        (recurrent("LSTM", direction="sideways"), "there is no direction sideways"),
+        (recurrent("LSTM", direction=3), "there is no direction 3"),
         (recurrent("GRU", clip=1.0), "it clips, couples its gates"),
     ],
 )

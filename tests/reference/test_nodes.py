@@ -388,3 +388,14 @@ def test_the_cases_that_backends_are_tested_with() -> None:
         done[node.op_type] += 1
     assert sum(done.values()) > 600
     assert len(done) > 100
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8])
+def test_whole_numbers_are_divided_towards_zero_up_to_the_least_of_their_type(dtype: Any) -> None:
+    ends = np.iinfo(dtype)
+    one = np.array([ends.min, ends.max, 7, ends.max // 2], dtype)
+    other = np.array([3, 5, ends.max, 2], dtype)
+    (made,) = ours(helper.make_node("Div", ["a", "b"], ["y"]), [one, other], OPSET)
+    assert made.dtype == dtype
+    exact = (abs(int(a)) // int(b) * (1 if a >= 0 else -1) for a, b in zip(one, other, strict=True))
+    assert made.tolist() == [*exact]

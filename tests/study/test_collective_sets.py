@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tpusim.base.errors import InputError
 from tpusim.cli import names
 from tpusim.study.validation.cases import tables_from
 from tpusim.study.validation.collectives import (
@@ -120,6 +121,21 @@ def test_a_wrong_choice_is_seen(tmp_path: Path) -> None:
 def test_what_is_set_changes_the_links() -> None:
     slow = compared(["interconnect.link.bandwidth=10 GB/s"])[LARGE]
     assert all(row.error > 1 for row in slow.rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (["foo=1"], 'no field "foo"'),
+        (["interconnect.link.bandwidth=100"], "100 has no unit"),
+        (["torus=1x2"], "torus=1x2: no slice of collectives_large has the axes of its rows then"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(tmp_path: Path, changes: list[str], says: str) -> None:
+    of_v5e = [each for each in rows_of("multichip_measured") if each["id"].startswith("collective-v5e")]
+    written(tmp_path, "multichip_measured", of_v5e)
+    with tables_from(tmp_path), pytest.raises(InputError, match=says):
+        compared(changes)
 
 
 @pytest.mark.parametrize("name", ["multichip_measured", "xla_collectives"])

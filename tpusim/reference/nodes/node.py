@@ -53,7 +53,8 @@ def div(one: Values, other: Values) -> Values:
     """Divide; whole numbers are rounded towards zero."""
     if np.issubdtype(one.dtype, np.floating):
         return np.divide(one, other)
-    return as_real(np.floor_divide(abs(one), abs(other)) * np.sign(one) * np.sign(other), one)
+    # Less what is left over, a number is a multiple of the other; the least of a type has no `abs`.
+    return as_real(np.floor_divide(one - np.fmod(one, other), other), one)
 
 
 def like_first(function: Function) -> Function:

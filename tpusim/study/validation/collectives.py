@@ -78,10 +78,13 @@ def _measured(name: str, row: Row, us: float | None, changes: tuple[str, ...]) -
     sides = re.match(r"\d+(x\d+)*", row["topology"])
     if sides is None:
         raise UnclearError("the slice is not told")
+    told = f"{_GENERATIONS.get(row['generation'], row['generation'])}_{sides[0]}"
     try:
-        place = load_slice(f"{_GENERATIONS.get(row['generation'], row['generation'])}_{sides[0]}", changes)
+        place = load_slice(told)
     except InputError as error:
         raise UnclearError(str(error)) from None
+    # What is wrong with a slice only now is wrong with the changes, and is no matter of the row.
+    place = load_slice(told, changes) if changes else place
     # Groups of one core a chip run beside one another, so that a chip moves what both of its cores have.
     cores = 2 if "both cores" in row["parallelism"] else 1
     ranks = _whole(row["batch_per_chip"]) if row["batch_per_chip"] else place.chips
@@ -133,6 +136,8 @@ def compare_collectives(sets: Sequence[NumberSet], changes: Sequence[str], progr
         bare = each.name.endswith(NO_LAUNCH_SETS)
         asked, _ = measured_collectives((*changes, *([_NO_LAUNCH] if bare else [])))
         mine = [one for one in asked if one.group == each.name.removesuffix(NO_LAUNCH_SETS)]
+        if not mine:
+            raise InputError(f"--set {' '.join(changes)}: no slice of {each.name} has the axes of its rows then")
         found.append(Comparison(replace(each, asked=tuple(changes)), tuple(map(_compared, mine))))
     return found
 

@@ -16,6 +16,13 @@ from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.new_nodes import Expansion, NewNodes, SeveralOps
 
 
+def _count(given: SeveralOps, name: str) -> int:
+    """Return how many heads there are by an attribute. Raises UnfitNode for none."""
+    if (heads := given.get(name, 1)) < 1:
+        raise UnfitNode(f"{name} is {heads:,}; there must be a head")
+    return heads
+
+
 def _heads(new: NewNodes, rows: str, heads: int, order: Sequence[int] = (0, 2, 1, 3)) -> str:
     """Add the parts of rows that belong to heads: [image, head, token, channel]."""
     return new.add("Transpose", [new.shaped(rows, [0, 0, heads, -1])], perm=[*order])
@@ -94,7 +101,7 @@ def _masks(given: SeveralOps, new: NewNodes, kept: int, tokens: int, ahead: int)
 def _attention(given: SeveralOps, new: NewNodes) -> None:
     given.refuse({6: "a length of the past"}, ["do_rotary", "past_present_share_buffer"])
     _, tokens, _ = given.shape(0)
-    heads = given.get("num_heads", 1)
+    heads = _count(given, "num_heads")
     sizes = [*given.attributes.get("qkv_hidden_sizes", [given.shape(1)[1] // 3] * 3)]
     every = new.add("MatMul", given.names[:2])
     every = new.add("Add", [every, given.name(2)]) if given.name(2) else every
@@ -123,7 +130,7 @@ def _multi_head_attention(given: SeveralOps, new: NewNodes) -> None:
         sizes = [given.shape(at)[2] for at in range(3)]
         biases = new.cut(given.name(3), sizes)
         factors = [new.add("Add", [name, bias]) for name, bias in zip(factors, biases, strict=True)]
-    heads = given.get("num_heads", 1)
+    heads = _count(given, "num_heads")
     past = _PastTokens(given.name(6), given.name(7), given.output(1), given.output(2))
     ahead = given.shape(6)[2] if given.name(6) else 0
     masks = _masks(given, new, 4, tokens, ahead)
@@ -163,7 +170,7 @@ _GROUPED = {9: "positions of its own", 10: "a bias of scores", 11: "sinks"}
 def _group_query_attention(given: SeveralOps, new: NewNodes) -> None:
     """Write out attention in which heads share keys, each query to the keys up to its own: rows of one product."""
     given.refuse(_GROUPED, ("rotary_interleaved", "smooth_softmax", "qk_output"))
-    heads, shared = given.get("num_heads", 1), given.get("kv_num_heads", 1)
+    heads, shared = _count(given, "num_heads"), _count(given, "kv_num_heads")
     images, tokens, width = given.shape(0)
     channels = width // (heads if given.name(1) else heads + 2 * shared)
     sizes = [heads * channels, shared * channels, shared * channels]

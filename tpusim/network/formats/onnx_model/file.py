@@ -51,6 +51,7 @@ def load(path: Path) -> ModelProto:
             raise _refused(path, f"{says}: export the model for one of them, or install a newer onnx")
     _check_beside(model, path)
     _check_order(model.graph, path)
+    _check_references(model.graph, path)
     return model
 
 
@@ -193,6 +194,17 @@ _HOLDING = frozenset({
     AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.UNDEFINED,
 })  # fmt: skip
 """Types of attributes that hold tensors."""
+
+
+def _check_references(graph: GraphProto, path: Path) -> None:
+    """Check that no attribute, also inside of branches, is that of a function: functions alone have such nodes."""
+    for node in graph.node:
+        for each in node.attribute:
+            if each.ref_attr_name:
+                says = f"{operator(node)} {called(node)}: {printable(each.name)} is an attribute of a function"
+                raise _refused(path, f"{says}, and the node is in none; export the model again")
+            for inner in (each.g, *each.graphs):
+                _check_references(inner, path)
 
 
 def _check_order(graph: GraphProto, path: Path) -> None:

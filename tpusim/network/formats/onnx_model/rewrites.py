@@ -22,6 +22,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tpusim.base.errors import InputError
 from tpusim.base.words import counted
+from tpusim.network.formats import printable
 from tpusim.network.formats.layer_of_node import UnfitNode
 from tpusim.network.formats.onnx_model.array_nodes import ON_BATCH
 from tpusim.network.formats.onnx_model.bodies import WITH_BODIES, body_of
@@ -259,7 +260,9 @@ _GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
 
 def _usual_gate(gate: NodeProto) -> bool:
     """Return whether a gate has the slope and the shift that the product is named for."""
-    hard = said(gate).get("alpha", 0.2), said(gate).get("beta", 0.5)
+    # An attribute that is no number reads as zero here, and the gate's own layer refuses it.
+    numbers = {each.name: each.f for each in gate.attribute}
+    hard = numbers.get("alpha", 0.2), numbers.get("beta", 0.5)
     return operator(gate) == "Sigmoid" or all(map(partial(isclose, rel_tol=1e-6), hard, (1 / 6, 0.5)))
 
 
@@ -327,19 +330,25 @@ _SAID: Mapping[str, Sequence[str]] = {
 
 
 def _activations(attributes: Mapping[str, Any], op: str, ways: int) -> list[list[tuple[str, dict[str, Any]]]]:
-    """Return the activations of each direction, with what is said of them. Raises _Unfit."""
+    """Return the activations of each direction, with what is said of them. Raises UnfitNode."""
     usual = _USUAL[op]
-    names = [each.decode() for each in attributes.get("activations", [])] or usual * ways
+    names = [_text(each) for each in attributes.get("activations", [])] or usual * ways
     if len(names) != len(usual) * ways or any(name not in _SAID for name in names):
         raise UnfitNode(
             f"its activations are {', '.join(names)}; {', '.join(_SAID)} are known, {len(usual) * ways} of them"
         )
     # Numbers are for the activations that take some, one after another.
-    left = {key: iter(attributes.get(f"activation_{key}", [])) for key in ("alpha", "beta")}
+    given = {key: attributes.get(f"activation_{key}", []) for key in ("alpha", "beta")}
+    left = {key: iter(each if isinstance(each, list) else [each]) for key, each in given.items()}
     every = [
         (name, {key: number for key in _SAID[name] if (number := next(left[key], None)) is not None}) for name in names
     ]
     return [every[at : at + len(usual)] for at in range(0, len(every), len(usual))]
+
+
+def _text(given: object) -> str:
+    """Return what an attribute says in words, whatever it holds."""
+    return printable(given.decode(errors="replace") if isinstance(given, bytes) else str(given))
 
 
 class _Steps:
@@ -360,7 +369,7 @@ class _Steps:
         self._scales = dict[str, tuple[str, str]]()
         self._new = NewNodes(self._label, opset, taken)
         attributes = said(node)
-        direction = attributes.get("direction", b"forward").decode()
+        direction = _text(attributes.get("direction", b"forward"))
         if direction not in _DIRECTIONS:
             raise UnfitNode(f"there is no direction {direction}")
         self._turns = _DIRECTIONS[direction]
