@@ -39,6 +39,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, CoreSchema, ErrorDetails, core_schema
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
+from tpusim.base.interruption import HeldInterrupt
 from tpusim.base.units import QuantityKind
 from tpusim.base.words import with_settings
 from tpusim.input.document import Document, Place, parse_scalar
@@ -254,7 +255,13 @@ class _FieldsOf:
 
 @cache
 def _adapter_of(model: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(model)
+    # While Pydantic tries `isinstance` with a class, it takes Ctrl-C for a fault of the class.
+    kept = HeldInterrupt()
+    kept.hold()
+    try:
+        return TypeAdapter(model)
+    finally:
+        kept.let_go()
 
 
 _EACH = "[]"
