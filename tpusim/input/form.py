@@ -259,9 +259,12 @@ def _adapter_of(model: Any) -> TypeAdapter[Any]:
     kept = HeldInterrupt()
     kept.hold()
     try:
-        return TypeAdapter(model)
+        adapter = TypeAdapter(model)
+        # Models leave this for their first use.
+        adapter.rebuild()
     finally:
         kept.let_go()
+    return adapter
 
 
 _EACH = "[]"
