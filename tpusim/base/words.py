@@ -21,7 +21,7 @@ def free_name(wanted: str, taken: Container[str]) -> str:
 
 
 def few(texts: Sequence[str], most: int, between: str = ", ", more: str = ", ...") -> str:
-    """The first of some texts, and what says that there are more: {} in that is how many."""
+    """The first of some texts, and `more` behind them if any are left out; {} in `more` becomes their number."""
     left = len(texts) - most
     return between.join(texts[:most]) + (more.format(f"{left:,}") if left > 0 else "")
 

@@ -260,7 +260,7 @@ def _adapter_of(model: Any) -> TypeAdapter[Any]:
     kept.hold()
     try:
         adapter = TypeAdapter(model)
-        # Models leave this for their first use.
+        # A model would build its validator only when it is first used, when Ctrl-C is heard again.
         adapter.rebuild()
     finally:
         kept.let_go()
@@ -346,8 +346,8 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
 
 
 class Reader(NamedTuple):
-    """A field that a function reads, from a value alone or with the ValidationInfo; its `allowed` values in words; and
-    how files write it, if not as it is.
+    """A field that a function reads, from a value alone or with the ValidationInfo; its `allowed` values in words;
+    `shown`, a function from the value to what files hold, if they hold another form.
     """
 
     read: Callable[..., object]

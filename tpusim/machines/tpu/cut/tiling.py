@@ -110,7 +110,7 @@ class Tiling(Generic[Extent]):
 
 
 def together(tilings: Sequence[Tiling[Any]]) -> Tiling[Counts]:
-    """Candidates of all tilings, in order; what all of a tiling have in common may be a number there."""
+    """Candidates of all tilings, in order; a field that has one value in all of a tiling may be a number there."""
     sizes = [len(each.rows) for each in tilings]
 
     def column(*parts: Any) -> NDArray[Any]:

@@ -660,7 +660,7 @@ def combined(*choices: Sequence[int]) -> list[Counts]:
 
 
 def held_so(extents: Extents, **held: Counts | int | str) -> Tiling[Any]:
-    """Tilings with blocks of these extents, each held in the same way: what all have in common is no array."""
+    """Tilings with blocks of these extents, all held in one way: a field of one value for every block is no array."""
     return Tiling(**extents._asdict(), **held)
 
 
