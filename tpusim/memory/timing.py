@@ -29,11 +29,16 @@ class Pipe:
         """Cycles in which each word of a fill is complete on the chip, int64[words]; words are spread evenly over
         `cycles`.
         """
-        return start + self.latency - _parts(-cycles, words)[1:]
+        return spread(start + self.latency, cycles, words)
 
     def demands(self, start: int, cycles: int, words: int) -> NDArray[np.int64]:
         """Cycles in which the bus can take each word of a spill that takes `cycles`: int64[words]."""
         return start + _parts(cycles, words)[:-1]
+
+
+def spread(start: int, cycles: int, words: int) -> NDArray[np.int64]:
+    """Cycles in which words are complete that take `cycles` together, evenly, from `start` on: int64[words]."""
+    return start - _parts(-cycles, words)[1:]
 
 
 @lru_cache(maxsize=64)
@@ -70,9 +75,11 @@ class Clocks(NamedTuple):
         return -(-cycle * self.machine // self.memory)
 
 
+@lru_cache(maxsize=8)
 def last_shares(parts: int, others: int) -> NDArray[np.int64]:
     """The last of `others` that overlaps each of `parts`, if both together are equally long: int64[parts].
 
-    This is the last burst with bytes of each word, or the last word of each burst; there is at least one of `others`.
+    This is the last word of each burst, for example; there is at least one of `others`. Cached, because many transfers
+    are alike.
     """
     return np.asarray(-(-np.arange(1, parts + 1, dtype=np.int64) * others // parts) - 1)

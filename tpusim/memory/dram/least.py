@@ -80,22 +80,32 @@ def _least(
             return begin, -1
         before = burst
     cycle = accepted = ended = begin
-    room, before = issued.shape[1], -1
-    for at in range(len(addresses)):
+    room, before, at = issued.shape[1], -1, 0
+    while at < len(addresses):
         before = cut(cuts, addresses[at], before, found)
+        # The next burst of the same row is served `gap` cycles later, so only the first and the last are looked at.
+        size = 1
+        while at + size < len(addresses) and ((addresses[at + size] >> cuts[0, 0]) & cuts[0, 1]) ^ before < cuts[0, 2]:
+            size += 1
+        at += size
         c, bit = found[OF_CHANNEL], 1 << found[OF_BANK]
         if not banks[c] & bit:
             banks[c] |= bit
             number[c] += 1
         # So many may be accepted and not issued, this one among them.
         most = waiting + depth * number[c] if ordered else room
-        mine, soonest = count[c], begin
-        if mine >= most:
-            soonest = issued[c, (mine - most) % room]
-        cycle = max(cycle, soonest) if ordered else max(begin, soonest)
-        accepted = max(accepted, cycle)
-        last[c] = max(cycle, last[c] + gap)
-        issued[c, mine % room] = last[c]
-        count[c] = mine + 1
-        ended = max(ended, last[c])
+        mine, place = count[c], count[c] % room
+        soonest = issued[c, (mine - most) % room] if mine >= most else begin
+        first = max(cycle if ordered else begin, soonest)
+        last[c] = max(first, last[c] + gap)
+        for _ in range(size - 1):
+            issued[c, place] = last[c]
+            last[c] += gap
+            place = place + 1 if place + 1 < room else 0
+        count[c] = mine + size
+        if size > 1 and mine + size > most:
+            first = max(first, issued[c, (mine + size - 1 - most) % room])
+        issued[c, place] = last[c]
+        cycle = max(cycle, first) if ordered else first
+        accepted, ended = max(accepted, first), max(ended, last[c])
     return accepted, ended

@@ -71,7 +71,7 @@ class OnePassDram:
             already = self._taken if begin == self.last_accepted else 0
             cycle, count = _serve(self._rules, self._state, requests, distinct, begin, already, *self._room)
             self.last_accepted, self._taken = int(cycle), int(count)
-        return ServedRequests(requests[:, ACCEPTED], requests[:, DONE].copy())
+        return ServedRequests(requests[:, ACCEPTED], requests[:, DONE])
 
     def counts(self, before: int = 0) -> Counts:
         """Counts of the events in each channel up to its last column command, and refreshes up to cycle `before`.

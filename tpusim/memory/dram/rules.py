@@ -160,6 +160,14 @@ class ServedRequests(NamedTuple):
     accepted: Numbers
     done: Numbers
 
+    def latest(self, parts: int) -> Numbers:
+        """The cycles in which each of `parts` is done, and all before it, if they take equal shares of the requests:
+        int64[parts]. There is at least one request.
+        """
+        latest = np.empty(parts, np.int64)
+        _latest(self.done, latest)
+        return latest
+
 
 class Counts(NamedTuple):
     """Events of each channel since the beginning, int64[channels].
@@ -231,6 +239,17 @@ def transfer(
     if not ordered:
         raise InputError(_ORDER)
     return requests, ascending, int(written), int(by_channel[0].max())
+
+
+@kernel
+def _latest(done: Numbers, latest: Numbers) -> None:
+    """Fill in the last cycle in which a request is done that begins before the end of each part."""
+    at, reached = 0, done[0]
+    for part in range(len(latest)):
+        while at * len(latest) < (part + 1) * len(done):
+            reached = max(reached, done[at])
+            at += 1
+        latest[part] = reached
 
 
 @inlined

@@ -4,6 +4,7 @@ banks serves its transfers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -15,7 +16,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.event import columns, loop, native
 from tpusim.machines.tpu.event.columns import SPILL, Columns, columns_of
 from tpusim.machines.tpu.event.log import UNKNOWN, Log
-from tpusim.machines.tpu.event.memories import BankedHbm
+from tpusim.machines.tpu.event.memories import BankedHbm, Cycles
 from tpusim.machines.tpu.event.state import (
     FINISHED,
     OVERDUE,
@@ -48,6 +49,9 @@ class PlainRun(LoopRun):
 
     def _once(self) -> int:
         return loop.run(self.program, self.state)
+
+    def want(self, cycles: Cycles) -> None:
+        self.state.wanted[: len(cycles)] = cycles.tolist()
 
     @property
     def tables(self) -> LoopState:
@@ -109,12 +113,14 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     fresh_state = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
     hbm = BankedHbm(program, hardware, device, keep) if device else None
+    moves = [program.rows.located(at) for at in columns.transfers.tolist()] if hbm else []
+    transfers = [each for each in moves if isinstance(each, Transfer)]
     if hbm and limit < NEVER:
-        _bound(program, columns, fresh_state, hbm)
+        _bound(transfers, columns, fresh_state, hbm)
     run = _fast_enough(columns)(columns, fresh_state)
     while (status := run.go_on()) in (SERVE, STORE):
         assert hbm
-        serve(program, run, hbm, status)
+        serve(transfers, run, hbm, status)
     times = run.tables
     cycles = int(times.clock["end"][0]) + hardware.skew
     if status == OVERDUE or (status == FINISHED and cycles >= limit):
@@ -139,32 +145,29 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     )
 
 
-def _bound(program: Program, columns: Columns, state: LoopState, hbm: BankedHbm) -> None:
+def _bound(transfers: Sequence[Transfer], columns: Columns, state: LoopState, hbm: BankedHbm) -> None:
     """Have a DRAM with banks say what its transfers take at least, up to its last spill."""
     rows = columns.rows[columns.transfers]
     served = np.flatnonzero(columns.moves["served"][rows["recipe"]])
     spills = np.flatnonzero(rows["kind"][served] == SPILL)
     if len(spills):
         mine = served[: spills[-1] + 1]
-        steps = map(program.rows.located, columns.transfers[mine].tolist())
-        least = hbm.least_left(step for step in steps if isinstance(step, Transfer))
+        least = hbm.least_left([transfers[at] for at in mine.tolist()])
         state.move_bounds[mine] = np.maximum(state.move_bounds[mine], least)
 
 
-def serve(program: Program, run: LoopRun, hbm: BankedHbm, status: int) -> None:
-    """Have a DRAM with banks serve the next transfer, or store it."""
+def serve(transfers: Sequence[Transfer], run: LoopRun, hbm: BankedHbm, status: int) -> None:
+    """Have a DRAM with banks serve the next of the `transfers`, or store it."""
     state, dma = run.state, run.state.dma[0]
-    log = state.moves[dma.transfer]
-    step, start = program.rows.located(log.step), int(log.start)
-    assert isinstance(step, Transfer)
-    words = slice(step.words)
+    step, log = transfers[dma.transfer], state.moves[dma.transfer]
+    start = int(log.start)
     if status == STORE:
-        log.busy, log.stalled, log.ended, log.stored = hbm.spill(step, start, np.array(state.taken[words]))
+        log.busy, log.stalled, log.ended, log.stored = hbm.spill(step, start, np.array(state.taken[: step.words]))
         dma.stage = STORED
         return
     if isinstance(step, Spill):
         wanted, come = hbm.demands(step, start)
     else:
         wanted, come, log.ended = hbm.fill(step, start)
-    state.wanted[words] = wanted.tolist()
+    run.want(wanted)
     log.come, dma.stage = come + 1, WANTED

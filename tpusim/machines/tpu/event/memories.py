@@ -19,7 +19,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensors import HBM
 from tpusim.machines.tpu.program.transfers import Transfer
 from tpusim.memory.dram.device import Device
-from tpusim.memory.timing import Clocks, Pipe, last_shares
+from tpusim.memory.timing import Clocks, Pipe, last_shares, spread
 
 Cycles = NDArray[np.int64]
 
@@ -100,14 +100,8 @@ class BankedHbm(PipedMemory):
     def fill(self, step: Transfer, start: int) -> tuple[Cycles, int, int]:
         """A fill: a word has come with the last burst that holds a part of it; words are converted in turn."""
         conversion, bursts = step.conversion_cycles(self._hardware), self._bursts(step)
-        done, free = self._served(bursts, write=False, start=start)
-        words = np.arange(1, step.words + 1, dtype=np.int64)
-        # With nothing but padding there is no burst, and the words are there at once.
-        first, come = start, np.full(step.words, start)
-        if done.size:
-            latest = np.maximum.accumulate(done)[last_shares(step.words, len(done))]
-            first, come = self._clocks.to_machine(int(done[0])), self._clocks.to_machine(latest)
-        arrivals = np.maximum(come, first - (-words * conversion // step.words))
+        first, come, free = self._served(bursts, step.words, write=False, start=start)
+        arrivals = np.maximum(come, spread(first, conversion, step.words))
         return arrivals, int(come[-1]), max(start + max(1, conversion), free)
 
     def spill(self, step: Transfer, start: int, taken: Cycles) -> tuple[int, int, int, int]:
@@ -115,10 +109,10 @@ class BankedHbm(PipedMemory):
         bursts, last = self._bursts(step), int(taken[-1]) + 1
         ready = taken + 1 - (-step.conversion_cycles(self._hardware) // step.words)
         times = self._clocks.to_memory(ready)[last_shares(len(bursts), step.words)]
-        done, free = self._served(bursts, write=True, start=start, times=times)
+        _, done, free = self._served(bursts, 1, write=True, start=start, times=times)
         asked = start + self._busy(step)
         ended = max(asked, int(ready[-1]), free)
-        stored = max(ended, self._clocks.to_machine(int(done.max(initial=0))))
+        stored = max(ended, int(done[-1]))
         return ended - start - max(0, last - asked), min(asked, ended), ended, stored
 
     def least_left(self, steps: Iterable[Transfer]) -> Cycles:
@@ -143,17 +137,26 @@ class BankedHbm(PipedMemory):
         """The work of the DRAM so far."""
         return HbmUse.of(self._dram.counts(), self._dram.requested, self._cycles)
 
-    def _served(self, bursts: Cycles, write: bool, start: int, times: Cycles | None = None) -> tuple[Cycles, int]:
+    def _served(
+        self, bursts: Cycles, parts: int, write: bool, start: int, times: Cycles | None = None
+    ) -> tuple[int, Cycles, int]:
         """Serve a transfer in the DRAM; `times` are in cycles of the memory.
 
-        Returns the cycles of the memory in which its bursts are done, and the first cycle after its last acceptance.
+        Returns the cycles in which its first burst is done, and in which each of its equal `parts`, and all before it;
+        and the first cycle after its last acceptance.
         """
-        served, free = self._dram.serve(bursts, write, self._clocks.to_memory(start), times), 0
-        if bursts.size:
-            # The first that is accepted is one of those that may go ahead at first.
-            first, last = int(served.accepted[: self._ahead].min()), int(served.done.max())
-            self._cycles += max(0, last - max(first, self._until))
-            self._until, free = max(self._until, last), self._clocks.to_machine(self._dram.last_accepted + 1)
+        if not bursts.size:
+            # Nothing but padding is there at once.
+            if self._keep:
+                self.spans.append(ChannelSpan(bursts, bursts, bursts))
+            return start, np.full(parts, start), 0
+        served = self._dram.serve(bursts, write, self._clocks.to_memory(start), times)
+        latest = served.latest(parts)
+        # The first that is accepted is one of those that may go ahead at first.
+        first, last = int(served.accepted[: self._ahead].min()), int(latest[-1])
+        self._cycles += max(0, last - max(first, self._until))
+        self._until = max(self._until, last)
+        to_machine = self._clocks.to_machine
         if self._keep:
             from tpusim.memory.dram.rules import places
 
@@ -161,5 +164,5 @@ class BankedHbm(PipedMemory):
             begun, over = np.full(len(channels), NEVER), np.zeros(len(channels), np.int64)
             np.minimum.at(begun, at, served.accepted)
             np.maximum.at(over, at, served.done)
-            self.spans.append(ChannelSpan(channels, self._clocks.to_machine(begun), self._clocks.to_machine(over)))
-        return served.done, free
+            self.spans.append(ChannelSpan(channels, to_machine(begun), to_machine(over)))
+        return to_machine(int(served.done[0])), to_machine(latest), to_machine(self._dram.last_accepted + 1)

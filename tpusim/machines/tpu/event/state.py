@@ -211,6 +211,10 @@ class LoopRun:
     def _once(self) -> int:
         raise NotImplementedError
 
+    def want(self, cycles: Numbers) -> None:
+        """Say in which cycles the words of the next transfer are wanted."""
+        self.state.wanted[: len(cycles)] = cycles
+
     @property
     def tables(self) -> LoopState:
         """The state in arrays."""
