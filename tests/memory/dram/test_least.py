@@ -21,7 +21,7 @@ def check(seed: int) -> None:
         if random.random() < 0.7:
             transfer["addresses"] = np.sort(transfer["addresses"])
         served = memory.serve(**transfer)
-        given.append(np.asarray(transfer["addresses"]))
+        given.append((np.asarray(transfer["addresses"]), transfer["write"]))
         accepted.append(int(served.accepted.max()))
         done.append(int(served.done.max()))
         start = accepted[-1] + int(random.choice([0, 0, 1, 40]))
@@ -39,15 +39,19 @@ def test_no_transfers_take_less(first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("together", "apart", "share"), [(1, 1, 0.85), (32, 32 * 16, 0.98), (64, 2048, 0.98)],
-    ids=["all channels", "one channel", "channel after channel"],
+    ("together", "apart", "bursts", "writes", "share"),
+    [(1, 1, 2000, 0, 0.85), (32, 512, 2000, 0, 0.98), (64, 2048, 2000, 0, 0.98), (32, 512, 32, 1, 0.85)],
+    ids=["all channels", "one channel", "channel after channel", "reads and writes by turns"],
 )  # fmt: skip
-def test_where_channels_set_the_pace_they_take_hardly_more(together: int, apart: int, share: float) -> None:
-    device, numbers, start = load_device("hbm2_16ch"), np.arange(2000, dtype=np.int64), 0
+def test_where_channels_set_the_pace_they_take_hardly_more(
+    together: int, apart: int, bursts: int, writes: int, share: float
+) -> None:
+    device, numbers, start = load_device("hbm2_16ch"), np.arange(bursts, dtype=np.int64), 0
     memory, given, accepted, done = OnePassDram(device), [], [], []
     for number in range(20):
-        given.append((numbers % together + (numbers // together + number * 2000 // together) * apart) * 64)
-        served = memory.serve(given[-1], start=start)
+        places = (numbers % together + (numbers // together + number * bursts // together) * apart) * 64
+        given.append((places, bool(writes and number % 2)))
+        served = memory.serve(*given[-1], start=start)
         accepted.append(int(served.accepted.max()))
         done.append(int(served.done.max()))
         start = accepted[-1]

@@ -1,8 +1,9 @@
 """The least time that transfers take in a DRAM, whatever its banks do: a bound on the one-pass and the clocked model.
 
-It knows three of their rules. A channel issues one column command after another, `gap` cycles apart; it accepts a
-request only where its queues have room for it, which a transfer has for itself; and while all its banks are refreshed,
-it issues none. Where one burst is asked for twice, one command may serve both, so such transfers take no time here.
+It knows three of their rules. A channel issues one column command after another, some cycles apart, and more where
+reads follow writes, or writes reads; it accepts a request only where its queues have room for it, which a transfer has
+for itself; and while all its banks are refreshed, it issues none. Where one burst is asked for twice, one command may
+serve both, so such transfers take no time here.
 """
 
 from __future__ import annotations
@@ -29,31 +30,32 @@ from tpusim.memory.dram.rules import (
 _NEVER = -(1 << 60)
 
 
-def least_left(device: Device, transfers: Iterable[Numbers]) -> Numbers:
-    """Memory cycles that transfers take at least which follow one another, each with the bursts at its byte addresses,
-    int64[bursts], and all reads, or all writes: int64[transfers].
+def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Numbers:
+    """Memory cycles that transfers take at least which follow one another, each with the byte addresses of its bursts,
+    int64[bursts], and whether all are written, or all read: int64[transfers].
 
     Number `n` gives the least from any cycle in which transfer `n` is accepted, as long as the next begins no sooner,
     to the end of the last transfer's data.
     """
     rules, mapping = Rules.of(device), device.addresses()
-    gap = int(min(rules.same_channel[RD, RD], rules.same_channel[WR, WR]))
+    # Cycles from a column command to the next in its channel: from reads and writes, to reads and writes.
+    gaps = np.ascontiguousarray(rules.same_channel[np.ix_((RD, WR), (RD, WR))])
     # What of one transfer may wait in a channel, and in the queues of its banks.
     most = rules.waiting + rules.banks * rules.depth
-    issued, of_channels = np.zeros((device.channels, most), np.int64), np.zeros((4, device.channels), np.int64)
+    issued, of_channels = np.zeros((device.channels, most), np.int64), np.zeros((5, device.channels), np.int64)
     of_channels[0], found = _NEVER, np.zeros(len(FIELDS), np.int64)
-    rates = gap, rules.waiting, rules.depth, rules.lookahead == 1
+    rates = gaps, rules.waiting, rules.depth, rules.lookahead == 1
     accepted, ended, data, drained = 0, 0, 0, list[int]()
-    for addresses in transfers:
-        accepted, ended = _least(addresses, mapping.cuts, found, of_channels, issued, accepted, *rates)
+    for addresses, write in transfers:
+        accepted, ended = _least(addresses, int(write), mapping.cuts, found, of_channels, issued, accepted, *rates)
         data = int(min(rules.read_cycles, rules.write_cycles)) if ended >= 0 else 0
         ended = max(accepted, ended)
         # If the next transfer began only now, nothing would be left of those before it.
-        drained.append(max(accepted, int(of_channels[0].max()) + gap))
+        drained.append(max(accepted, int(of_channels[0].max() + gaps.max())))
     left = np.maximum(ended - np.array(drained, np.int64), 0)
     if rules.refresh == ALL_BANKS:
         opened = min(rules.same_bank[ACT, RD], rules.same_bank[ACT, WR])
-        held = max(0, int(rules.same_channel[REF, ACT] + opened) - gap)
+        held = max(0, int(rules.same_channel[REF, ACT] + opened - gaps.diagonal().min()))
         # Between two refreshes there is so much time for commands; the first may come just behind one.
         left += held * (np.maximum(left - 1, 0) // max(1, rules.interval - held))
     return np.where(left > 0, left + data, 0)
@@ -61,17 +63,18 @@ def least_left(device: Device, transfers: Iterable[Numbers]) -> Numbers:
 
 @kernel
 def _least(
-    addresses: Numbers, cuts: Numbers, found: Numbers, of_channels: Numbers, issued: Numbers, begin: int,
-    gap: int, waiting: int, depth: int, ordered: bool,
+    addresses: Numbers, write: int, cuts: Numbers, found: Numbers, of_channels: Numbers, issued: Numbers, begin: int,
+    gaps: Numbers, waiting: int, depth: int, ordered: bool,
 ) -> tuple[int, int]:  # fmt: skip
     """One more transfer from cycle `begin` on. Returns the least cycle of its last acceptance, and that of its last
     column command, -1 if a burst may come twice: then nothing is known of it.
 
-    Each row of `of_channels` has a number for each channel: the cycle of its last column command; of this transfer, the
-    requests so far, their banks, bit by bit, and the number of these. `issued` has the last commands' cycles, as in a
-    ring. Requests that are not `ordered` are accepted in any order, and may be in any bank. `found` is working space.
+    Each row of `of_channels` has a number for each channel: the cycle of its last column command, and whether that has
+    written; of this transfer, the requests so far, their banks, bit by bit, and the number of these. `issued` has the
+    last commands' cycles, as in a ring. Requests that are not `ordered` are accepted in any order, and may be in any
+    bank. `found` is working space.
     """
-    last, count, banks, number = of_channels[0], of_channels[1], of_channels[2], of_channels[3]
+    last, wrote, count, banks, number = of_channels[0], of_channels[1], of_channels[2], of_channels[3], of_channels[4]
     count[:], banks[:], number[:] = 0, 0, 0
     before = -1
     for at in range(len(addresses)):
@@ -83,7 +86,7 @@ def _least(
     room, before, at = issued.shape[1], -1, 0
     while at < len(addresses):
         before = cut(cuts, addresses[at], before, found)
-        # The next burst of the same row is served `gap` cycles later, so only the first and the last are looked at.
+        # The next burst of the same row is served so many cycles later, so only the first and the last are looked at.
         size = 1
         while at + size < len(addresses) and ((addresses[at + size] >> cuts[0, 0]) & cuts[0, 1]) ^ before < cuts[0, 2]:
             size += 1
@@ -97,10 +100,11 @@ def _least(
         mine, place = count[c], count[c] % room
         soonest = issued[c, (mine - most) % room] if mine >= most else begin
         first = max(cycle if ordered else begin, soonest)
-        last[c] = max(first, last[c] + gap)
+        last[c] = max(first, last[c] + gaps[wrote[c], write])
+        wrote[c] = write
         for _ in range(size - 1):
             issued[c, place] = last[c]
-            last[c] += gap
+            last[c] += gaps[write, write]
             place = place + 1 if place + 1 < room else 0
         count[c] = mine + size
         if size > 1 and mine + size > most:

@@ -17,7 +17,7 @@ from tpusim.machines.tpu.observation.timeline import HbmUse
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensors import HBM
-from tpusim.machines.tpu.program.transfers import Transfer
+from tpusim.machines.tpu.program.transfers import Spill, Transfer
 from tpusim.memory.dram.device import Device
 from tpusim.memory.timing import Clocks, Pipe, last_shares, spread
 
@@ -121,7 +121,8 @@ class BankedHbm(PipedMemory):
         """
         from tpusim.memory.dram.least import least_left
 
-        return self._clocks.to_machine(least_left(self._device, map(self._bursts, steps)))
+        transfers = ((self._bursts(each), isinstance(each, Spill)) for each in steps)
+        return self._clocks.to_machine(least_left(self._device, transfers))
 
     def _bursts(self, step: Transfer) -> Cycles:
         """Addresses of a transfer's bursts. Those of a step of a short Program are kept, as it is asked for again."""
