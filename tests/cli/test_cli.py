@@ -34,6 +34,7 @@ from tpusim.cli import app as cli
 from tpusim.cli import names, progress
 from tpusim.cli.actions import run as run_action
 from tpusim.cli.terminal import MOST_PROBLEMS
+from tpusim.cli.visitors import COMMANDS
 from tpusim.flow.engines import ENGINES
 from tpusim.flow.numbers import DTYPES, SUMS
 from tpusim.flow.simulation import run
@@ -57,7 +58,6 @@ layers:
      out_channels: 5, kernel: 3, padding: 1}
   - {name: fc, op: gemm, m: batch, n: 7, k: 9}
 """
-COMMANDS = [each.name or each.callback.__name__ for each in cli.app.registered_commands if each.callback]
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 TINY = ("--hardware", "tiny_4x4", "--batch", "2")
 
@@ -254,7 +254,7 @@ def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> 
     if shorter:
         in_this_process(monkeypatch)
         draw_nothing(monkeypatch)
-    examples = [cli.app.info.epilog, *(each.epilog for each in cli.app.registered_commands)]
+    examples = [cli.app.info.epilog, *(each.epilog for each in COMMANDS.values())]
     assert len(examples) == len(COMMANDS) + 1
     for example in examples:
         assert isinstance(example, str)

@@ -18,10 +18,13 @@ from tpusim.base.version import __version__
 from tpusim.cli import names, options
 from tpusim.cli.options import words
 from tpusim.cli.terminal import NO_FILE, errors_reported, say
-from tpusim.cli.visitors import Commands
+from tpusim.cli.visitors import COMMANDS, Commands
 from tpusim.report.plots import KNOWN, known_formats
 
 Action = TypeVar("Action", bound=Callable[..., None])
+
+# Plain help and tracebacks: rich's would take longer to import than a small run takes.
+_PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 app = Typer(
     name="tpusim",
@@ -30,10 +33,8 @@ app = Typer(
     "models, inference and training. Every output is checked.",
     epilog="Example: tpusim run resnet50 --out results/resnet50",
     no_args_is_help=True,
-    # Plain help and tracebacks: rich's would take longer to import than a small run takes.
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    **_PLAIN,
 )
 
 
@@ -45,7 +46,12 @@ def _version(wanted: bool) -> None:
 
 def command(example: str, name: str | None = None, interrupted: str = NO_FILE) -> Callable[[Action], Action]:
     """A command whose errors are reported; help ends with the example, and Ctrl-C prints `interrupted`."""
-    return lambda action: app.command(name, epilog=f"Example: tpusim {example}")(errors_reported(interrupted)(action))
+
+    def known(action: Action) -> Action:
+        alone = COMMANDS[name or action.__name__] = Typer(add_completion=False, **_PLAIN)
+        return alone.command(name, epilog=f"Example: tpusim {example}")(errors_reported(interrupted)(action))
+
+    return known
 
 
 @app.callback()

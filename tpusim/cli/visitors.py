@@ -1,11 +1,14 @@
-"""Commands and options of other tools, and their names here."""
+"""The commands by their names, and commands and options of other tools with their names here."""
 
 from __future__ import annotations
 
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
+from typer import Typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 _NETWORK = "the network comes first, without an option: tpusim run resnet50"
 _MACHINE = "the machine is --hardware NAME or a .yaml path; its fields are changed with --set array.rows=64"
@@ -19,13 +22,33 @@ _OPTIONS = {
     **dict.fromkeys(("-j", "--jobs", "--threads", "--processes"), "sweeps have --workers N"),
 }
 """Options by their names in other tools."""
-_COMMANDS = {"simulate": "run", "sim": "run", "show": "report", "view": "report", "diff": "compare", "search": "sweep"}
+_SYNONYMS = {"simulate": "run", "sim": "run", "show": "report", "view": "report", "diff": "compare", "search": "sweep"}
+
+
+# Typer's own types of commands and of these arguments are private.
+class CommandsByName(UserDict[str, Any]):
+    """Commands, each a Typer of its own, which reads its options when somebody asks for the command.
+
+    To read the options of all commands takes long beside a short run, which needs those of one.
+    """
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, Typer):
+            found = self.data[name] = get_command(found)
+        return found
+
+
+COMMANDS = CommandsByName()
 
 
 class Commands(TyperGroup):
     """The commands of `tpusim`, which recognize what users of other tools type."""
 
-    # Typer's own types for these arguments are private.
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = COMMANDS
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve a command as Typer does, or fail with the command to type. Completion asks, too, about unfinished
         words.
@@ -42,7 +65,7 @@ class Commands(TyperGroup):
             uses = {"workloads": "run {}", "configs/sweeps": "sweep {}", "configs": "run WORKLOAD --hardware {}"}
             kinds = (use for folder, use in uses.items() if name in shipped(folder))
             file = "run {}" if Path(name).suffix in (".yaml", ".yml", ".onnx", ".csv") else ""
-            meant = f"{_COMMANDS[name]} ..." if name in _COMMANDS else next(kinds, file).format(name)
+            meant = f"{_SYNONYMS[name]} ..." if name in _SYNONYMS else next(kinds, file).format(name)
             return f"No such command {name!r}; did you mean: tpusim {meant}" if meant else ""
         known = {option for each in self.commands[name].params for option in each.opts}
         foreign = (option for word in words if (option := word.partition("=")[0]) in _OPTIONS.keys() - known)
