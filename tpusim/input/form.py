@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from inspect import Parameter, Signature, unwrap
 from math import isfinite, nan
 from types import NoneType, UnionType
@@ -131,9 +131,8 @@ class FileModel(FileSection):
 class Form(Generic[Model]):
     """The way in which files write a model: its keys, and the keys of its sections, which are models themselves.
 
-    `sections` maps the path of each section to its fields by key; `paths` ("clock", "array.rows") are the other fields.
-    `more` has paths of keys that stand for several fields; `files` has fields that may name a file, with
-    the folders of shipped files; `inside` (" for conv2d") ends messages about unknown keys.
+    `more` has paths of keys that stand for several fields; `files` has fields that may name a file, with the folders of
+    shipped files; `inside` (" for conv2d") ends messages about unknown keys.
     """
 
     def __init__(
@@ -141,15 +140,35 @@ class Form(Generic[Model]):
     ) -> None:
         self._model: Any = model
         self._inside = inside
+        self._more = tuple(more)
         self.files = files or {}
-        self._keys = dict(_by_section(model, ""))
-        self.sections = {path: keys for path, keys in self._keys.items() if path and not path.endswith(_EACH)}
-        for path in more:
+
+    # Worked out when they are asked for: to read a file without mistakes takes none of the keys.
+    @cached_property
+    def _own(self) -> dict[str, dict[str, FieldInfo]]:
+        """The model's fields by key, by the path of their section."""
+        return dict(_by_section(self._model, ""))
+
+    @cached_property
+    def _keys(self) -> dict[str, dict[str, FieldInfo]]:
+        """Fields of the model, and keys that stand for several of them."""
+        keys = {**self._own}
+        for path in self._more:
             section, _, key = path.rpartition(".")
-            self._keys[section] = {**self._keys[section], key: FieldInfo()}
+            keys[section] = {**keys[section], key: FieldInfo()}
+        return keys
+
+    @cached_property
+    def sections(self) -> dict[str, dict[str, FieldInfo]]:
+        """The fields of each section by key, by the path of the section."""
+        return {path: keys for path, keys in self._own.items() if path and not path.endswith(_EACH)}
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the other fields, such as "clock" and "array.rows"."""
         single = {path: keys for path, keys in self._keys.items() if not path.endswith(_EACH)}
         every = (path_of((section, key)) for section, keys in single.items() for key in keys)
-        self.paths = tuple(path for path in every if path not in self.sections)
+        return tuple(path for path in every if path not in self.sections)
 
     def build(self, data: object, context: Mapping[str, object]) -> Model:
         """The model that `data` describes.
