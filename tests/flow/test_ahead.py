@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future
 from functools import partial
 from threading import Barrier, BrokenBarrierError, Event, Thread
@@ -71,7 +72,7 @@ def test_results_come_in_order_whoever_is_first() -> None:
 
 
 def test_what_is_done_is_handed_on_before_more_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ThreadPoolExecutor", AtOnce)
+    monkeypatch.setattr(futures, "ThreadPoolExecutor", AtOnce)
     begun: list[int] = []
     tasks = ((1, partial(begun.append, number)) for number in range(4))
     assert [len(begun) for _ in ahead(tasks)] == [1, 2, 3, 4]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from os import cpu_count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from threadpoolctl import threadpool_limits
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Made = TypeVar("Made")
 Needing = tuple[int, Callable[[], Made]]
@@ -31,6 +31,11 @@ def ahead(tasks: Iterable[Needing[Made]], room: int = ROOM_BYTES) -> Iterator[Ma
     Threads work on tasks while the next ones are taken from `tasks`. NumPy releases the interpreter lock; BLAS stays on
     one thread.
     """
+    # Imported here, as a run without a check needs no threads.
+    from concurrent.futures import ThreadPoolExecutor
+
+    from threadpoolctl import threadpool_limits
+
     threads = min(MOST_THREADS, cpu_count() or 1)
     pool = ThreadPoolExecutor(threads)
     under_way: deque[tuple[int, Future[Made]]] = deque()
