@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import Field, dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
@@ -272,6 +272,8 @@ class KernelAxis:
             yield Problem(f"{sizes}; use a smaller kernel or dilation, or more padding", "kernel")
 
 
+# A layer is asked for its axes again and again.
+@lru_cache(maxsize=1024)
 def kernel_axes(
     sides: Sides, kernel: Sides, stride: Sides, dilation: Sides, padding: Sides | tuple[int, int, int, int] | Same
 ) -> tuple[KernelAxis, KernelAxis]:
