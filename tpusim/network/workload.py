@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from math import prod
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, InstanceOf, PlainValidator, ValidationInfo
+from pydantic import BeforeValidator, InstanceOf, ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.document import Document
@@ -639,6 +639,11 @@ def _sequence(layers: object) -> object:
     return layers
 
 
+def _tuple_of(given: Iterable[Any]) -> tuple[Any, ...]:
+    """Return what is given as a tuple. Pydantic takes long to find out what `tuple` itself takes."""
+    return tuple(given)
+
+
 def taken_names(called: Iterable[tuple[int, object]], inputs: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield each name that an earlier layer has, with its path in the workload; layers come with the place of their
     entry.
@@ -715,12 +720,12 @@ class Workload:
     layers: Annotated[tuple[InstanceOf[Op], ...], BeforeValidator(_sequence)]
     source: str = ""
     lowerings: Annotated[tuple[InstanceOf[OwnLowering], ...], BeforeValidator(_own)] = ()
-    not_timed: Annotated[Counts, PlainValidator(counts_of)] = ()
-    not_known: Annotated[Counts, PlainValidator(counts_of)] = ()
-    sizes: Annotated[Sizes, PlainValidator(read_sizes)] = ()
-    edges: Annotated[Edges, PlainValidator(read_edges)] = ()
+    not_timed: Annotated[Counts, Reader(counts_of, "a mapping of names to counts")] = ()
+    not_known: Annotated[Counts, Reader(counts_of, "a mapping of names to counts")] = ()
+    sizes: Annotated[Sizes, Reader(read_sizes, "a mapping of names to whole numbers")] = ()
+    edges: Annotated[Edges, Reader(read_edges, "a mapping of names to lists of names")] = ()
     riders: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    biases: Annotated[tuple[str, ...], PlainValidator(tuple)] = ()
+    biases: Annotated[tuple[str, ...], Reader(_tuple_of, "a list of names")] = ()
     training: Training | None = None
     phases: tuple[tuple[str, str], ...] = ()
     grows: str = ""
@@ -729,8 +734,8 @@ class Workload:
     collectives: tuple[CollectiveLayer, ...] = ()
     stages: tuple[tuple[str, int], ...] = ()
     microbatches: int = 1
-    blocks: Annotated[tuple[LayerBlock, ...], PlainValidator(tuple)] = ()
-    entire: Annotated[Workload | None, PlainValidator(lambda work: work)] = field(default=None, repr=False)
+    blocks: Annotated[tuple[LayerBlock, ...], Reader(_tuple_of, "a list of blocks")] = ()
+    entire: Annotated[Workload | None, Reader(lambda work: work, "a workload")] = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         names = {each.name for each in self.layers}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import yaml
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import ValidationInfo
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.base.words import counted
@@ -499,7 +499,7 @@ class _File:
     """
 
     name: Annotated[str, Name(), written("my_net")]
-    layers: Annotated[tuple[Read, ...], PlainValidator(_layers), written(f"[{EXAMPLE}]")]
+    layers: Annotated[tuple[Read, ...], Reader(_layers, "a list"), written(f"[{EXAMPLE}]")]
     source: Annotated[str, written("torchvision.models.alexnet")] = ""
     not_timed: Annotated[Counts, Reader(counts_of, _COUNTS)] = ()
     not_known: Annotated[Counts, Reader(counts_of, _COUNTS), written("{MyOp: 2}")] = ()
