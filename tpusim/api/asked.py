@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
@@ -124,8 +124,7 @@ def _layers_named(given: str | Sequence[str], option: str) -> str | tuple[str, .
     return names[0] if whole else tuple(names)
 
 
-@dataclass(frozen=True)
-class AskedRun:
+class AskedRun(NamedTuple):
     """A workload on a machine.
 
     Attributes:

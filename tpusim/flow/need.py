@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
@@ -35,8 +34,7 @@ class AskedJob(NamedTuple):
     numbers: Numbers = SMALL
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """Memory needs of each kind of job, by `Job.kind`, and the bytes that are free beside the largest need; and what
     the machine's HBM has to hold.
     """

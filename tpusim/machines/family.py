@@ -175,8 +175,7 @@ Basis = Literal["model", "published"]
 """Origin of an area: a model, of ours or of a tool, or a published circuit. None was measured."""
 
 
-@dataclass(frozen=True)
-class AreaShare:
+class AreaShare(NamedTuple):
     """Area of a part in the machine's technology; `what` tells its composition, and `basis` the origin of the
     number.
     """
@@ -188,8 +187,7 @@ class AreaShare:
     what: str
 
 
-@dataclass(frozen=True)
-class Sram:
+class Sram(NamedTuple):
     """Area of a vector memory with words of `elements` elements: by the pitch of its cells, and by compiled macros."""
 
     elements: int
@@ -198,8 +196,7 @@ class Sram:
     macro_mm2: float
 
 
-@dataclass(frozen=True)
-class ChipArea:
+class ChipArea(NamedTuple):
     """Area of a machine on a chip.
 
     Attributes:

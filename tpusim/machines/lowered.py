@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,8 +116,7 @@ class TensorInMemory(Protocol):
         """The whole tensor."""
 
 
-@dataclass(frozen=True)
-class WrittenTensor:
+class WrittenTensor(NamedTuple):
     """A tensor that is written part by part.
 
     Attributes:
@@ -131,8 +130,7 @@ class WrittenTensor:
     filled: Callable[[Any], TensorInMemory]
 
 
-@dataclass(frozen=True)
-class LayerInParts:
+class LayerInParts(NamedTuple):
     """A layer whose values are handed on as they are written.
 
     Attributes:
@@ -214,8 +212,7 @@ class Phases:
     skew: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSlice:
+class TimeSlice(NamedTuple):
     """Cycles [start, end) in which a unit does one thing, for `step` of the Program, or -1 for no single step."""
 
     start: int
@@ -293,8 +290,7 @@ class SlotDrawing(Drawing):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class LaneCycle:
+class LaneCycle(NamedTuple):
     """A cycle of every lane: a letter for each lane's port, the number of working PEs, and the number of moving
     weights.
     """

@@ -209,8 +209,7 @@ class StoredTensor:
         return Runs(first, tuple([levels[axis] for axis in self.needed if axis in levels]) if levels else (), size)
 
 
-@dataclass(frozen=True, slots=True)
-class Layouts:
+class Layouts(NamedTuple):
     """The layout of `every` feature map, and layouts of `named` tensors, as pairs of tensor and layout."""
 
     every: str = HWCN

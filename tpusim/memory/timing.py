@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd
@@ -14,8 +13,7 @@ from numpy.typing import NDArray
 Cycle = TypeVar("Cycle", int, NDArray[np.int64])
 
 
-@dataclass(frozen=True, slots=True)
-class Pipe:
+class Pipe(NamedTuple):
     """HBM as a latency in cycles and bytes a cycle, an exact fraction, so that no rounding ever accumulates."""
 
     latency: int

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rich.box import Box
 from rich.cells import cell_len
@@ -36,8 +36,7 @@ NONE = "-"
 """The text of a cell that has nothing to say."""
 
 
-@dataclass(frozen=True)
-class Sentences:
+class Sentences(NamedTuple):
     """Sentences, each folded where a line ends; its further lines begin with `indent`.
 
     A line has WIDEST characters at most; where it is `wide`, as many as the terminal, and in a file all there are.
@@ -48,8 +47,7 @@ class Sentences:
     wide: bool = False
 
 
-@dataclass(frozen=True)
-class Bars:
+class Bars(NamedTuple):
     """Amounts by their names, each with a bar as long as its share of the `whole`."""
 
     amounts: Sequence[tuple[str, float]]
@@ -67,8 +65,7 @@ class Bars:
         ]
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """Texts by their names, in columns beside them."""
 
     texts: Mapping[str, str]
@@ -146,8 +143,7 @@ class Table(Generic[Row]):
         return made
 
 
-@dataclass(frozen=True)
-class Legend:
+class Legend(NamedTuple):
     """The meaning of `columns`: of all, or of those that any of `tables` shows; and `more` sentences."""
 
     columns: Sequence[Column[Any]]
@@ -166,8 +162,7 @@ Content = str | Sentences | Bars | Listing | Table[Any] | Legend
 Paragraphs = Sequence[Sequence[Content]]
 
 
-@dataclass(frozen=True)
-class CommandAnswer:
+class CommandAnswer(NamedTuple):
     """The answer of a command: in paragraphs for people, and as data for other tools."""
 
     paragraphs: Paragraphs

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, fields, replace
 from functools import cache, lru_cache
 from math import prod
 from operator import attrgetter
@@ -222,8 +222,7 @@ _ELSEWHERE = {"valid": "0", "same_upper": "same"}
 """Other tools' words for paddings."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelAxis:
+class KernelAxis(NamedTuple):
     """An axis of a map of `size` elements, over which `kernel` taps move, `dilation` apart, by `stride`."""
 
     name: str

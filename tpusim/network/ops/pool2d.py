@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -140,7 +139,7 @@ class Pool2d(VectorOp):
         # PyTorch leaves out a window that would begin in the padding at the far end.
         more -= self.ceil_mode and more * axis.stride >= axis.size + before
         reached = more * axis.stride + axis.reach - axis.size - before
-        return replace(axis, padding=(before, max(after, reached) if more >= axis.outputs else after))
+        return axis._replace(padding=(before, max(after, reached) if more >= axis.outputs else after))
 
 
 GRADIENTS_OF = frozenset({"max", "average"})

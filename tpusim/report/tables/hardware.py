@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -208,10 +207,10 @@ def area(machine: Machine, found: ChipArea) -> CommandAnswer:
             "hardware": machine.to_dict(),
             "changes": dict(machine.changes),
             "technology": silicon.to_dict(),
-            "parts": [asdict(part) for part in parts],
+            "parts": [part._asdict() for part in parts],
             "total_mm2": total,
             "total_with_macros_mm2": with_macros,
-            "words": [asdict(sram) for sram in found.words],
+            "words": [sram._asdict() for sram in found.words],
             "chip": chip.model_dump(by_alias=True) if chip else None,
         },
     )
