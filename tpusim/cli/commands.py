@@ -170,7 +170,7 @@ def run(
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
         from tpusim.base.errors import InputError, Problem
-        from tpusim.cli.actions.generation import generate_and_report
+        from tpusim.cli.actions.answers import generate_and_report
 
         beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
         beside |= {
@@ -267,7 +267,7 @@ def explain(
 
     Of one layer (--layer) you also learn where its cycles go, and what it costs by every other lowering.
     """
-    from tpusim.cli.actions.explain import explain_and_report
+    from tpusim.cli.actions.answers import explain_and_report
     from tpusim.cli.actions.inputs import workload_options
     from tpusim.cli.json_output import refuse_replaced
 
@@ -340,8 +340,8 @@ def scale(
 
     Exit code 0: done; 2: bad input, or no slice can run it; 130: interrupted.
     """
+    from tpusim.cli.actions.answers import scale_and_report
     from tpusim.cli.actions.inputs import workload_options
-    from tpusim.cli.actions.scale import scale_and_report
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
@@ -403,7 +403,7 @@ def compare(
     refuse_replaced([*sources, *(os.path.join(each, names.RESULT_FILE) for each in sources)], {"--json": json})
     if closed_form:
         from tpusim.api.asked import asked_for, model_options
-        from tpusim.cli.actions.closed_form import compare_forms_and_report
+        from tpusim.cli.actions.answers import compare_forms_and_report
         from tpusim.cli.actions.inputs import resolved, tell, workload_options
 
         if after is not None:
@@ -535,8 +535,8 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
+    from tpusim.cli.actions.answers import print_or_write
     from tpusim.cli.actions.inputs import workload_options
-    from tpusim.cli.actions.trace import print_or_write
 
     given = workload_options(context.params)
     named = None if options.by_default(context, "hardware") else hardware

@@ -32,16 +32,7 @@ from tpusim.network.formats.jax_function.patterns import ENDLESS
 from tpusim.network.formats.jax_function.sharded import localized, mesh_of
 from tpusim.network.formats.layer_of_node import LayerOfNode, UnfitNode
 from tpusim.network.formats.reasons import LeftOut
-from tpusim.network.graph import (
-    Axes,
-    GivenInput,
-    Graph,
-    Node,
-    OperandView,
-    Placement,
-    TensorView,
-    ValueExchange,
-)
+from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, Placement, TensorView, ValueExchange
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Shape
 from tpusim.network.workload import Workload
