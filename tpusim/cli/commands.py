@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Context, Exit, Option, Typer
 
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.version import __version__
 from tpusim.cli import names, options
 from tpusim.cli.options import words
@@ -169,7 +170,6 @@ def run(
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
-        from tpusim.base.errors import InputError, Problem
         from tpusim.cli.actions.answers import generate_and_report
 
         beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
@@ -187,8 +187,6 @@ def run(
         generate_and_report(workload, named, json, out, **own, **asked_of)
         return
     if prompt is not None:
-        from tpusim.base.errors import InputError, Problem
-
         raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
     found = asked_for(workload, None if unnamed else hardware, batch, changes, asked, tell, slice)
     jobs = resolved(found, lowering, layers, ends.dtype(dtype))
@@ -396,7 +394,6 @@ def compare(
     Layers are matched by name, with those that ride on their results, points by their axes. The largest change comes
     first; --sort network keeps the order of the network or sweep, --sort ratio begins with what became fastest.
     """
-    from tpusim.base.errors import InputError, Problem
     from tpusim.cli.json_output import refuse_replaced
 
     sources = [each for each in (before, after) if each is not None]
