@@ -54,7 +54,8 @@ def a_slot_moved(dice: np.random.Generator) -> Iterator[Program]:
     for place in dice.permutation(len(ROWS.slots)).tolist():
         first = used[np.searchsorted(used, place, "right") - 1]
         # Rows of one unit share their slots, and each recipe uses some of them.
-        rows = (ROWS[at].words_used for at in np.flatnonzero(ROWS.table["slots"] == first).tolist())
+        steps = (ROWS[at] for at in np.flatnonzero(ROWS.table["slots"] == first).tolist())
+        rows = ([*step.words_read, *step.words_written] for step in steps)
         if any(words for row in rows for words in row if words.start <= ROWS.slots[place] < words.stop):
             slots = [*ROWS.slots]
             slots[place] += int(dice.choice([-1, 1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import accumulate, product
+from itertools import accumulate, product, starmap
 from typing import Any
 
 import numpy as np
@@ -100,9 +100,9 @@ class _Last:
         """The last stream of each other array that touches the same words, one of both writing."""
         found: dict[int, int] = {}
         for index, other, before in self._streams:
-            if other != array and (
-                _overlap(before.words_written, step.words_used) or _overlap(before.words_used, step.words_written)
-            ):
+            both = ((before.words_written, step.words_read), (before.words_read, step.words_written),
+                    (before.words_written, step.words_written))  # fmt: skip
+            if other != array and any(starmap(_overlap, both)):
                 found[other] = index
         return {*found.values()}
 

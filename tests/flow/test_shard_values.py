@@ -11,11 +11,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.flow.share_graph import graph_of_share
 from tests.strategies import cases
 from tpusim import Conv2d, Gemm, Workload, load_hardware, simulate
 from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.shard_values import Shards, graph_of_share
+from tpusim.flow.shard_values import Shards
 from tpusim.flow.values import Journey, checked
 from tpusim.network.graph import Placement, ValueExchange, after
 from tpusim.network.ops import OPS

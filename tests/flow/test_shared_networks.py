@@ -16,11 +16,12 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.covering import covering
+from tests.flow.share_graph import graph_of_share
 from tests.strategies import cases
 from tpusim import Conv2d, Gemm, Training, Workload, load_hardware, simulate, training_step
 from tpusim.flow.jobs import resolve
 from tpusim.flow.numbers import numbers_of
-from tpusim.flow.shard_values import Shards, graph_of_share
+from tpusim.flow.shard_values import Shards
 from tpusim.flow.values import Journey, checked
 from tpusim.network.graph import Placement
 from tpusim.network.ops import OPS

@@ -88,9 +88,9 @@ def test_every_field_that_can_be_set_has_a_name() -> None:
 
 def test_a_figure_knows_its_units() -> None:
     time, ratio, count = FIGURES["time_us"], FIGURES["pe_utilization"], FIGURES["cycles"]
-    assert (time.title, time.scaled(2500.0), time.style) == ("time (ms)", 2.5, "three")
-    assert (ratio.title, ratio.scaled(0.25), ratio.style) == ("PE utilisation (%)", 25, "percent")
-    assert (count.title, count.scaled(7), count.style) == ("cycles", 7, "count")
+    assert (time.title, 2500.0 / time.usual[1], time.style) == ("time (ms)", 2.5, "three")
+    assert (ratio.title, 0.25 / ratio.usual[1], ratio.style) == ("PE utilisation (%)", 25, "percent")
+    assert (count.title, 7 / count.usual[1], count.style) == ("cycles", 7, "count")
     assert all(figure.usual[0] == figure.unit for figure in COLUMNS.values() if figure.unit)
 
 

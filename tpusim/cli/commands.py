@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 
 from typer import Argument, Context, Exit, Option, Typer
 
+from tpusim.base.errors import InputError, Problem
 from tpusim.base.version import __version__
 from tpusim.cli import names, options
 from tpusim.cli.options import words
@@ -175,8 +176,7 @@ def run(
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
     unnamed = options.by_default(context, "hardware")
     if tokens is not None:
-        from tpusim.base.errors import InputError, Problem
-        from tpusim.cli.actions.generation import generate_and_report
+        from tpusim.cli.actions.answers import generate_and_report
 
         beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
         beside |= {
@@ -193,8 +193,6 @@ def run(
         generate_and_report(workload, named, json, out, **own, **asked_of)
         return
     if prompt is not None:
-        from tpusim.base.errors import InputError, Problem
-
         raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
     found = asked_for(workload, None if unnamed else hardware, batch, changes, asked, tell, slice)
     jobs = resolved(found, lowering, layers, ends.dtype(dtype))
@@ -273,7 +271,7 @@ def explain(
 
     Of one layer (--layer) you also learn where its cycles go, and what it costs by every other lowering.
     """
-    from tpusim.cli.actions.explain import explain_and_report
+    from tpusim.cli.actions.answers import explain_and_report
     from tpusim.cli.actions.inputs import workload_options
     from tpusim.cli.json_output import refuse_replaced
 
@@ -346,8 +344,8 @@ def scale(
 
     Exit code 0: done; 2: bad input, or no slice can run it; 130: interrupted.
     """
+    from tpusim.cli.actions.answers import scale_and_report
     from tpusim.cli.actions.inputs import workload_options
-    from tpusim.cli.actions.scale import scale_and_report
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
@@ -402,14 +400,13 @@ def compare(
     Layers are matched by name, with those that ride on their results, points by their axes. The largest change comes
     first; --sort network keeps the order of the network or sweep, --sort ratio begins with what became fastest.
     """
-    from tpusim.base.errors import InputError, Problem
     from tpusim.cli.json_output import refuse_replaced
 
     sources = [each for each in (before, after) if each is not None]
     refuse_replaced([*sources, *(os.path.join(each, names.RESULT_FILE) for each in sources)], {"--json": json})
     if closed_form:
         from tpusim.api.asked import asked_for, model_options
-        from tpusim.cli.actions.closed_form import compare_forms_and_report
+        from tpusim.cli.actions.answers import compare_forms_and_report
         from tpusim.cli.actions.inputs import resolved, tell, workload_options
 
         if after is not None:
@@ -541,8 +538,8 @@ def trace(
     Open a .perfetto-trace or .json at https://ui.perfetto.dev (the file stays on your computer), a .json in Chrome at
     chrome://tracing, too, a .vcd with: gtkwave FILE
     """
+    from tpusim.cli.actions.answers import print_or_write
     from tpusim.cli.actions.inputs import workload_options
-    from tpusim.cli.actions.trace import print_or_write
 
     given = workload_options(context.params)
     named = None if options.by_default(context, "hardware") else hardware

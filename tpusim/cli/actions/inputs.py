@@ -63,7 +63,7 @@ def resolved(asked: AskedRun, lowering: str | None, layers: str = "*", dtype: st
     with Meter() as meter:
         jobs = jobs_of(asked.work, asked.machine, lowering, layers, dtype, meter.step)
     if asked.work.phases:
-        say(sys.stderr, f"Note: {_hbm_told(jobs)}")
+        tell(_hbm_told(jobs))
     picked = jobs.picked(layers)
     check_held(picked, asked)
     return picked
@@ -110,13 +110,7 @@ def workload_options(parameters: Mapping[str, Any]) -> WorkloadOptions:
 def tell_unasked(work: Workload) -> None:
     """Say on stderr, where nobody named a machine, that it is the paper's, if the network is none of convolutions."""
     if told := unasked(work):
-        say(sys.stderr, f"Note: {told}")
-
-
-def tell_left_out(work: Workload) -> None:
-    """Say on stderr which ops of its network take no time, but for those that --ops leaves out."""
-    if missing := left_out(work.never_timed, work.not_known):
-        say(sys.stderr, f"Note: {missing}")
+        tell(told)
 
 
 # ---- --input and --save-outputs: the values of a network from end to end
@@ -229,4 +223,6 @@ def import_and_report(file: Path, out: Path | None, batch: int | None, asked: Mo
     layers = f"{counted(len(work.layers), 'layer')} ({ops})"
     say(sys.stderr, f"{out or work.name}: {layers}, {macs}MAC at batch {images}")
     say(sys.stderr, *(f"Note: {note}" for note in document.notes))
-    tell_left_out(work)
+    # Ops that --ops leaves out are not told of.
+    if missing := left_out(work.never_timed, work.not_known):
+        tell(missing)

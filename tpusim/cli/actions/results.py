@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tpusim.api.pictures import write_pictures
 from tpusim.api.results import compare, refuse_generation, report
@@ -16,9 +15,6 @@ from tpusim.cli.json_output import JsonOutput
 from tpusim.cli.terminal import say
 from tpusim.report.tables.sweep import POINTS_FILE, is_sweep
 from tpusim.result.load import RESULT_FILE, read_result
-
-if TYPE_CHECKING:
-    pass
 
 _SWEPT = (
     "is of a sweep, and plot draws a run; the sweep has left its pictures there, its command draws them again, "

@@ -13,19 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from tpusim.memory.dram.device import FIELDS, Device
-from tpusim.memory.dram.rules import (
-    ACT,
-    ALL_BANKS,
-    OF_BANK,
-    OF_CHANNEL,
-    RD,
-    REF,
-    WR,
-    Numbers,
-    Rules,
-    cut,
-    kernel,
-)
+from tpusim.memory.dram.rules import ACT, ALL_BANKS, OF_BANK, OF_CHANNEL, RD, REF, WR, Numbers, Rules, cut, kernel
 
 _NEVER = -(1 << 60)
 

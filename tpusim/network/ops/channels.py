@@ -68,10 +68,7 @@ class ChannelVariance(ChannelMean):
     op: ClassVar[str] = "channel_variance"
     exact: ClassVar[bool] = False
     beside: ClassVar[Mapping[str, Other]] = {ABOUT: "channel"}
-
-    @property
-    def operation(self) -> str:
-        return "squares_sum"
+    operation: ClassVar[str] = "squares_sum"
 
 
 @validated
@@ -115,7 +112,4 @@ class ChannelMaskedSums(ChannelSum):
 
     op: ClassVar[str] = "channel_masked_sums"
     beside: ClassVar[Mapping[str, Other]] = {"other": "each", "scale": "channel", "shift": "channel"}
-
-    @property
-    def sums(self) -> tuple[str, ...]:
-        return "masked_sum", "masked_products"
+    sums: ClassVar[tuple[str, ...]] = "masked_sum", "masked_products"

@@ -359,6 +359,8 @@ class Rotary(MapOp):
     op: ClassVar[str] = "rotary"
     grammar: ClassVar[str] = "rows x columns x channels, first position if not 0, back if points turn back"
     exact: ClassVar[bool] = False
+    operation: ClassVar[str] = "rotary"
+    """The machine's operation, of an element, its partner, a cosine and a sine."""
 
     base: Annotated[float, above_zero(10000.0)] = 10000.0
     start: Annotated[int, whole(MOST_CHANNELS, 0)] = 0
@@ -368,11 +370,6 @@ class Rotary(MapOp):
         # Pairs are one half of the channels apart, so there must be two halves.
         if self.channels % 2:
             raise InputError(Problem(f"{self.channels} channels have no halves; write an even number", "channels"))
-
-    @property
-    def operation(self) -> str:
-        """The machine's operation, of an element, its partner, a cosine and a sine."""
-        return "rotary"
 
     @property
     def partner(self) -> int:

@@ -51,6 +51,8 @@ class Move(VectorOp):
     __slots__ = ()
 
     spatial: ClassVar[bool] = False
+    operation: ClassVar[str] = "copy"
+    """The machine's operation: a copy, once elements lie where they are wanted."""
 
     @property
     def turns(self) -> bool:
@@ -60,11 +62,6 @@ class Move(VectorOp):
     @abstractmethod
     def taken(self, batch: int) -> tuple[AxisSource, ...]:
         """Return the sources of the channels, rows, columns and images of the ofmap."""
-
-    @property
-    def operation(self) -> str:
-        """The machine's operation: a copy, once elements lie where they are wanted."""
-        return "copy"
 
     def terms(self, batch: int) -> int:
         """Return 1: an output is an element."""
@@ -322,6 +319,9 @@ class Embedding(Move):
     counted_by: ClassVar[Literal["image", "row"]] = "row"
     grammar: ClassVar[str] = "rows of the table x elements of each > rows that are taken"
     sized_by: ClassVar[Mapping[str, int]] = {"channels": 0, "images": 1}
+    axes: ClassVar[tuple[KernelAxis, KernelAxis]] = kernel_axes((1, 1), (1, 1), (1, 1), (1, 1), (0, 0))
+    """Windows of one element."""
+    windows: ClassVar[tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]] = ((TapWindow(range(1), 1),),) * 2
 
     name: Annotated[str, Name(), written("embedding1")]
     channels: Annotated[Channels, written(768)]
@@ -333,15 +333,6 @@ class Embedding(Move):
     def text(self) -> str:
         """The shape in short: "50257x768 > 1024"."""
         return f"{self.images}x{self.channels} > {self.rows}"
-
-    @property
-    def axes(self) -> tuple[KernelAxis, KernelAxis]:
-        """Return windows of one element."""
-        return kernel_axes((1, 1), (1, 1), (1, 1), (1, 1), (0, 0))
-
-    @property
-    def windows(self) -> tuple[tuple[TapWindow, ...], tuple[TapWindow, ...]]:
-        return (TapWindow(range(1), 1),), (TapWindow(range(1), 1),)
 
     def shapes(self, batch: int) -> Mapping[str, Shape]:
         """Return shapes: the table, and a map of one element for each row."""

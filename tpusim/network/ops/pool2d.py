@@ -175,12 +175,9 @@ class Pool2dChoice(Pool2d):
     """
 
     op: ClassVar[str] = "pool2d_choice"
+    operation: ClassVar[str] = "first_largest"
 
     kind: Annotated[Literal["max"], Choice(), written("max")]
-
-    @property
-    def operation(self) -> str:
-        return "first_largest"
 
 
 class Cover(NamedTuple):

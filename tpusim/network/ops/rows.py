@@ -309,14 +309,11 @@ class CrossEntropy(RowOp):
     exact: ClassVar[bool] = False
     beside: ClassVar[Mapping[str, Each]] = {"other": "element"}
     makes: ClassVar[Each] = "row"
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (
-            Stage("maximum", joins="maximum", ends="maximum"),
-            Stage("exp_sum", (0,), joins="add", ends="log_sum"),
-            Stage("surprise_sum", (0, 1), joins="add", ends="add", maps=("ifmap", "other")),
-        )
+    stages: ClassVar[tuple[Stage, ...]] = (
+        Stage("maximum", joins="maximum", ends="maximum"),
+        Stage("exp_sum", (0,), joins="add", ends="log_sum"),
+        Stage("surprise_sum", (0, 1), joins="add", ends="add", maps=("ifmap", "other")),
+    )
 
 
 @validated
@@ -348,11 +345,10 @@ class SoftmaxGradient(RowOp):
     op: ClassVar[str] = "softmax_gradient"
     exact: ClassVar[bool] = False
     beside: ClassVar[Mapping[str, Each]] = {"other": "element"}
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        maps = "ifmap", "other"
-        return Stage("sum_of_products", joins="add", ends="add", maps=maps), Stage("shares_less", (0,), maps=maps)
+    stages: ClassVar[tuple[Stage, ...]] = (
+        Stage("sum_of_products", joins="add", ends="add", maps=("ifmap", "other")),
+        Stage("shares_less", (0,), maps=("ifmap", "other")),
+    )
 
 
 @validated
@@ -421,10 +417,7 @@ class SumExp(RowOp):
     exact: ClassVar[bool] = False
     beside: ClassVar[Mapping[str, Each]] = _ABOUT
     makes: ClassVar[Each] = "row"
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return Stage("", given="about"), Stage("exp_sum", (0,), joins="add", ends="add")
+    stages: ClassVar[tuple[Stage, ...]] = Stage("", given="about"), Stage("exp_sum", (0,), joins="add", ends="add")
 
 
 @validated
@@ -435,10 +428,7 @@ class SumSquares(RowOp):
     exact: ClassVar[bool] = False
     beside: ClassVar[Mapping[str, Each]] = _ABOUT
     makes: ClassVar[Each] = "row"
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return Stage("", given="about"), Stage("squares_sum", (0,), joins="add", ends="add")
+    stages: ClassVar[tuple[Stage, ...]] = Stage("", given="about"), Stage("squares_sum", (0,), joins="add", ends="add")
 
 
 BETAS = (0.5, 0.75, 1.0)
@@ -460,6 +450,8 @@ class Lrn(MapOp):
     grammar: ClassVar[str] = "rows x columns x channels, channels that are summed up"
     exact: ClassVar[bool] = False
     along_channels: ClassVar[bool] = True
+    joining: ClassVar[str] = "squares"
+    joining_more: ClassVar[str] = "squares_more"
 
     size: Channels = 5
     alpha: Annotated[float, Real()] = 1e-4
@@ -481,14 +473,6 @@ class Lrn(MapOp):
     def operation(self) -> str:
         """The operation that takes the sum of squares, and the element itself."""
         return f"normalize_by_{100 * self.beta:.0f}"
-
-    @property
-    def joining(self) -> str:
-        return "squares"
-
-    @property
-    def joining_more(self) -> str:
-        return "squares_more"
 
     @property
     def text(self) -> str:

@@ -71,10 +71,6 @@ class Figure:
         unit, _ = self.usual
         return f"{self.label} ({unit})" if unit else self.label
 
-    def scaled(self, value: float) -> float:
-        """Return `value` in the usual unit."""
-        return value / self.usual[1]
-
 
 def _by_key(*figures: Figure) -> dict[str, Figure]:
     return {figure.key: figure for figure in figures}

@@ -406,6 +406,7 @@ def _checked(document: Document, spec: Spec) -> Sweep:
         message = f"{size:,} points; a sweep has at most {MOST_POINTS:,}: give fewer values, or write mode: search"
         raise InputError(document.problem("axes", message))
     points = _sound_points(document, spec, space, combinations)
+    wanted = {goal.column for goal in (*spec.pareto, *(spec.search.objectives if spec.search else ()))}
     for column, makes, advice in (
         (TOKENS_PER_S, lambda point: point.tokens is not None, "makes no token of each sequence; take phase: decode"),
         (
@@ -415,7 +416,7 @@ def _checked(document: Document, spec: Spec) -> Sweep:
         ),
     ):
         lacking = next((point.jobs.work.name for point in points if not makes(point)), None)
-        if lacking and any(goal.column == column for goal in spec.goals_asked):
+        if lacking and column in wanted:
             key = "search.objectives" if spec.search else "pareto"
             raise InputError(document.problem(key, f"{column}: {lacking} {advice}, or another column"))
     notes: list[str] = []

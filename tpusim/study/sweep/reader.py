@@ -431,11 +431,6 @@ class Spec:
     shapes: Annotated[str | None, Reader(_phase, "shapes as text"), written("8x224x224x3")] = None
 
     @property
-    def goals_asked(self) -> tuple[Goal, ...]:
-        """Goals of the Pareto front, and the objectives of a search."""
-        return (*self.pareto, *(self.search.objectives if self.search else ()))
-
-    @property
     def goals(self) -> tuple[Goal, ...]:
         """Goals of the Pareto front: the given ones, or the objectives of a search with several."""
         return self.pareto or (self.search.objectives if self.search and len(self.search.objectives) > 1 else ())

@@ -59,11 +59,6 @@ class RowOperation:
         return f"{self.row['index']} {self.what}"
 
     @property
-    def on_the_array(self) -> bool:
-        """Whether it multiplies matrices."""
-        return any(isinstance(layer, ArrayOp) for layer in self.layers)
-
-    @property
     def estimate(self) -> float | None:
         """The compiler's estimate; None if it has no price."""
         return float(self.row["estimated_cycles"]) if self.row["estimated_cycles"] else None
@@ -93,7 +88,7 @@ def scheduled(name: str) -> SplitCases:
 
     Left out are its other operations: copies, and pooling, which is a set of its own.
     """
-    return _compared(_coded(name), lambda each: each.on_the_array)
+    return _compared(_coded(name), lambda each: any(isinstance(layer, ArrayOp) for layer in each.layers))
 
 
 def scheduled_pooling() -> tuple[Case, ...]:

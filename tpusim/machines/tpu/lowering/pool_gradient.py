@@ -123,6 +123,8 @@ class _PoolGradient(VectorUnits):
 
     close = TOLERANCE
     scalar_words = numbers = 0
+    fewest = ()
+    """No steps are certain, as elements that no window sees take none."""
     outputs: Maps
 
     def __init__(
@@ -153,11 +155,6 @@ class _PoolGradient(VectorUnits):
         self.chain = tuple((count, pace_of(name, Arity(count, 0, 0), (), unit)) for count in counts)
         in_lanes, _, _, in_words = turn.of(shapes[OFMAP])
         super().__init__(Maps(in_words, *axes), in_lanes, hardware, tiling)
-
-    @property
-    def fewest(self) -> tuple[tuple[int, int], ...]:
-        """No steps are certain, as elements that no window sees take none."""
-        return ()
 
     def scalars(self, number: int, base: int) -> Iterator[Moves]:
         """No scalars: a gradient keeps no numbers in lanes."""

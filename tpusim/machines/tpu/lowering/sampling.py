@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,11 +152,8 @@ class SampledTaps(TapGroups):
 
     layer: DeformConv2d
     batch: int
-
-    @property
-    def by_tap(self) -> bool:
-        """True: each tap always has words of its own."""
-        return True
+    by_tap: ClassVar[bool] = True
+    """Each tap always has words of its own."""
 
     @cached_property
     def samples(self) -> Samples:

@@ -59,12 +59,6 @@ class Step:
         return Use()
 
     @property
-    def words_used(self) -> Iterator[range]:
-        """Words of lanes that the step reads or writes."""
-        yield from self.words_read
-        yield from self.words_written
-
-    @property
     def words_read(self) -> Iterator[range]:
         """Words of lanes that the step reads; the ranges may cover more."""
         yield from ()

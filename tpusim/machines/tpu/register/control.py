@@ -36,13 +36,7 @@ from tpusim.machines.tpu.register.board import (
     waiting,
 )
 from tpusim.machines.tpu.register.lanes import OBEYING, WORKING, Lanes, commit_lanes, give_orders, sample_lanes
-from tpusim.machines.tpu.register.preloads import (
-    Preloads,
-    ask_preloads,
-    book_preloads,
-    clock_preloads,
-    tick,
-)
+from tpusim.machines.tpu.register.preloads import Preloads, ask_preloads, book_preloads, clock_preloads, tick
 from tpusim.machines.tpu.register.streams import (
     Streams,
     any_running,

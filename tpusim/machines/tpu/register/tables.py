@@ -20,14 +20,7 @@ from tpusim.machines.tpu.register.board import BOOKED, STARVED
 from tpusim.machines.tpu.register.hbm import BankedMemory, BankWords, HbmWords
 from tpusim.machines.tpu.register.preloads import PRELOAD, PRELOADING, Preloads
 from tpusim.machines.tpu.register.streams import ALONE, FRAME, ISSUE, QUEUE, STREAM, WORD, Streams
-from tpusim.machines.tpu.register.transfers import (
-    BANK_FILL,
-    FILL,
-    PREFETCH,
-    SPILL,
-    TRANSFER,
-    Transfers,
-)
+from tpusim.machines.tpu.register.transfers import BANK_FILL, FILL, PREFETCH, SPILL, TRANSFER, Transfers
 from tpusim.machines.tpu.register.wires import IDLE, NOWHERE, ORDER, Counts, Records, order_of
 
 

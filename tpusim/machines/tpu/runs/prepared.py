@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpusim.base.imports import need
-from tpusim.machines.lowered import (
-    Account,
-    LaneCycle,
-    LayerInParts,
-    Phases,
-    ReadyLayer,
-    Told,
-    WrittenTensor,
-)
+from tpusim.machines.lowered import Account, LaneCycle, LayerInParts, Phases, ReadyLayer, Told, WrittenTensor
 from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cost import energy_of
 from tpusim.machines.tpu.description import Hardware

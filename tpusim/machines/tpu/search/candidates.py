@@ -276,9 +276,9 @@ class Candidates:
         """
         parts, queues = self.shape.groups * self._blocks.blocks, self.hardware.array.queues
         sections = self.shape.groups * self.columns * -(-self.passes // section)
-        return held_so(
-            self._blocks, loop_order=order, kept_folds=self._kept(order), chunk_taps=self.taps, chunk_folds=self.folds,
-            section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts),
+        return Tiling(
+            **self._blocks._asdict(), loop_order=order, kept_folds=self._kept(order), chunk_taps=self.taps,
+            chunk_folds=self.folds, section_passes=section, ifmap_buffers=np.minimum(ifmaps, parts),
             filter_buffers=max(buffers, min(buffers * queues, sections)),
             psum_buffers=np.minimum(psums * queues, parts * self.columns),
             ifmap_words=self._whole_words, section_words=section_words, lag=lag * queues,
@@ -305,8 +305,8 @@ class Candidates:
         # Chunks of one kind differ only in their row fold, and the first fold is the largest.
         kinds = {(chunk.tap_rows, chunk.tap_cols, len(chunk.places)): chunk for chunk in reversed(each)}
         stored = np.max([self._held(chunk, self._blocks) for chunk in kinds.values()], axis=0)
-        return held_so(
-            extents, loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
+        return Tiling(
+            **extents._asdict(), loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
             section_passes=folds * max(map(len, whole.sums)), ifmap_buffers=buffers,
             filter_buffers=self.shape.groups * self.columns * len(each) // self.folds if resident else 2,
             psum_buffers=np.maximum(kept, np.minimum(2, self.shape.groups * extents.blocks * self.columns)),
@@ -657,11 +657,6 @@ def combined(*choices: Sequence[int]) -> list[Counts]:
         np.tile(np.repeat(np.array(each, dtype=np.int64), prod(sizes[at + 1 :])), prod(sizes[:at]))
         for at, each in enumerate(choices)
     ]
-
-
-def held_so(extents: Extents, **held: Counts | int | str) -> Tiling[Any]:
-    """Tilings with blocks of these extents, all held in one way: a field of one value for every block is no array."""
-    return Tiling(**extents._asdict(), **held)
 
 
 def _points(axis: MapAxis, outputs: Any, taps: range, by_tap: bool) -> Any:

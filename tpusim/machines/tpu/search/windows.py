@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import even_extents
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_outputs
-from tpusim.machines.tpu.search.candidates import Candidates, Extents, TilingKind, combined, held_so
+from tpusim.machines.tpu.search.candidates import Candidates, Extents, TilingKind, combined
 
 MOST_COLUMN_PARTS = 4
 """Most parts into which columns are cut beside rows."""
@@ -83,9 +83,9 @@ class Windows(Candidates):
         passes = a_fold * max(len(some) for chunk in chunks for some in chunk.sums)
         parts = -(-self.folds // folds) * -(-self.taps // taps)
         outcomes = self.shape.groups * extents.blocks
-        return held_so(
-            extents, loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds, section_passes=passes,
-            ifmap_buffers=np.minimum(2, outcomes * parts),
+        return Tiling(
+            **extents._asdict(), loop_order=order, kept_folds=kept, chunk_taps=taps, chunk_folds=folds,
+            section_passes=passes, ifmap_buffers=np.minimum(2, outcomes * parts),
             filter_buffers=np.minimum(2 * kept, self.shape.groups * self.columns * parts),
             psum_buffers=np.minimum(2 * kept, outcomes * self.columns),
             ifmap_words=a_fold * np.max([self._held(chunk, extents) for chunk in kinds.values()], axis=0),
@@ -128,10 +128,6 @@ class Windows(Candidates):
         """Bodies of a block and chunk."""
         return -(-self.columns // tilings.kept_folds)
 
-    def _chunks_of(self, tilings: Tiling[Counts]) -> Counts:
-        """Chunks of a reduction."""
-        return -(-self.folds // tilings.chunk_folds) * -(-self.taps // tilings.chunk_taps)
-
     def _of_filter(self, tilings: Tiling[Counts]) -> NDArray[np.float64]:
         """Cycles of the bus for the largest window of the filter."""
         kept = np.minimum(tilings.kept_folds / self.columns, 1)
@@ -161,7 +157,8 @@ class Windows(Candidates):
 
         A window comes again whenever a step needs another than the step ahead.
         """
-        groups, blocks, chunks = self.shape.groups, tilings.blocks, self._chunks_of(tilings)
+        groups, blocks = self.shape.groups, tilings.blocks
+        chunks = -(-self.folds // tilings.chunk_folds) * -(-self.taps // tilings.chunk_taps)
         turns, block_major = self._turns(tilings), tilings.loop_order == "block_major"
         results = blocks * turns
         loads = np.where(block_major | (blocks == 1), blocks, results)

@@ -475,12 +475,6 @@ def _shapes(chips: int, axes: int) -> Iterator[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=1)
-def slice_fields() -> tuple[str, ...]:
-    """Every field that an override may set."""
-    return (*_SLICE.paths, *_fields_of_links())
-
-
-@lru_cache(maxsize=1)
 def _fields_of_links() -> tuple[str, ...]:
     return tuple(f"{_LINKS}{path}" for path in _INTERCONNECT.paths)
 

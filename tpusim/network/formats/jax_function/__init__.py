@@ -32,16 +32,7 @@ from tpusim.network.formats.jax_function.patterns import ENDLESS
 from tpusim.network.formats.jax_function.sharded import localized, mesh_of
 from tpusim.network.formats.layer_of_node import LayerOfNode, UnfitNode
 from tpusim.network.formats.reasons import LeftOut
-from tpusim.network.graph import (
-    Axes,
-    GivenInput,
-    Graph,
-    Node,
-    OperandView,
-    Placement,
-    TensorView,
-    ValueExchange,
-)
+from tpusim.network.graph import Axes, GivenInput, Graph, Node, OperandView, Placement, TensorView, ValueExchange
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Shape
 from tpusim.network.workload import Workload
@@ -133,11 +124,6 @@ class UnderstoodFunction:
         """Return the images that go through layers together: all that those have which count them."""
         return gcd(*(many for _, _, many in self.images())) or 1
 
-    @property
-    def sums_over_batches(self) -> bool:
-        """Return whether each layer that sums over images does so over those of one batch."""
-        return all(many == self.batch for _, op, many in self.images() if op == _SUMMED)
-
     def images(self) -> list[tuple[str, str, int]]:
         """Return the images of the layers that count them, with the names of their nodes and their ops."""
         layers = ((node.name, self.layers.get(node.outputs[0])) for node in self.flat.nodes)
@@ -216,7 +202,8 @@ def understood(
     there = gcd(*(many for name, _, many in read.images() if not name.startswith(BACK)))
     # Where layers still sum over other images, only those over one image stay: the others are products.
     for batch in (there or read.batch, 1):
-        if read.batch == (there or read.batch) and read.sums_over_batches:
+        summed = all(many == read.batch for _, op, many in read.images() if op == _SUMMED)
+        if summed and read.batch == (there or read.batch):
             break
         read = flat(batch)
     if read.left.not_known and not skip_unknown:

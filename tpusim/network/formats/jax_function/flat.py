@@ -21,7 +21,7 @@ import numpy as np
 from tpusim.network.formats.jax_function.exchanges import EXCHANGES, exchanges_of
 from tpusim.network.formats.jax_function.layers import ValueShape, cut_off, forward, forward_side
 from tpusim.network.formats.jax_function.nodes import FlatGraph
-from tpusim.network.formats.jax_function.patterns import PATTERNS, together
+from tpusim.network.formats.jax_function.patterns import PATTERNS
 from tpusim.network.formats.jax_function.sharded import body_of
 from tpusim.network.formats.jax_function.source_lines import line_of, of_a_library
 from tpusim.network.formats.jax_function.written_out import WRITTEN_OUT
@@ -97,22 +97,13 @@ class _Flattening:
         def named(var: Any) -> str:
             return self._constant(var.val, var.aval) if hasattr(var, "val") else env[var]
 
-        outer, at = self._stack, 0
-        while at < len(jaxpr.eqns):
-            eqn, step = jaxpr.eqns[at], 1
-            made: Sequence[str]
+        outer = self._stack
+        for eqn in jaxpr.eqns:
             self._stack = f"{outer}/{eqn.source_info.name_stack}"
             if not self._of_caller:
                 self._line = line_of(eqn)
-            found = together(jaxpr, at)
-            if found and named(found[1]) not in self.flat.constants:
-                op, given, attributes, step = found
-                eqn = jaxpr.eqns[at + step - 1]
-                made = [self.add(op, [named(given)], eqn.outvars[0].aval, **attributes)]
-            else:
-                made = self._equation(eqn, [named(each) for each in eqn.invars])
+            made = self._equation(eqn, [named(each) for each in eqn.invars])
             env.update(zip(eqn.outvars, made, strict=True))
-            at += step
         self._stack = outer
         return [named(each) for each in jaxpr.outvars]
 

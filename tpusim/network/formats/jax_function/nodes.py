@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -123,6 +123,15 @@ class FlatGraph:
         reads = Counter(name for node in inside.values() for name in node.inputs)
         within = (name for node in inside.values() if node is not last for name in node.outputs)
         return all(reads[name] == self.uses[name] for name in within)
+
+
+Pattern: TypeAlias = Callable[[FlatGraph], Iterable[Node]]
+"""Gives the nodes of a graph, some of them replaced."""
+
+
+def node_by_node(read: Callable[[FlatGraph, Node], Node | None], *ops: str) -> Pattern:
+    """A pattern that reads nodes of these operators one by one; where nothing is found, the node stays."""
+    return lambda flat: ((read(flat, node) if node.op in ops else None) or node for node in flat.nodes)
 
 
 def unspread(values: Values) -> Values:

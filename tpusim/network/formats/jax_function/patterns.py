@@ -1,89 +1,20 @@
-"""Several primitives that are one node, as one layer computes them: functions of `jax.nn`, means, clamps, gradients."""
+"""Several primitives that are one node, as one layer computes them: means, clamps, gradients."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from math import prod
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tpusim.network.formats.jax_function.layers import ValueShape
-from tpusim.network.formats.jax_function.nodes import FlatGraph, scope_of
+from tpusim.network.formats.jax_function.nodes import FlatGraph, Pattern, node_by_node, scope_of
 from tpusim.network.graph import Node
 
 ENDLESS = frozenset({"div", "integer_pow", "log", "log1p", "pow", "rsqrt", "sqrt", "tan"})
 """Primitives that may make what is no number, which a choice leaves out, and a product with zero would not."""
-
-
-# ---- functions that JAX writes out
-
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "softmax": jax.nn.softmax,
-    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "silu": jax.nn.silu,
-    "softplus": jax.nn.softplus,
-}
-"""Functions of `jax.nn` that are one layer."""
-
-
-@cache
-def _written_out(op: str, axis: int | None, shape: ValueShape, dtype: Any) -> Any:
-    """Return the jaxpr of a function, of a softmax along an axis, for an operand."""
-    along = {} if axis is None else {"axis": axis}
-    return jax.make_jaxpr(lambda x: _FUNCTIONS[op](x, **along))(jax.ShapeDtypeStruct(shape, dtype)).jaxpr
-
-
-def together(jaxpr: Any, at: int) -> tuple[str, Any, Mapping[str, Any], int] | None:
-    """Return the function whose primitives stand in `jaxpr` from `at` on, if there is one: its node's operator, its
-    operand, its attributes, and how many they are. Nothing else may read what is between.
-    """
-    first = jaxpr.eqns[at]
-    axes = first.params["axes"] if first.primitive.name == "reduce_max" else ()
-    axes = axes if len(axes) == 1 else ()
-    for op in ["softmax"] if axes else [*_FUNCTIONS][1:]:
-        for given in first.invars:
-            aval = given.aval
-            if hasattr(given, "val") or not aval.shape or not jnp.issubdtype(aval.dtype, jnp.floating):
-                continue
-            wanted = _written_out(op, int(axes[0]) if axes else None, aval.shape, aval.dtype)
-            part = jaxpr.eqns[at : at + len(wanted.eqns)]
-            if len(part) == len(wanted.eqns) and _alike(wanted, part, given):
-                inner = {var for eqn in part[:-1] for var in eqn.outvars}
-                later = [var for eqn in jaxpr.eqns[at + len(part) :] for var in eqn.invars] + [*jaxpr.outvars]
-                if not any(var in inner for var in later if not hasattr(var, "val")):
-                    return op, given, {"axis": int(axes[0])} if axes else {}, len(part)
-    return None
-
-
-def _plain(params: Mapping[str, Any]) -> str:
-    """Write parameters, in which axes may be numbers of Python or, behind vmap, of NumPy."""
-    return re.sub(r"np\.int64\((-?\d+)\)", r"\1", str(params))
-
-
-def _alike(wanted: Any, part: Sequence[Any], given: Any) -> bool:
-    """Return whether some primitives are those of a function, its operand being `given`."""
-    own = {wanted.invars[0]: given}
-    for mine, theirs in zip(wanted.eqns, part, strict=True):
-        if mine.primitive is not theirs.primitive or _plain(mine.params) != _plain(theirs.params):
-            return False
-        for one, other in zip(mine.invars, theirs.invars, strict=True):
-            if hasattr(one, "val") != hasattr(other, "val"):
-                return False
-            if (one.val != other.val) if hasattr(one, "val") else (own.get(one) is not other):
-                return False
-        own.update(zip(mine.outvars, theirs.outvars, strict=True))
-    return True
-
-
-# ---- among the nodes
 
 
 def with_means(flat: FlatGraph) -> list[Node]:
@@ -108,8 +39,8 @@ def with_means(flat: FlatGraph) -> list[Node]:
     return [each for each in nodes if each is not None]
 
 
-def with_clamps(flat: FlatGraph) -> list[Node]:
-    """Put a clamp in the place of the smaller of a number and of the larger of another and a value."""
+def _clamped(flat: FlatGraph, node: Node) -> Node | None:
+    """Return a clamp in the place of the smaller of a number and of the larger of another and a value."""
 
     def parts(node: Node) -> tuple[str, str] | None:
         """Return the value and the number that a node compares."""
@@ -118,63 +49,52 @@ def with_clamps(flat: FlatGraph) -> list[Node]:
             (one, other) if flat.number(other) is not None else (other, one) if flat.number(one) is not None else None
         )
 
-    def clamped(node: Node) -> Node:
-        upper = parts(node) if node.op == "min" else None
-        inner = flat.made_by(upper[0], "max") if upper and flat.uses[upper[0]] == 1 else None
-        lower = parts(inner) if inner else None
-        if not upper or not lower:
-            return node
-        return replace(node, op="clamp", name=f"{scope_of(node)}clamp", inputs=(lower[1], lower[0], upper[1]))
-
-    return [*map(clamped, flat.nodes)]
+    upper = parts(node)
+    inner = flat.made_by(upper[0], "max") if upper and flat.uses[upper[0]] == 1 else None
+    lower = parts(inner) if inner else None
+    if not upper or not lower:
+        return None
+    return replace(node, op="clamp", name=f"{scope_of(node)}clamp", inputs=(lower[1], lower[0], upper[1]))
 
 
-def with_gradients(flat: FlatGraph) -> list[Node]:
-    """Put the gradient of a relu in the place of a choice between zero and a value where another is above zero, and a
+def _gradient(flat: FlatGraph, node: Node) -> Node | None:
+    """Return the gradient of a relu in the place of a choice between zero and a value where another is above zero, or a
     weighted sum in the place of a difference from a value times a number, as an update of weights is.
     """
-
-    def read(node: Node) -> Node:
-        shape, made = flat.shapes[node.outputs[0]], [flat.makers.get(name) for name in node.inputs]
-        scope = scope_of(node)
-        which = made[0] if node.op == "select_n" and len(made) == 3 else None
-        if which and which.op == "gt" and flat.number(which.inputs[1]) == 0 and flat.number(node.inputs[1]) == 0:
-            pair = node.inputs[2], which.inputs[0]
-            endless = made[2] and made[2].op in ENDLESS
-            if all(flat.shapes[name] == shape for name in pair) and not endless:
-                return replace(node, op="relu_gradient", name=f"{scope}relu_gradient", inputs=pair, attributes={})
-        step = made[1] if node.op == "sub" else None
-        if step and step.op == "mul" and flat.uses[node.inputs[1]] == 1:
-            # The rate stands on either side of its product.
-            for rate, value in (step.inputs, step.inputs[::-1]):
-                number = flat.number(rate)
-                if number is not None and flat.shapes[value] == shape == flat.shapes[node.inputs[0]]:
-                    inputs, factors = (node.inputs[0], value), {"factor": 1.0, "other_factor": -number}
-                    name = f"{scope}weighted_sum"
-                    return replace(node, op="weighted_sum", name=name, inputs=inputs, attributes=factors)
-        return node
-
-    return [*map(read, flat.nodes)]
+    shape, made = flat.shapes[node.outputs[0]], [flat.makers.get(name) for name in node.inputs]
+    scope = scope_of(node)
+    which = made[0] if node.op == "select_n" and len(made) == 3 else None
+    if which and which.op == "gt" and flat.number(which.inputs[1]) == 0 and flat.number(node.inputs[1]) == 0:
+        pair = node.inputs[2], which.inputs[0]
+        endless = made[2] and made[2].op in ENDLESS
+        if all(flat.shapes[name] == shape for name in pair) and not endless:
+            return replace(node, op="relu_gradient", name=f"{scope}relu_gradient", inputs=pair, attributes={})
+    step = made[1] if node.op == "sub" else None
+    if step and step.op == "mul" and flat.uses[node.inputs[1]] == 1:
+        # The rate stands on either side of its product.
+        for rate, value in (step.inputs, step.inputs[::-1]):
+            number = flat.number(rate)
+            if number is not None and flat.shapes[value] == shape == flat.shapes[node.inputs[0]]:
+                inputs, factors = (node.inputs[0], value), {"factor": 1.0, "other_factor": -number}
+                name = f"{scope}weighted_sum"
+                return replace(node, op="weighted_sum", name=name, inputs=inputs, attributes=factors)
+    return None
 
 
-def with_turned_products(flat: FlatGraph) -> list[Node]:
-    """Exchange the factors of products whose result is turned, so that it need not be: gradients by weights are such
-    products, and in a training step the input is the first factor.
+def _turned_product(flat: FlatGraph, node: Node) -> Node | None:
+    """Return a product with its factors exchanged where its result is turned, so that it need not be: gradients by
+    weights are such products, and in a training step the input is the first factor.
     """
-
-    def turned(node: Node) -> Node:
-        value = node.inputs[0] if node.op == "transpose" else ""
-        if not (product := flat.made_by(value, "dot_general")) or flat.uses[value] > 1:
-            return node
-        rank = len(flat.shapes[value])
-        (one, other), shared = product.attributes["dimension_numbers"]
-        rows = len(flat.shapes[product.inputs[0]]) - len(one)
-        if any(shared) or [*node.attributes["permutation"]] != [*range(rows, rank), *range(rows)]:
-            return node
-        attributes = {**product.attributes, "dimension_numbers": ((other, one), shared)}
-        return replace(product, inputs=product.inputs[::-1], outputs=node.outputs, attributes=attributes)
-
-    return [*map(turned, flat.nodes)]
+    (value,) = node.inputs
+    if not (product := flat.made_by(value, "dot_general")) or flat.uses[value] > 1:
+        return None
+    rank = len(flat.shapes[value])
+    (one, other), shared = product.attributes["dimension_numbers"]
+    rows = len(flat.shapes[product.inputs[0]]) - len(one)
+    if any(shared) or [*node.attributes["permutation"]] != [*range(rows, rank), *range(rows)]:
+        return None
+    attributes = {**product.attributes, "dimension_numbers": ((other, one), shared)}
+    return replace(product, inputs=product.inputs[::-1], outputs=node.outputs, attributes=attributes)
 
 
 def with_choices(flat: FlatGraph) -> Iterator[Node]:
@@ -216,7 +136,8 @@ def _mean(node: Node, divisor: str, flat: FlatGraph) -> Node | None:
     )
 
 
-PATTERNS: Sequence[Callable[[FlatGraph], Iterable[Node]]] = (
-    with_means, with_clamps, with_gradients, with_turned_products, with_choices,
+PATTERNS: Sequence[Pattern] = (
+    with_means, node_by_node(_clamped, "min"), node_by_node(_gradient, "select_n", "sub"),
+    node_by_node(_turned_product, "transpose"), with_choices,
 )  # fmt: skip
 """What makes fewer, or other, nodes of some, in this order."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpusim.network.formats.jax_function.layers import ValueShape
-from tpusim.network.formats.jax_function.nodes import FlatGraph, scope_of, unspread
+from tpusim.network.formats.jax_function.nodes import FlatGraph, Pattern, node_by_node, scope_of, unspread
 from tpusim.network.formats.jax_function.turns import with_turns
 from tpusim.network.graph import Node
 from tpusim.numerics.element_types import Values
@@ -34,11 +34,12 @@ _ELEMENTS: Mapping[str, _Element] = {
     "abs": np.abs, "max": np.maximum, "min": np.minimum, "pow": np.power, "sqrt": np.sqrt, "exp2": np.exp2,
     "logistic": lambda x: 1 / (1 + np.exp(-x)), "erf": np.vectorize(erf, otypes=[float]),
     "erfc": np.vectorize(erfc, otypes=[float]), "sign": np.sign, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "ne": np.not_equal, "select_n": lambda which, one, other: np.where(which, other, one),
 }  # fmt: skip
 """Primitives that work element by element, as far as activations are made of them."""
-_CURVED = frozenset({"erf", "erfc", "exp", "exp2", "expm1", "logistic", "tanh"})
+_CURVED = frozenset({"abs", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "tanh"})
 """Primitives of which every activation has one."""
-_LAST = frozenset({"add", "div", "integer_pow", "log", "log1p", "mul", "sub"})
+_LAST = frozenset({"add", "div", "integer_pow", "log", "log1p", "mul", "select_n", "sub"})
 """Primitives that make the result of an activation."""
 _SAMPLES = np.concatenate([np.linspace(-9, 9, 145), [-60.0, -30.0, -1e-3, 1e-3, 30.0, 60.0]])
 _FAR = np.array([-1e30, -1e4, -200.0, -100.0, 100.0, 200.0, 1e4], np.float32)
@@ -55,14 +56,8 @@ _NEAR = {"bfloat16": 1e-3, "float16": 1e-4}
 """How far a function may be off, for the constants that a type has; 1e-6 for others."""
 
 
-def with_activations(flat: FlatGraph) -> Iterator[Node]:
-    """Yield the nodes, with one in the place of those that make an activation of a value, however it is written."""
-    for node in flat.nodes:
-        found = _activation(flat, node) if node.op in _LAST else None
-        yield found or node
-
-
 def _activation(flat: FlatGraph, last: Node) -> Node | None:
+    """Return one node in the place of those that make an activation of a value, however it is written."""
     value = last.outputs[0]
     if not flat.is_real(value) or prod(flat.shapes[value]) < 2:
         return None
@@ -131,19 +126,12 @@ class _Norm(NamedTuple):
     epsilon: float
 
 
-def with_norms(flat: FlatGraph) -> Iterator[Node]:
-    """Yield the nodes, with one in the place of those that make a norm of rows along the last axis: by the root of the
-    mean of its squares, or a layer normalization.
+def _norm(flat: FlatGraph, last: Node) -> Node | None:
+    """Return one node in the place of those that make a norm of rows along the last axis: by the root of the mean of
+    its squares, or a layer normalization.
     """
-    for node in flat.nodes:
-        yield _read_norm(flat, node) or node
-
-
-def _read_norm(flat: FlatGraph, last: Node) -> Node | None:
-    if last.op not in ("add", "div", "mul") or not flat.is_real(last.outputs[0]):
-        return None
     shape, core, shift = flat.shapes[last.outputs[0]], last.outputs[0], ""
-    if not shape or shape[-1] < 2:
+    if not flat.is_real(core) or not shape or shape[-1] < 2:
         return None
     if last.op == "add":
         vectors = [name for name in last.inputs if _is_vector(flat, name, shape)]
@@ -297,12 +285,6 @@ _UNSEEN = -1e4
 """At most this is added to scores of keys that a query does not see, or stands in their place."""
 
 
-def with_softmaxes(flat: FlatGraph) -> Iterator[Node]:
-    """Yield the nodes, with one in the place of those that make a softmax of a value."""
-    for node in flat.nodes:
-        yield (_softmax(flat, node) if node.op == "div" else None) or node
-
-
 def _softmax(flat: FlatGraph, last: Node) -> Node | None:
     """Read e to the power of elements less the largest of their row, over the sum of these."""
     powers = flat.of_reals(last.inputs[0])
@@ -335,12 +317,6 @@ def _is_largest(flat: FlatGraph, name: str, source: str, axis: int) -> bool:
         name = flat.behind_moves(node.inputs[0])
     most = flat.made_by(name, "reduce_max")
     return most is not None and [*most.attributes["axes"]] == [order[axis]] and flat.same(most.inputs[0], before)
-
-
-def with_masks(flat: FlatGraph) -> Iterator[Node]:
-    """Yield the nodes; a softmax has the mask of its scores, where that lets each query see the keys up to its own."""
-    for node in flat.nodes:
-        yield (_masked(flat, node) if node.op == "softmax" else None) or node
 
 
 def _masked(flat: FlatGraph, node: Node) -> Node | None:
@@ -471,7 +447,8 @@ def _with_scale(flat: FlatGraph, scores: Node, scale: Node | None, name: str) ->
     return {id(scores): [factor, replace(called, inputs=inputs)], id(scale): [handed]}
 
 
-WRITTEN_OUT: Sequence[Callable[[FlatGraph], Iterator[Node]]] = (
-    with_activations, with_norms, with_turns, with_softmaxes, with_masks, with_attentions,
+WRITTEN_OUT: Sequence[Pattern] = (
+    node_by_node(_activation, *_LAST), node_by_node(_norm, "add", "div", "mul"), with_turns,
+    node_by_node(_softmax, "div"), node_by_node(_masked, "softmax"), with_attentions,
 )  # fmt: skip
 """What puts one node in the place of several, in this order."""

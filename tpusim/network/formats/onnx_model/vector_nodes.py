@@ -15,13 +15,7 @@ from typing import Any
 
 from tpusim.base.words import counted
 from tpusim.network.formats.layer_of_node import LayerOfNode, LayerSizes, UnfitNode, on_map, on_rows, pooled
-from tpusim.network.formats.onnx_model.array_nodes import (
-    KnownNode,
-    map_axes,
-    maps_of,
-    matrix,
-    padding_of,
-)
+from tpusim.network.formats.onnx_model.array_nodes import KnownNode, map_axes, maps_of, matrix, padding_of
 from tpusim.network.graph import IMAGES, OperandView, TensorView
 from tpusim.network.ops.elementwise import KEPT, ROWS
 from tpusim.network.ops.moves import AXES
