@@ -122,6 +122,8 @@ class _PointByPoint(VectorUnits):
         self.layer, self.batch, self.hardware = layer, batch, hardware
         self.turn = turn = self._turned()
         self.moved = TurnedMap(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
+        # Where channels are in lanes, a portion is a part of every pixel.
+        self.joins = turn == Turn() and not self.moved
         self.shapes = {name: turn.of(shape) for name, shape in layer.shapes(batch).items()}
         others = [name for name in layer.sources(batch) if name != "ifmap"]
         unit, last = hardware.vector_unit, layer.coefficients(1)
@@ -270,10 +272,10 @@ class _PointByPoint(VectorUnits):
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
             yield self.traffic.numbers(source.tensor, (self.turn.placed(part),), len(set(channels)))
 
-    def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
+    def bring(self, source: MapSource, channels: range, patch: Patch, base: int) -> Moves:
         if not self.moved:
-            return super().bring(source, portion, patch, base)
-        part = self.moved.read(self.moved.made(self.outputs, portion, patch, base, self.word_fill))
+            return super().bring(source, channels, patch, base)
+        part = self.moved.read(self.moved.made(self.outputs, channels, patch, base, self.word_fill))
         return self.traffic.moves(source.tensor, (part,), boxes_of(part))
 
     def steps(self, block: Block) -> int:
@@ -363,8 +365,8 @@ class _Choices(_PointByPoint):
         choices = [(self.layer.operation, len(some) + 2 * (some.start > 0)) for some in parts]
         return choices + [("maximum", len(some) + (some.start > 0)) for some in parts[:-1]]
 
-    def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        tiling = super()._tiling(rows, cols, groups)
+    def _tiling(self, rows: int, cols: int, groups: int, joined: int = 1) -> Tiling[int]:
+        tiling = super()._tiling(rows, cols, groups, joined)
         beside = tiling.psum_words if len(self.chain) > 1 else 0
         return replace(tiling, ifmap_words=tiling.ifmap_words + beside)
 
