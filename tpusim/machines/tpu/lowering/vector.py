@@ -46,7 +46,6 @@ from tpusim.machines.tpu.schedule.units import (
     one_ahead_if_free,
 )
 from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, RankedTiling
-from tpusim.memory.dram.least import crowding
 from tpusim.memory.layout import Box, Layouts, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op, Shape
@@ -300,6 +299,9 @@ class VectorUnits(Units):
         hbm = self.hardware.hbm
         if not self.joins or hbm.dram is None or hbm.layout != Layouts() or len(self.portions) == 1:
             return 1.0
+        # Imported here, because machines without a DRAM need none of its compiled loops.
+        from tpusim.memory.dram.least import crowding
+
         channels, rows, cols, images = self.ofmap.padded or self.ofmap.shape
         of_channel = images * self.hardware.element_bytes
         times = crowding(hbm.dram, len(self.portions[0]) * of_channel, channels * of_channel, rows * cols)
