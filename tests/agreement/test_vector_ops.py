@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from tests.agreement.engines import agree
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
+from tests.agreement.test_dram import with_banks
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
 from tests.covering import covering
 from tests.rules import rule
-from tests.strategies import cases, conv, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
+from tests.strategies import cases, conv, dram, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import CapacityError, UnsuitableError
 from tpusim.flow.jobs import resolve
@@ -28,8 +29,10 @@ from tpusim.flow.numbers import numbers_of
 from tpusim.flow.verify import expected, operands_of, verdict_of
 from tpusim.machines.tpu import datapath, event, register
 from tpusim.machines.tpu.description import Hardware
+from tpusim.machines.tpu.lowering import pool_gradient
 from tpusim.machines.tpu.lowering import vector_ops as lowering
 from tpusim.machines.tpu.lowering.registry import LOWERINGS, lowered, planned_of
+from tpusim.machines.tpu.lowering.vector import VectorUnits
 from tpusim.machines.tpu.program.addresses import Counters, Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Step, Vector
@@ -139,6 +142,51 @@ def test_random_layers(layer: VectorOp, batch: int, hardware: Hardware) -> None:
     assert not program.streams
     assert planned.transfers >= len(program.rows) > 0
     assert spills(program)
+
+
+def crowding_machine() -> Hardware:
+    """A machine on whose DRAM a portion of every pixel lies in one of four channels, if a pixel has 256 bytes."""
+    few = machine(8, 8, hbm={"channel_multiple": 8}, vector_unit={"scalar_words": 2})
+    return with_banks(few, dram(channels=4, columns=1, banks=16))
+
+
+@rule("T128")
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Relu("r", 29, 3, 5), Add("a", 32, 3, 4), ScaleShift("s", 29, 5, 2), Sub("s", 31, 6, 1),
+        Pool2d("p", "max", 30, 7, 6, 3, 2, 1), Pool2dChoice("c", "max", 29, 7, 8, (3, 2), 2), Rotary("r", 32, 3, 4),
+        Pool2dGradient("g", "max", 30, 7, 6, 3, 2, 1),
+    ],
+    ids=lambda layer: layer.op,
+)  # fmt: skip
+def test_portions_of_a_pixel_come_together_where_each_is_in_few_channels_of_a_dram(layer: VectorOp) -> None:
+    """They take less than a unit for each, and engines and values agree."""
+    hardware = crowding_machine()
+
+    def units_of(*asked: Any) -> VectorUnits:
+        return (pool_gradient._units_of if isinstance(layer, Pool2dGradient) else lowering.units_of)(*asked)
+
+    def clear() -> None:
+        lowering.units_of.cache_clear()
+        pool_gradient._units_of.cache_clear()
+
+    units = units_of(layer, 2, hardware)
+    assert units.crowded > 2
+    assert units.tiling.kept_folds == len(units.portions) == 4
+    program, _ = lowered(layer, 2, hardware, LOWERING)
+    timing = short(program, hardware)
+    agree(layer, 2, program, hardware, seed=3, timing=timing)
+    assert not [*hazards(program, hardware)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VectorUnits, "crowded", 1.0)
+        clear()
+        apart, _ = lowered(layer, 2, hardware, LOWERING)
+        assert timing.cycles < event.run(apart, hardware).cycles
+    clear()
+    assert planned_of(layer, 2, hardware, LOWERING)[0].transfers >= len(program.rows) > 0
+    # Of an image more, portions lie in all channels.
+    assert units_of(layer, 3, hardware).tiling.kept_folds == 1
 
 
 def whole_fits(layer: VectorOp, batch: int, hardware: Hardware) -> bool:

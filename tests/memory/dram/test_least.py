@@ -7,7 +7,7 @@ import pytest
 
 from tests.memory.dram.test_agreement import CASES, random_device, random_transfer
 from tpusim.memory.dram.device import load_device
-from tpusim.memory.dram.least import least_left
+from tpusim.memory.dram.least import crowding, least_left
 from tpusim.memory.dram.one_pass import OnePassDram
 
 
@@ -57,3 +57,25 @@ def test_where_channels_set_the_pace_they_take_hardly_more(
         start = accepted[-1]
     (least, *_), actual = least_left(device, given), done[-1] - accepted[0]
     assert share * actual <= least <= actual
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "apart", "times"),
+    [
+        # A row of 2 KiB in each of 8 channels, or of 16: what of each 8 KiB or 32 KiB is in a quarter, in a sixteenth.
+        ("hbm2_8ch_300", 2048, 8192, 4),
+        ("hbm2_8ch_300", 2048, 16384, 8),
+        ("hbm2_16ch_700", 2048, 32768, 16),
+        ("hbm2_8ch_300", 1792, 7168, 1),
+        ("hbm2_8ch_300", 2048, 2048, 1),
+    ],
+)
+def test_runs_some_power_of_two_apart_crowd_few_channels(name: str, run: int, apart: int, times: int) -> None:
+    assert crowding(load_device(name), run, apart, 400) == pytest.approx(times, rel=0.07)
+
+
+def test_runs_that_crowd_channels_only_for_a_while_are_told_too() -> None:
+    """Over many runs all 16 channels have as much; but a run of 6.5 KiB of every 32.5 KiB moves on by 512 bytes."""
+    assert crowding(load_device("hbm2_16ch_700"), 6656, 33280, 400) > 2
+    # One run is as much as its bytes side by side.
+    assert crowding(load_device("hbm2_16ch_700"), 6656, 33280, 1) == 1

@@ -9,6 +9,7 @@ serve both, so such transfers take no time here.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from tpusim.memory.dram.device import FIELDS, Device
 from tpusim.memory.dram.rules import ACT, ALL_BANKS, OF_BANK, OF_CHANNEL, RD, REF, WR, Numbers, Rules, cut, kernel
 
 _NEVER = -(1 << 60)
+
+_MOST_RUNS, _MOST_BURSTS = 1 << 8, 1 << 13
+"""Most runs, and most bursts of them all, that tell how runs crowd: where they lie repeats soon."""
 
 
 def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Numbers:
@@ -47,6 +51,25 @@ def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Num
         # Between two refreshes there is so much time for commands; the first may come just behind one.
         left += held * (np.maximum(left - 1, 0) // max(1, rules.interval - held))
     return np.where(left > 0, left + data, 0)
+
+
+@lru_cache(maxsize=1 << 12)
+def crowding(device: Device, run: int, apart: int, count: int) -> float:
+    """How many times longer reads of runs take at least than one of as many bytes side by side: runs that crowd a few
+    of the channels, all of them or many in a row, leave the others idle.
+
+    There are `count` runs of `run` bytes, each `apart` bytes from the one before.
+    """
+    burst = device.organisation.burst_bytes
+    of_run = np.arange(0, run, burst, dtype=np.int64)
+    count = min(count, _MOST_RUNS, max(1, _MOST_BURSTS // len(of_run)))
+    firsts = np.arange(count, dtype=np.int64) * apart // burst * burst
+    addresses = (firsts[:, None] + of_run).ravel()
+    beside = np.arange(len(addresses), dtype=np.int64) * burst
+    # Time counts from a transfer ahead, of one burst.
+    least = (int(least_left(device, [beside[:1], each])[0]) for each in (addresses, beside))
+    crowded, even = least
+    return crowded / even if even else 1.0
 
 
 @kernel

@@ -134,7 +134,7 @@ class _PoolGradient(VectorUnits):
         wide, shapes = hardware.hbm.channel_multiple, layer.shapes(batch)
         # As of the pooling itself, images are in lanes where tiles are less padded so.
         turn = least_padded([Turn(), IMAGES_IN_LANES], shapes[OFMAP], hardware)
-        self.turn = turn
+        self.turn, self.joins = turn, turn == Turn()
 
         tensors = [tiled(name, each, wide, turn.lanes) for name, each in shapes.items()]
         *sources, self.ofmap = self.tensors = tuple(tensors)

@@ -7,7 +7,7 @@ A step multiplies, word by word, the pixels under some taps by the lane's weight
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
@@ -46,7 +46,7 @@ from tpusim.machines.tpu.schedule.units import (
     one_ahead_if_free,
 )
 from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, RankedTiling
-from tpusim.memory.layout import Box, whole_bursts
+from tpusim.memory.layout import Box, Layouts, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op, Shape
 
@@ -55,6 +55,11 @@ FEW_TIMED, TOO_HIGH = 4, 0.5
 
 Beside them is the largest of those with an estimate of at most the share `TOO_HIGH` more than the lowest: estimates of
 few blocks are now and then too high by half.
+"""
+
+CROWDED = 1.5
+"""How many times longer a portion of every pixel takes a DRAM than as many bytes side by side, if a unit may have all
+portions: by powers of two runs lie in all channels, or in half of them, which takes twice as long, or in fewer.
 """
 
 IGNORED = frozenset({
@@ -111,6 +116,13 @@ def joining_steps(
             beside = ceil(words * together * body)
             yield lane_step(lanes, operation, walks, in_turn(to, words), widened=widened, body=beside, chain=chain)
             to += words
+
+
+def largest(costs: Mapping[Tiling[int], float], share: float) -> Tiling[int]:
+    """The largest block of those that cost at most a share more than the cheapest."""
+    lowest = min(costs.values())
+    near = (each for each, cost in costs.items() if cost <= lowest * (1 + share))
+    return max(near, key=lambda each: each.psum_words)
 
 
 def in_a_body(moved: int, hardware: Hardware) -> int:
@@ -185,8 +197,16 @@ class Maps(StripMaps):
 AnyUnits = TypeVar("AnyUnits", bound="VectorUnits")
 
 
+_MAPS, _, _RESULTS = range(3)
+"""Places of maps, scalars and results among the buffers of a tiling."""
+
+_ORDERS = "portion by portion, in each all blocks", "block by block, all portions of each together"
+
+
 class ChannelBlock(NamedTuple):
-    """The unit of work: a block of some channels, one in each lane. `begins`: whether it is the first of a body."""
+    """The unit of work: a block of some channels, one in each lane; of several portions of them, one behind another.
+    `begins`: whether it is the first of a body.
+    """
 
     channels: range
     block: Block
@@ -206,6 +226,7 @@ class VectorUnits(Units):
         turn: which axes of the tensors are in lanes, rows, columns and words.
         chunks: groups of taps, and folds, that a tiling tells of a convolution; there are no passes.
         portions: the channels, as many at a time as there are lanes.
+        joins: whether a unit may have a block of all portions; a tiling says by `kept_folds` how many of them it has.
         tiling: the one that is given, or the choice of the estimate; ifmap buffers hold what comes of all maps, filter
             buffers scalars.
 
@@ -221,6 +242,7 @@ class VectorUnits(Units):
     chain: tuple[tuple[int, Fraction | int], ...]
     turn: Turn | PixelsInLanes = Turn()
     chunks: tuple[int, int] = (1, 1)
+    joins = False
     close: float = 0.0
     """How much dearer than the cheapest a larger block may be, as a share."""
     # Scalars come ahead of maps.
@@ -246,20 +268,44 @@ class VectorUnits(Units):
         """Words of a block that are made ready."""
         return tiling.ifmap_words
 
-    def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        """A tiling, with two buffers of each kind if a buffer is used more than once."""
+    def _tiling(self, rows: int, cols: int, groups: int, joined: int = 1) -> Tiling[int]:
+        """A tiling whose units have `joined` portions, with two buffers of each kind if a buffer is used more than
+        once.
+        """
         extents = zip(self._extents, (rows, cols, groups), strict=True)
         blocks, (taps, folds) = prod(-(-extent // size) for extent, size in extents), self.chunks
-        # A second buffer lets transfers run beside the work; with a single block and portion there is nothing to run
-        # beside.
-        buffers = min(2, blocks * len(self.portions))
+        # A second buffer lets transfers run beside the work; with a single unit there is nothing to run beside.
+        times = -(-len(self.portions) // joined)
+        buffers = min(2, blocks * times)
         return Tiling(
-            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=1,
+            rows, cols, groups, span=0, blocks=blocks, loop_order="filter_major", kept_folds=joined,
             chunk_taps=taps, chunk_folds=folds, section_passes=taps * folds,
-            ifmap_buffers=buffers, filter_buffers=min(2, len(self.portions)), psum_buffers=buffers,
-            ifmap_words=sum(self.map_words(rows, cols, groups)), section_words=self.scalar_words,
-            psum_words=rows * cols * groups, lag=1,
+            ifmap_buffers=buffers, filter_buffers=min(2, times), psum_buffers=buffers,
+            ifmap_words=joined * sum(self.map_words(rows, cols, groups)), section_words=joined * self.scalar_words,
+            psum_words=joined * rows * cols * groups, lag=1,
         )  # fmt: skip
+
+    def _units(self, tiling: Tiling[int]) -> int:
+        """Number of units of a tiling."""
+        return tiling.blocks * -(-len(self.portions) // tiling.kept_folds)
+
+    @cached_property
+    def crowded(self) -> float:
+        """How many times longer a DRAM takes for a portion of every pixel than for as many bytes side by side; 1 below
+        `CROWDED`.
+
+        Where pixels lie some power of two apart, the same portion of all pixels is in a few channels of the DRAM.
+        """
+        hbm = self.hardware.hbm
+        if not self.joins or hbm.dram is None or hbm.layout != Layouts() or len(self.portions) == 1:
+            return 1.0
+        # Imported here, because machines without a DRAM need none of its compiled loops.
+        from tpusim.memory.dram.least import crowding
+
+        channels, rows, cols, images = self.ofmap.padded or self.ofmap.shape
+        of_channel = images * self.hardware.element_bytes
+        times = crowding(hbm.dram, len(self.portions[0]) * of_channel, channels * of_channel, rows * cols)
+        return times if times >= CROWDED else 1.0
 
     @cached_property
     def ranked(self) -> tuple[RankedTiling, ...]:
@@ -267,18 +313,9 @@ class VectorUnits(Units):
 
         The estimate chooses the largest block of those that fit and are `close` to the cheapest.
         """
-        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
-        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
-        every = (self._tiling(*each) for each in sizes)
-        costs = {each: self.cycles(each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)}
+        costs = {each: self.cycles(each) for each in self.fitting}
         lowest = min(costs.values())
-
-        def largest(share: float) -> Tiling[int]:
-            """The largest block of those with at most so much more than the lowest estimate."""
-            near = (each for each, cost in costs.items() if cost <= lowest * (1 + share))
-            return max(near, key=lambda each: each.psum_words)
-
-        chosen, doubted = largest(self.close), largest(TOO_HIGH)
+        chosen, doubted = largest(costs, self.close), largest(costs, TOO_HIGH)
         if self.hardware.mapping.search != "simulate":
             return (RankedTiling(chosen, 0.0, partial(float, costs[chosen])),)
         # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
@@ -290,6 +327,15 @@ class VectorUnits(Units):
             RankedTiling(each, least, partial(float, costs[each]), expected=expected[each])
             for each in dict.fromkeys((*few, doubted))
         ])  # fmt: skip
+
+    @cached_property
+    def fitting(self) -> list[Tiling[int]]:
+        """All tilings that fit."""
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
+        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
+        joined = (1, len(self.portions)) if self.crowded > 1 else (1,)
+        every = (self._tiling(rows, cols, groups, some) for (rows, cols, groups), some in product(sizes, joined))
+        return [*fitting(every, lambda tiling: tiling.words, self.hardware)]
 
     @property
     def least(self) -> float:
@@ -325,8 +371,12 @@ class VectorUnits(Units):
         takes as long as the vector unit works on it, as the next one is loaded, or half of all that happens to it,
         because one of two buffers is filled while the vector unit works on the other.
         """
-        work, (filled, spilled) = self.demand(tiling), self.transfers(tiling)
-        units, latency = tiling.blocks * len(self.portions), self.hardware.latency_cycles
+        return self.cycles_of(tiling, self.mean_bytes_of(tiling))
+
+    def cycles_of(self, tiling: Tiling[int], moved: tuple[list[int], int]) -> float:
+        """Estimated cycles if a unit has the bytes `moved`: of each map, and of the results."""
+        work, (filled, spilled) = self.demand(tiling), self._transfers(tiling, *moved)
+        units, latency = self._units(tiling), self.hardware.latency_cycles
         # With two buffers, a buffer has the time of two blocks to be filled, worked on and spilled: hence the half.
         turn = max(work.busiest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
         exposed = max(0.0, work.cycles + latency - spilled) if units > 1 else work.cycles
@@ -373,37 +423,47 @@ class VectorUnits(Units):
         brought, left = self.bytes_of(tiling)
         return in_a_body(sum(brought) + left, self.hardware)
 
-    def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Cycles of the bus for a block and portion: into the chip, and out."""
+    def _transfers(self, tiling: Tiling[int], brought: list[int], left: int) -> tuple[float, float]:
+        """Cycles of the bus for a unit: for the bytes `brought` of each map, and for those `left` of the results."""
         unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
-        brought, left = self.bytes_of(tiling)
         # Words count where they are converted.
-        words = self.map_words(tiling.rows, tiling.cols, tiling.groups) if unit.unpack_cycles else [0] * len(brought)
+        words = self._map_words(tiling) if unit.unpack_cycles else [0] * len(brought)
+        slower = self.crowded if tiling.kept_folds == 1 else 1.0
 
         def cycles(size: int, words: int, conversion: float) -> float:
-            return float(Demand(bus=size / rate, converted=words * conversion).busiest)
+            return float(Demand(bus=slower * size / rate, converted=words * conversion).busiest)
 
         filled = sum(cycles(*each, float(unit.unpack_cycles)) for each in zip(brought, words, strict=True))
         return filled, cycles(left, tiling.psum_words, float(unit.pack_cycles))
 
     def bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
-        """Bytes of a block and portion: of each map, and of the results."""
-        lanes, words = len(self.portions[0]), self.map_words(tiling.rows, tiling.cols, tiling.groups)
+        """Bytes of a unit: of each map, and of the results."""
+        joined = tiling.kept_folds
+        lanes = sum(map(len, self.portions[:joined]))
+        words, made = self.map_words(tiling.rows, tiling.cols, tiling.groups), tiling.psum_words // joined
         shares = (-(-lanes // each.share[CHANNEL]) for each in self.maps)
         brought = [
-            self._bytes(each.tensor, count, tiling.groups, some)
+            self._bytes(each.tensor, count, tiling.groups, some, joined)
             for each, count, some in zip(self.maps, words, shares, strict=True)
         ]
-        return brought, self._bytes(self.ofmap, tiling.psum_words, tiling.groups, lanes)
+        return brought, self._bytes(self.ofmap, made, tiling.groups, lanes, joined)
 
-    def _bytes(self, tensor: Tensor, words: int, groups: int, channels: int) -> int:
-        """Bytes of `words` of as many lanes as there are `channels`, `groups` to a pixel, with padding behind the last
-        channel.
+    def mean_bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        """Bytes of a unit on the mean: of each map, and of the results."""
+        return self.bytes_of(tiling)
+
+    def _map_words(self, tiling: Tiling[int]) -> list[int]:
+        """Words of a unit that are read of each map at most."""
+        return [tiling.kept_folds * each for each in self.map_words(tiling.rows, tiling.cols, tiling.groups)]
+
+    def _bytes(self, tensor: Tensor, words: int, groups: int, channels: int, joined: int = 1) -> int:
+        """Bytes of `words` of each of some `joined` portions, `channels` in all, `groups` to a pixel, with padding
+        behind the last channel.
         """
         all_channels, rows, cols, images = tensor.shape
         in_lanes = self.turn.of((all_channels, rows, cols, images))[CHANNEL]
         stored = in_lanes * prod(tensor.padded or tensor.shape) // tensor.size
-        channels = max(channels, -(-stored // len(self.portions)))
+        channels = max(channels, -(-stored * joined // len(self.portions)))
         # Images of a channel lie side by side, in each strip; where a block has all of them, so do its channels; and
         # where it has all of these, so do its pixels.
         strips, pixels = self.outputs.strips, words // groups
@@ -411,7 +471,7 @@ class VectorUnits(Units):
         if groups < self.groups:
             between = self.outputs.images * self.hardware.vector_memory.element_bytes
             return runs * channels * min(between, whole_bursts(run, self.hardware.hbm.burst_bytes))
-        if len(self.portions) > 1:
+        if len(self.portions) > joined:
             return runs * whole_bursts(run * channels, self.hardware.hbm.burst_bytes)
         return runs * run * channels
 
@@ -426,13 +486,13 @@ class VectorUnits(Units):
         """Steps of the vector unit on maps, scalars and results at `bases`."""
 
     def steps(self, block: Block) -> int:
-        """Number of steps for a block."""
+        """Number of steps for a block and portion."""
         return len(self.chain)
 
     def delay(self, of: ChannelBlock) -> int:
         """Cycles before a block: for the turn of the loop, and for making its words ready."""
         words = sum(patch.words for _, patch, _ in self.patches(of.block, 0))
-        return self.starts(words, of.begins)
+        return self.starts(words * len(self._parts_of(of)), of.begins)
 
     def patches(self, block: Block, base: int) -> Iterator[tuple[MapSource, Patch, int]]:
         """The patch of each map that a block needs, one behind another from word `base` on; it may be all padding."""
@@ -446,7 +506,8 @@ class VectorUnits(Units):
     def areas(self) -> tuple[Area, ...]:
         """Maps, scalars, results."""
         (maps, scalars, results), lanes = self.tiling.buffers, len(self.portions[0])
-        brought, kept = in_one(self.brought, len(self.maps)), in_one(self.scalars, self.numbers)
+        joined = self.tiling.kept_folds
+        brought, kept = in_one(self.brought, len(self.maps)), in_one(self._numbers, self.numbers * joined)
         return (
             Area("maps", self.maps[0].tensor.name, *maps, lanes, brought, self.delay),
             Area("scalars", "filter", *scalars, lanes, kept),
@@ -455,17 +516,40 @@ class VectorUnits(Units):
 
     def units(self) -> Iterator[Unit]:
         steps, body = [self.steps(block) for block in self.blocks], self.in_a_body(self.tiling)
-        for number, channels in enumerate(self.portions):
+        for number, together in enumerate(portions(len(self.portions), self.tiling.kept_folds)):
+            channels = range(self.portions[together[0]].start, self.portions[together[-1]].stop)
             for at, (block, count) in enumerate(zip(self.blocks, steps, strict=True), number * len(self.blocks)):
                 of = ChannelBlock(channels, block, at % body == 0)
                 needs = SlotNeed("maps", of), SlotNeed("scalars", number), SlotNeed("results", of)
-                yield Unit(needs, None, of, steps=count, leaves=2)
+                yield Unit(needs, None, of, steps=count * len(together), leaves=2)
 
     def acts(self, unit: Unit, bases: Sequence[int]) -> Iterator[VectorWork]:
-        yield VectorWork([*self.work(unit.about, bases)], (Touch(0), Touch(1)), 2, True)
+        parts = self._parts_of(unit.about)
+        steps = (step for at, each in enumerate(parts) for step in self.work(each, self._bases(bases, at)))
+        yield VectorWork([*steps], (Touch(0), Touch(1)), 2, True)
+
+    def _parts_of(self, of: ChannelBlock) -> list[ChannelBlock]:
+        """The block of each portion of a unit."""
+        every = portions(len(of.channels), len(self.portions[0]))
+        return [of._replace(channels=of.channels[each.start : each.stop]) for each in every]
+
+    def _bases(self, bases: Sequence[int], at: int) -> tuple[int, ...]:
+        """Where words of portion number `at` of a unit begin in its maps, scalars and results."""
+        return tuple([base + at * self._apart(kind) for kind, base in enumerate(bases)])
+
+    def _apart(self, kind: int) -> int:
+        """Words from one portion of a unit to the next, of its maps, scalars or results."""
+        words, _ = self.tiling.buffers[kind]
+        return words // self.tiling.kept_folds
+
+    def _numbers(self, number: int, base: int) -> Iterator[Moves]:
+        """Numbers of all portions of a unit."""
+        joined = self.tiling.kept_folds
+        for at in range(joined):
+            yield from self.scalars(number * joined + at, base + at * self.scalar_words)
 
     def channels(self, unit: Unit) -> tuple[int, ...]:
-        return tuple(unit.about.channels)
+        return tuple(unit.about.channels) if self.tiling.kept_folds == 1 else ()
 
     def brought(self, of: ChannelBlock, base: int) -> Iterator[Moves]:
         """What comes of the maps for a block; nothing where all is padding."""
@@ -473,16 +557,16 @@ class VectorUnits(Units):
             if patch.words:
                 yield self.bring(source, of.channels, patch, at)
 
-    def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
-        """The transfer of a patch of a map, to word `base` and on."""
+    def bring(self, source: MapSource, channels: range, patch: Patch, base: int) -> Moves:
+        """The transfer of a patch of a map, to word `base` and on, portion by portion."""
         row, col = self.outputs.row, self.outputs.col
         points = Patch(row.coordinates(patch.rows), col.coordinates(patch.cols), patch.groups)
         apart = self.outputs.ifmap_apart
-        part, box = self.outputs.part(self.word_fill, source.channels(portion), points, apart, base)
+        part, box = self.outputs.part(self.word_fill, source.channels(channels), points, apart, base)
         if source.share[IMAGE] > 1:
             items = (Along(IMAGE, (0,) * len(at)) if axis == IMAGE else Along(axis, at) for axis, at in part.items)
             part, box = part._replace(items=tuple(items)), box._replace(images=range(1))
-        return self._moves(source.tensor, part, source.boxes(portion, box), apart)
+        return self._moves(source.tensor, part, source.boxes(channels, box), apart, _MAPS)
 
     def spill(self, unit: Unit, base: int) -> Moves:
         return self.left(unit.about, base)
@@ -491,12 +575,19 @@ class VectorUnits(Units):
         """The transfer of what is made of a block, from word `base` on."""
         apart = self.outputs.ofmap_apart
         part, box = self.outputs.part(self.word_fill, of.channels, of.block, apart, base)
-        return self._moves(self.ofmap, part, [box], apart)
+        return self._moves(self.ofmap, part, [box], apart, _RESULTS)
 
-    def _moves(self, tensor: Tensor, part: Part, boxes: Sequence[Box], apart: tuple[int, int]) -> Moves:
+    def _moves(self, tensor: Tensor, part: Part, boxes: Sequence[Box], apart: tuple[int, int], kind: int) -> Moves:
+        """The transfer of a part that is some boxes, to or from maps or results; portion by portion."""
         placed = self.turn.placed(part)
         turned = (each for box in boxes for each in self.turn.boxes(placed, box))
-        return self.traffic.moves(tensor, (placed,), turned, apart)
+        ((axis, channels), *_) = placed.lane
+        if len(channels) <= len(self.portions[0]):
+            return self.traffic.moves(tensor, (placed,), turned, apart)
+        every = enumerate(portions(len(channels), len(self.portions[0])))
+        lanes = ((at, (Along(axis, channels[some.start : some.stop]),)) for at, some in every)
+        parts = (placed._replace(base=placed.base + at * self._apart(kind), lane=lane) for at, lane in lanes)
+        return self.traffic.moves(tensor, tuple(parts), turned, apart)
 
     def walk(self, source: MapSource, tap: tuple[int, int], outputs: Block, patch: Patch, base: int) -> Counters:
         """The words of a patch under a tap; where all share one row, or column, the walk stands still."""
@@ -521,7 +612,7 @@ class VectorUnits(Units):
             "folds": f"{counted(len(self.portions), 'portion')} of at most {lanes}",
             "passes": f"none: {made}",
             "block": outputs_of(blocking, ofmap, self.outputs, hardware),
-            "order": "portion by portion, in each all blocks",
+            "order": _ORDERS[self.tiling.kept_folds > 1],
             "words": used_of(self.word_fill, self.outputs, layer, hardware),
             "memory": memory_of(areas, hardware),
         }

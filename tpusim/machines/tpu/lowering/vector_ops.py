@@ -36,6 +36,7 @@ from tpusim.machines.tpu.lowering.vector import (
     draft_of,
     feed,
     in_turn,
+    largest,
     least_padded,
     nested,
     read_first,
@@ -122,6 +123,8 @@ class _PointByPoint(VectorUnits):
         self.layer, self.batch, self.hardware = layer, batch, hardware
         self.turn = turn = self._turned()
         self.moved = TurnedMap(layer.taken(batch), turn) if isinstance(layer, Move) and isinstance(turn, Turn) else None
+        # Where channels are in lanes, a portion is a part of every pixel.
+        self.joins = turn == Turn() and not self.moved
         self.shapes = {name: turn.of(shape) for name, shape in layer.shapes(batch).items()}
         others = [name for name in layer.sources(batch) if name != "ifmap"]
         unit, last = hardware.vector_unit, layer.coefficients(1)
@@ -239,8 +242,51 @@ class _PointByPoint(VectorUnits):
         """
         if self.turn == Turn() and not self.moved:
             return super().bytes_of(tiling)
-        first = self._first(tiling)
-        return [each.bytes for each in self.brought(first, 0)], self.left(first, 0).bytes
+        return self._moved_for(self._first(tiling))
+
+    @cached_property
+    def ranked(self) -> tuple[RankedTiling, ...]:
+        """The tilings of any op; of moves whose padding lies unevenly, also the choice for blocks that are all as the
+        first.
+        """
+        found = super().ranked
+        if not self._uneven:
+            return found
+        costs = {each: self.cycles_of(each, self.bytes_of(each)) for each in self.fitting}
+        first = largest(costs, self.close)
+        if first in (each.tiling for each in found):
+            return found
+        return (*found, RankedTiling(first, 0.0, partial(self.cycles, first), expected=self.cycles(first)))
+
+    @property
+    def _uneven(self) -> bool:
+        """Whether elements are moved in maps whose channels are padded."""
+        return self.moved is not None and self.hardware.hbm.channel_multiple > 1
+
+    def mean_bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
+        """Bytes of a unit on the mean. Where elements are moved, the last of several parts of the channels has all the
+        padding behind them.
+        """
+        first, made = self.bytes_of(tiling)
+        if not self._uneven:
+            return first, made
+        axis, sizes = self.turn.index(CHANNEL), (1, *tiling.outputs)
+        extent = (len(self.portions), *self._extents)[axis]
+        parts = -(-extent // sizes[axis])
+        if parts == 1:
+            return first, made
+        starts = [extent - size if at == axis else 0 for at, size in enumerate(sizes)]
+        at, *block = (range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        last, left = self._moved_for(ChannelBlock(self.portions[at.start], Block(*block)))
+
+        def mean(one: int, end: int) -> int:
+            return ((parts - 1) * one + end) // parts
+
+        return [mean(*each) for each in zip(first, last, strict=True)], mean(made, left)
+
+    def _moved_for(self, of: ChannelBlock) -> tuple[list[int], int]:
+        """Bytes that are moved for a block: of each map, and of the results."""
+        return [each.bytes for each in self.brought(of, 0)], self.left(of, 0).bytes
 
     def readied(self, tiling: Tiling[int]) -> int:
         return self._came(self._first(tiling)) if self.moved else super().readied(tiling)
@@ -270,10 +316,10 @@ class _PointByPoint(VectorUnits):
             part = Part(word, (0,), (Along(CHANNEL, channels),), (Along(IMAGE, range(1)),), 1)
             yield self.traffic.numbers(source.tensor, (self.turn.placed(part),), len(set(channels)))
 
-    def bring(self, source: MapSource, portion: range, patch: Patch, base: int) -> Moves:
+    def bring(self, source: MapSource, channels: range, patch: Patch, base: int) -> Moves:
         if not self.moved:
-            return super().bring(source, portion, patch, base)
-        part = self.moved.read(self.moved.made(self.outputs, portion, patch, base, self.word_fill))
+            return super().bring(source, channels, patch, base)
+        part = self.moved.read(self.moved.made(self.outputs, channels, patch, base, self.word_fill))
         return self.traffic.moves(source.tensor, (part,), boxes_of(part))
 
     def steps(self, block: Block) -> int:
@@ -363,8 +409,8 @@ class _Choices(_PointByPoint):
         choices = [(self.layer.operation, len(some) + 2 * (some.start > 0)) for some in parts]
         return choices + [("maximum", len(some) + (some.start > 0)) for some in parts[:-1]]
 
-    def _tiling(self, rows: int, cols: int, groups: int) -> Tiling[int]:
-        tiling = super()._tiling(rows, cols, groups)
+    def _tiling(self, rows: int, cols: int, groups: int, joined: int = 1) -> Tiling[int]:
+        tiling = super()._tiling(rows, cols, groups, joined)
         beside = tiling.psum_words if len(self.chain) > 1 else 0
         return replace(tiling, ifmap_words=tiling.ifmap_words + beside)
 
