@@ -67,8 +67,7 @@ def crowding(device: Device, run: int, apart: int, count: int) -> float:
     addresses = (firsts[:, None] + of_run).ravel()
     beside = np.arange(len(addresses), dtype=np.int64) * burst
     # Time counts from a transfer ahead, of one burst.
-    least = (int(least_left(device, [beside[:1], each])[0]) for each in (addresses, beside))
-    crowded, even = least
+    crowded, even = (int(least_left(device, [(beside[:1], False), (each, False)])[0]) for each in (addresses, beside))
     return crowded / even if even else 1.0
 
 
