@@ -188,15 +188,6 @@ def test_an_estimate_of_a_move_knows_the_padding_behind_the_last_channel(batch: 
     assert 0.85 < ready.draft.estimate() / ready.timing.cycles < 1.05
 
 
-def test_a_move_takes_the_faster_of_both_estimates() -> None:
-    """One counts the mean of its parts, the other as if all were as the first, which has no padding."""
-    layer, hardware = OPS["transpose"]("t", channels=64, height=9, width=20), load_hardware("tpu_v3_core")
-    by_mean, by_first = drafts_of(layer, 1, hardware, "vector_ops")
-    cycles = [event.run(each.lower()[0], hardware).cycles for each in (by_mean, by_first)]
-    assert cycles[1] < cycles[0]
-    assert prepared(layer, 1, hardware, "vector_ops").timing.cycles == cycles[1]
-
-
 def test_the_script_holds_a_batch_against_the_next_lower_one(capsys: pytest.CaptureFixture[str]) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "batch_regret"))
     hardware = load_hardware("tpu_v2")

@@ -7,7 +7,7 @@ A step multiplies, word by word, the pixels under some taps by the lane's weight
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache, partial
@@ -116,13 +116,6 @@ def joining_steps(
             beside = ceil(words * together * body)
             yield lane_step(lanes, operation, walks, in_turn(to, words), widened=widened, body=beside, chain=chain)
             to += words
-
-
-def largest(costs: Mapping[Tiling[int], float], share: float) -> Tiling[int]:
-    """The largest block of those that cost at most a share more than the cheapest."""
-    lowest = min(costs.values())
-    near = (each for each, cost in costs.items() if cost <= lowest * (1 + share))
-    return max(near, key=lambda each: each.psum_words)
 
 
 def in_a_body(moved: int, hardware: Hardware) -> int:
@@ -313,9 +306,19 @@ class VectorUnits(Units):
 
         The estimate chooses the largest block of those that fit and are `close` to the cheapest.
         """
-        costs = {each: self.cycles(each) for each in self.fitting}
+        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
+        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
+        joined = (1, len(self.portions)) if self.crowded > 1 else (1,)
+        every = (self._tiling(rows, cols, groups, some) for (rows, cols, groups), some in product(sizes, joined))
+        costs = {each: self.cycles(each) for each in fitting(every, lambda tiling: tiling.words, self.hardware)}
         lowest = min(costs.values())
-        chosen, doubted = largest(costs, self.close), largest(costs, TOO_HIGH)
+
+        def largest(share: float) -> Tiling[int]:
+            """The largest block of those with at most so much more than the lowest estimate."""
+            near = (each for each, cost in costs.items() if cost <= lowest * (1 + share))
+            return max(near, key=lambda each: each.psum_words)
+
+        chosen, doubted = largest(self.close), largest(TOO_HIGH)
         if self.hardware.mapping.search != "simulate":
             return (RankedTiling(chosen, 0.0, partial(float, costs[chosen])),)
         # The estimate's choice stands first, whatever it costs: a run without simulation takes the first.
@@ -327,15 +330,6 @@ class VectorUnits(Units):
             RankedTiling(each, least, partial(float, costs[each]), expected=expected[each])
             for each in dict.fromkeys((*few, doubted))
         ])  # fmt: skip
-
-    @cached_property
-    def fitting(self) -> list[Tiling[int]]:
-        """All tilings that fit."""
-        wanted = zip(given_outputs(self.outputs, self.hardware), self._extents, strict=True)
-        sizes = product(*([size] if size else halves(extent) for size, extent in wanted))
-        joined = (1, len(self.portions)) if self.crowded > 1 else (1,)
-        every = (self._tiling(rows, cols, groups, some) for (rows, cols, groups), some in product(sizes, joined))
-        return [*fitting(every, lambda tiling: tiling.words, self.hardware)]
 
     @property
     def least(self) -> float:
@@ -371,11 +365,7 @@ class VectorUnits(Units):
         takes as long as the vector unit works on it, as the next one is loaded, or half of all that happens to it,
         because one of two buffers is filled while the vector unit works on the other.
         """
-        return self.cycles_of(tiling, self.mean_bytes_of(tiling))
-
-    def cycles_of(self, tiling: Tiling[int], moved: tuple[list[int], int]) -> float:
-        """Estimated cycles if a unit has the bytes `moved`: of each map, and of the results."""
-        work, (filled, spilled) = self.demand(tiling), self._transfers(tiling, *moved)
+        work, (filled, spilled) = self.demand(tiling), self.transfers(tiling)
         units, latency = self._units(tiling), self.hardware.latency_cycles
         # With two buffers, a buffer has the time of two blocks to be filled, worked on and spilled: hence the half.
         turn = max(work.busiest, filled + latency, (latency + work.cycles + filled + spilled) / 2)
@@ -423,9 +413,10 @@ class VectorUnits(Units):
         brought, left = self.bytes_of(tiling)
         return in_a_body(sum(brought) + left, self.hardware)
 
-    def _transfers(self, tiling: Tiling[int], brought: list[int], left: int) -> tuple[float, float]:
-        """Cycles of the bus for a unit: for the bytes `brought` of each map, and for those `left` of the results."""
+    def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
+        """Cycles of the bus for a unit on the mean: into the chip, and out."""
         unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
+        brought, left = self.mean_bytes_of(tiling)
         # Words count where they are converted.
         words = self._map_words(tiling) if unit.unpack_cycles else [0] * len(brought)
         slower = self.crowded if tiling.kept_folds == 1 else 1.0

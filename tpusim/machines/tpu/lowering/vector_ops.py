@@ -36,7 +36,6 @@ from tpusim.machines.tpu.lowering.vector import (
     draft_of,
     feed,
     in_turn,
-    largest,
     least_padded,
     nested,
     read_first,
@@ -244,31 +243,12 @@ class _PointByPoint(VectorUnits):
             return super().bytes_of(tiling)
         return self._moved_for(self._first(tiling))
 
-    @cached_property
-    def ranked(self) -> tuple[RankedTiling, ...]:
-        """The tilings of any op; of moves whose padding lies unevenly, also the choice for blocks that are all as the
-        first.
-        """
-        found = super().ranked
-        if not self._uneven:
-            return found
-        costs = {each: self.cycles_of(each, self.bytes_of(each)) for each in self.fitting}
-        first = largest(costs, self.close)
-        if first in (each.tiling for each in found):
-            return found
-        return (*found, RankedTiling(first, 0.0, partial(self.cycles, first), expected=self.cycles(first)))
-
-    @property
-    def _uneven(self) -> bool:
-        """Whether elements are moved in maps whose channels are padded."""
-        return self.moved is not None and self.hardware.hbm.channel_multiple > 1
-
     def mean_bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
         """Bytes of a unit on the mean. Where elements are moved, the last of several parts of the channels has all the
         padding behind them.
         """
         first, made = self.bytes_of(tiling)
-        if not self._uneven:
+        if not self.moved or self.hardware.hbm.channel_multiple == 1:
             return first, made
         axis, sizes = self.turn.index(CHANNEL), (1, *tiling.outputs)
         extent = (len(self.portions), *self._extents)[axis]
