@@ -180,14 +180,6 @@ def test_an_estimate_knows_what_lies_between_the_bytes_of_a_block(turned: bool) 
     assert ready.timing.cycles <= 1.2 * ready.draft.estimate()
 
 
-@pytest.mark.parametrize("batch", [8, 9])
-def test_an_estimate_of_a_move_knows_the_padding_behind_the_last_channel(batch: int) -> None:
-    """It lies with the last of two parts of the channels; the first part moves a hundredth of that."""
-    layer, hardware = OPS["channel_shuffle"]("s", height=71, width=66, channels=2, groups=1), load_hardware("tpu_v6e")
-    ready = prepared(layer, batch, hardware, "vector_ops")
-    assert 0.85 < ready.draft.estimate() / ready.timing.cycles < 1.05
-
-
 def test_the_script_holds_a_batch_against_the_next_lower_one(capsys: pytest.CaptureFixture[str]) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "batch_regret"))
     hardware = load_hardware("tpu_v2")

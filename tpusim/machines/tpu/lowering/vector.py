@@ -414,9 +414,9 @@ class VectorUnits(Units):
         return in_a_body(sum(brought) + left, self.hardware)
 
     def transfers(self, tiling: Tiling[int]) -> tuple[float, float]:
-        """Cycles of the bus for a unit on the mean: into the chip, and out."""
+        """Cycles of the bus for a block and portion: into the chip, and out."""
         unit, rate = self.hardware.vector_unit, float(self.hardware.hbm_bytes_per_cycle)
-        brought, left = self.mean_bytes_of(tiling)
+        brought, left = self.bytes_of(tiling)
         # Words count where they are converted.
         words = self._map_words(tiling) if unit.unpack_cycles else [0] * len(brought)
         slower = self.crowded if tiling.kept_folds == 1 else 1.0
@@ -438,10 +438,6 @@ class VectorUnits(Units):
             for each, count, some in zip(self.maps, words, shares, strict=True)
         ]
         return brought, self._bytes(self.ofmap, made, tiling.groups, lanes, joined)
-
-    def mean_bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
-        """Bytes of a unit on the mean: of each map, and of the results."""
-        return self.bytes_of(tiling)
 
     def _map_words(self, tiling: Tiling[int]) -> list[int]:
         """Words of a unit that are read of each map at most."""

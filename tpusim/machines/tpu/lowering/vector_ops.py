@@ -241,32 +241,8 @@ class _PointByPoint(VectorUnits):
         """
         if self.turn == Turn() and not self.moved:
             return super().bytes_of(tiling)
-        return self._moved_for(self._first(tiling))
-
-    def mean_bytes_of(self, tiling: Tiling[int]) -> tuple[list[int], int]:
-        """Bytes of a unit on the mean. Where elements are moved, the last of several parts of the channels has all the
-        padding behind them.
-        """
-        first, made = self.bytes_of(tiling)
-        if not self.moved or self.hardware.hbm.channel_multiple == 1:
-            return first, made
-        axis, sizes = self.turn.index(CHANNEL), (1, *tiling.outputs)
-        extent = (len(self.portions), *self._extents)[axis]
-        parts = -(-extent // sizes[axis])
-        if parts == 1:
-            return first, made
-        starts = [extent - size if at == axis else 0 for at, size in enumerate(sizes)]
-        at, *block = (range(start, start + size) for start, size in zip(starts, sizes, strict=True))
-        last, left = self._moved_for(ChannelBlock(self.portions[at.start], Block(*block)))
-
-        def mean(one: int, end: int) -> int:
-            return ((parts - 1) * one + end) // parts
-
-        return [mean(*each) for each in zip(first, last, strict=True)], mean(made, left)
-
-    def _moved_for(self, of: ChannelBlock) -> tuple[list[int], int]:
-        """Bytes that are moved for a block: of each map, and of the results."""
-        return [each.bytes for each in self.brought(of, 0)], self.left(of, 0).bytes
+        first = self._first(tiling)
+        return [each.bytes for each in self.brought(first, 0)], self.left(first, 0).bytes
 
     def readied(self, tiling: Tiling[int]) -> int:
         return self._came(self._first(tiling)) if self.moved else super().readied(tiling)
