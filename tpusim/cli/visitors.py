@@ -25,7 +25,6 @@ _OPTIONS = {
 _SYNONYMS = {"simulate": "run", "sim": "run", "show": "report", "view": "report", "diff": "compare", "search": "sweep"}
 
 
-# Typer's own types of commands and of these arguments are private.
 class CommandsByName(UserDict[str, Any]):
     """Commands, each a Typer of its own, which reads its options when somebody asks for the command.
 
@@ -49,6 +48,7 @@ class Commands(TyperGroup):
         super().__init__(**given)
         self.commands = COMMANDS
 
+    # Typer's own types for these arguments are private.
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolve a command as Typer does, or fail with the command to type. Completion asks, too, about unfinished
         words.

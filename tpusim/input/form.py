@@ -165,7 +165,7 @@ class Form(Generic[Model]):
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the other fields, such as "clock" and "array.rows"."""
+        """The paths of all fields that are no sections, such as "clock" and "array.rows"."""
         single = {path: keys for path, keys in self._keys.items() if not path.endswith(_EACH)}
         every = (path_of((section, key)) for section, keys in single.items() for key in keys)
         return tuple(path for path in every if path not in self.sections)

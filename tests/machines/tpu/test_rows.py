@@ -47,6 +47,7 @@ def test_rows_tell_what_their_steps_do(layer: Conv2d | Gemm, hardware: Hardware)
     assert sum(count for _, count in rows.done(Step)) == len(rows)
     assert sum(step.words * count for step, count in rows.done(Stream)) == sum(step.words for step in program.streams)
     assert len(rows.recipes) <= len(again.recipes)
+    assert all(replace(each) == each for each in rows if isinstance(each, Transfer)), "placing keeps all figures"
 
 
 @settings(max_examples=cases(1 / 2), deadline=None, suppress_health_check=list(HealthCheck))

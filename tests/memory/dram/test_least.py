@@ -79,3 +79,19 @@ def test_runs_that_crowd_channels_only_for_a_while_are_told_too() -> None:
     assert crowding(load_device("hbm2_16ch_700"), 6656, 33280, 400) > 2
     # One run is as much as its bytes side by side.
     assert crowding(load_device("hbm2_16ch_700"), 6656, 33280, 1) == 1
+
+
+def test_a_refresh_that_falls_into_a_turn_of_the_bus_counts_once() -> None:
+    timing = {"tBURST": 1, "tCCD_S": 1, "tCCD_L": 1, "tCL": 80, "tCWL": 1, "tRP": 1, "tRTP": 0, "tWR": 0, "tWTR_S": 30,
+              "tWTR_L": 30, "tRFC": 60, "tREFI": 400}  # fmt: skip
+    changes = {f"timing.{name}": cycles for name, cycles in timing.items()}
+    device = load_device("hbm2_1ch", changes | {"refresh": "all_banks"})
+    memory, given, accepted, done, start = OnePassDram(device), [], [], [], 0
+    for number in range(200):
+        given.append((np.array([64 * number]), bool(number % 2)))
+        served = memory.serve(*given[-1], start=start)
+        accepted.append(int(served.accepted.max()))
+        done.append(int(served.done.max()))
+        start = accepted[-1]
+    (least, *_), actual = least_left(device, given), done[-1] - accepted[0]
+    assert 0.8 * actual <= least <= actual

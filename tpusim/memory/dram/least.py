@@ -47,7 +47,8 @@ def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Num
     left = np.maximum(ended - np.array(drained, np.int64), 0)
     if rules.refresh == ALL_BANKS:
         opened = min(rules.same_bank[ACT, RD], rules.same_bank[ACT, WR])
-        held = max(0, int(rules.same_channel[REF, ACT] + opened - gaps.diagonal().min()))
+        # A refresh may fall into a turn of the bus, which has been counted.
+        held = max(0, int(rules.same_channel[REF, ACT] + opened - gaps.max()))
         # Between two refreshes there is so much time for commands; the first may come just behind one.
         left += held * (np.maximum(left - 1, 0) // max(1, rules.interval - held))
     return np.where(left > 0, left + data, 0)
@@ -55,8 +56,8 @@ def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Num
 
 @lru_cache(maxsize=1 << 12)
 def crowding(device: Device, run: int, apart: int, count: int) -> float:
-    """How many times longer reads of runs take at least than one of as many bytes side by side: runs that crowd a few
-    of the channels, all of them or many in a row, leave the others idle.
+    """How many times longer reads of runs take than one of as many bytes side by side, by the bound of both; 0 if runs
+    share bursts. Runs that are in few of the channels leave the others idle.
 
     There are `count` runs of `run` bytes, each `apart` bytes from the one before.
     """

@@ -113,8 +113,7 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
     # Lane i runs lane 0's schedule i cycles late, so the skew is added once, at the end.
     fresh_state = fresh(columns, len(ports), limit - hardware.skew if limit < NEVER else NEVER, keep)
     hbm = BankedHbm(program, hardware, device, keep) if device else None
-    moves = [program.rows.located(at) for at in columns.transfers.tolist()] if hbm else []
-    transfers = [each for each in moves if isinstance(each, Transfer)]
+    transfers = [_transfer(program, at) for at in columns.transfers.tolist()] if hbm else []
     if hbm and limit < NEVER:
         _bound(transfers, columns, fresh_state, hbm)
     run = _fast_enough(columns)(columns, fresh_state)
@@ -143,6 +142,13 @@ def timed(program: Program, hardware: Hardware, keep: bool = False, limit: int =
         hbm=hbm.use if hbm else None,
         spans=tuple(hbm.spans) if hbm else (),
     )
+
+
+def _transfer(program: Program, row: int) -> Transfer:
+    """The transfer of a row, where its slots are."""
+    step = program.rows.located(row)
+    assert isinstance(step, Transfer)
+    return step
 
 
 def _bound(transfers: Sequence[Transfer], columns: Columns, state: LoopState, hbm: BankedHbm) -> None:

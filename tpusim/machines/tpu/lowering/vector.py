@@ -611,7 +611,9 @@ def draft_of(
 ) -> Draft:
     """A draft of work by the vector unit: `units` makes the work for a tiling, `told` explains it."""
     make = partial(units, rank.tiling)
-    return Draft(make, lambda program: (program, told(make())), rank.tiling.blocks, rank.least, rank.estimate)
+    # Where a unit has several portions, there are that many fewer.
+    units_a_portion = rank.tiling.blocks / rank.tiling.kept_folds
+    return Draft(make, lambda program: (program, told(make())), units_a_portion, rank.least, rank.estimate)
 
 
 # ---- depthwise convolutions

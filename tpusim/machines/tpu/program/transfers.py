@@ -279,7 +279,7 @@ class TensorStep(Step):
         return f"{self.tensor.role} {self.verb}"
 
     def at(self, slots: SlotPlaces) -> Self:
-        # Every row of a Program is placed, and no figure of a step depends on where it is: `replace` would count all
+        # No figure of a step depends on where its slots are; a slot of banks only turns them. `replace` would count all
         # words again, and take three times as long.
         placed: Self = object.__new__(type(self))
         for each in fields(self):

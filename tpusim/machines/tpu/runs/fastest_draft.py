@@ -104,8 +104,8 @@ def _doubted(layer: Op, draft: Draft, best: PreparedLayer, found: _Winner) -> bo
     if misled and len(best.program.rows) <= MOST_DOUBTED:
         return True
     # Estimates of the vector unit's work include the first fill and the last spill; but not what a DRAM makes of them.
-    alone = layer.core.unit == "array" or best.hardware.hbm.dram is not None
-    return alone and draft.planned.passes + draft.planned.transfers <= SHORT
+    rough = layer.core.unit == "array" or best.hardware.hbm.dram is not None
+    return rough and draft.planned.passes + draft.planned.transfers <= SHORT
 
 
 def _fastest(
