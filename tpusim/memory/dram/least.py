@@ -37,18 +37,21 @@ def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Num
     issued, of_channels = np.zeros((device.channels, most), np.int64), np.zeros((5, device.channels), np.int64)
     of_channels[0], found = _NEVER, np.zeros(len(FIELDS), np.int64)
     rates = gaps, rules.waiting, rules.depth, rules.lookahead == 1
-    accepted, ended, data, drained = 0, 0, 0, list[int]()
+    accepted, ended, data, behind, kinds = 0, 0, 0, list[tuple[int, int]](), set[int]()
     for addresses, write in transfers:
+        kinds.add(int(write))
         accepted, ended = _least(addresses, int(write), mapping.cuts, found, of_channels, issued, accepted, *rates)
         data = int(min(rules.read_cycles, rules.write_cycles)) if ended >= 0 else 0
         ended = max(accepted, ended)
-        # If the next transfer began only now, nothing would be left of those before it.
-        drained.append(max(accepted, int(of_channels[0].max() + gaps.max())))
-    left = np.maximum(ended - np.array(drained, np.int64), 0)
+        behind.append((accepted, int(of_channels[0].max())))
+    turn = gaps[np.ix_([*kinds], [*kinds])].max(initial=0)
+    # If the next transfer began only when all this is over, nothing would be left of those before it.
+    drained = np.add(np.array(behind, np.int64).reshape(-1, 2), (0, turn)).max(axis=1)
+    left = np.maximum(ended - drained, 0)
     if rules.refresh == ALL_BANKS:
         opened = min(rules.same_bank[ACT, RD], rules.same_bank[ACT, WR])
-        # A refresh may fall into a turn of the bus, which has been counted.
-        held = max(0, int(rules.same_channel[REF, ACT] + opened - gaps.max()))
+        # A refresh may fall between two commands, or into a turn of the bus, whose cycles have been counted.
+        held = max(0, int(rules.same_channel[REF, ACT] + opened - turn))
         # Between two refreshes there is so much time for commands; the first may come just behind one.
         left += held * (np.maximum(left - 1, 0) // max(1, rules.interval - held))
     return np.where(left > 0, left + data, 0)
