@@ -59,8 +59,8 @@ def least_left(device: Device, transfers: Iterable[tuple[Numbers, bool]]) -> Num
 
 @lru_cache(maxsize=1 << 12)
 def crowding(device: Device, run: int, apart: int, count: int) -> float:
-    """How many times longer reads of runs take than one of as many bytes side by side, by the bound of both; 0 if runs
-    share bursts. Runs that are in few of the channels leave the others idle.
+    """The time of reads of runs by that of the same number of bursts side by side, each as long as it takes at least.
+    Runs that lie in a few of the channels leave the others idle.
 
     There are `count` runs of `run` bytes, each `apart` bytes from the one before.
     """
@@ -68,7 +68,7 @@ def crowding(device: Device, run: int, apart: int, count: int) -> float:
     of_run = np.arange(0, run, burst, dtype=np.int64)
     count = min(count, _MOST_RUNS, max(1, _MOST_BURSTS // len(of_run)))
     firsts = np.arange(count, dtype=np.int64) * apart // burst * burst
-    addresses = (firsts[:, None] + of_run).ravel()
+    addresses = np.unique(firsts[:, None] + of_run)
     beside = np.arange(len(addresses), dtype=np.int64) * burst
     # Time counts from a transfer ahead, of one burst.
     crowded, even = (int(least_left(device, [(beside[:1], False), (each, False)])[0]) for each in (addresses, beside))
@@ -83,10 +83,10 @@ def _least(
     """One more transfer from cycle `begin` on. Returns the least cycle of its last acceptance, and that of its last
     column command, -1 if a burst may come twice: then nothing is known of it.
 
-    Each row of `of_channels` has a number for each channel: the cycle of its last column command, and whether that has
-    written; of this transfer, the requests so far, their banks, bit by bit, and the number of these. `issued` has the
-    last commands' cycles, as in a ring. Requests that are not `ordered` are accepted in any order, and may be in any
-    bank. `found` is working space.
+    Each row of `of_channels` has a number for each channel: the cycle of its last column command, and whether that
+    command wrote; of this transfer, the requests so far, their banks, bit by bit, and the number of these banks.
+    `issued` has the cycles of the last commands, as in a ring. Requests that are not `ordered` are accepted in any
+    order, and may be in any bank. `found` is working space.
     """
     last, wrote, count, banks, number = of_channels[0], of_channels[1], of_channels[2], of_channels[3], of_channels[4]
     count[:], banks[:], number[:] = 0, 0, 0
@@ -100,7 +100,7 @@ def _least(
     room, before, at = issued.shape[1], -1, 0
     while at < len(addresses):
         before = cut(cuts, addresses[at], before, found)
-        # The next burst of the same row is served so many cycles later, so only the first and the last are looked at.
+        # Bursts of one row follow one another at a fixed distance, so only the first and the last are looked at.
         size = 1
         while at + size < len(addresses) and ((addresses[at + size] >> cuts[0, 0]) & cuts[0, 1]) ^ before < cuts[0, 2]:
             size += 1

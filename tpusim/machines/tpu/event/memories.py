@@ -143,11 +143,11 @@ class BankedHbm(PipedMemory):
     ) -> tuple[int, Cycles, int]:
         """Serve a transfer in the DRAM; `times` are in cycles of the memory.
 
-        Returns the cycles in which its first burst is done, and in which each of its equal `parts`, and all before it;
-        and the first cycle after its last acceptance.
+        Returns the cycle in which the first burst is done; the cycle in which each of its equal `parts` is done, and
+        all parts before it; and the first cycle after the last acceptance.
         """
         if not bursts.size:
-            # Nothing but padding is there at once.
+            # The words of a transfer that is all padding are there at once.
             if self._keep:
                 self.spans.append(ChannelSpan(bursts, bursts, bursts))
             return start, np.full(parts, start), 0

@@ -38,7 +38,7 @@ class Draft:
     Attributes:
         make: makes the units.
         finish: turns the Program of the units into the Program to be run, and explains it.
-        blocks: number of blocks, those of the vector unit by the portions that each has; the higher, the more steps.
+        blocks: number of blocks, divided by the portions that a unit has; the higher, the more steps.
         least: cycles that every run of this draft takes at least; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects, for convolutions and vector steps.
         of_any: gives cycles that every run of any draft of the layer takes at least; 0 where nobody knows.

@@ -58,8 +58,8 @@ few blocks are now and then too high by half.
 """
 
 CROWDED = 1.5
-"""How many times longer a portion of every pixel takes a DRAM than as many bytes side by side, if a unit may have all
-portions: by powers of two runs lie in all channels, or in half of them, which takes twice as long, or in fewer.
+"""The least time of a portion of every pixel on a DRAM, by that of as many bytes side by side, at which a unit may have
+all portions. Channels are a power of two: runs lie in all of them, or in half of them, which takes twice as long.
 """
 
 IGNORED = frozenset({
@@ -611,7 +611,7 @@ def draft_of(
 ) -> Draft:
     """A draft of work by the vector unit: `units` makes the work for a tiling, `told` explains it."""
     make = partial(units, rank.tiling)
-    # Where a unit has several portions, there are that many fewer.
+    # Units with several portions are fewer, and each has no more transfers than a unit with one.
     units_a_portion = rank.tiling.blocks / rank.tiling.kept_folds
     return Draft(make, lambda program: (program, told(make())), units_a_portion, rank.least, rank.estimate)
 

@@ -95,11 +95,15 @@ def tilings_of(cut: Cut, hardware: Hardware, among: type[Candidates] | None = No
     # A layer is mostly searched twice: all layers by the estimate first, then each for what to simulate.
     of: Callable[[Cut, Hardware], Candidates] = among or candidates_of(hardware)
     found = _searched(cut, hardware.having("mapping", search="estimate"), of)
-    return ranked(found) if hardware.mapping.search == "simulate" else (found[0]._replace(least=0.0),)
+    return ranked(found) if hardware.mapping.search == "simulate" else (found.first._replace(least=0.0),)
 
 
-SearchOutcome: TypeAlias = "tuple[RankedTiling, Candidates, Bound]"
-"""The estimate's choice, the candidates that it is among, and their bound."""
+class SearchOutcome(NamedTuple):
+    """The estimate's choice, the candidates that it is among, and their bound."""
+
+    first: RankedTiling
+    candidates: Candidates
+    bound: Bound
 
 
 @lru_cache(maxsize=1 << 10)
@@ -110,7 +114,7 @@ def _searched(cut: Cut, hardware: Hardware, of: Callable[[Cut, Hardware], Candid
     # An estimate is no lower than the bound.
     estimate = max(estimate, least if bound.piped is bound else bound.piped.alone(tiling))
     first = RankedTiling(tiling, least, partial(float, estimate), candidates.floor, of_any=bound.of_any)
-    return first, candidates, bound
+    return SearchOutcome(first, candidates, bound)
 
 
 def choose(cut: Cut, hardware: Hardware, among: type[Candidates] | None = None) -> Tiling[int]:

@@ -37,8 +37,8 @@ _ELEMENTS: Mapping[str, _Element] = {
     "ne": np.not_equal, "select_n": lambda which, one, other: np.where(which, other, one),
 }  # fmt: skip
 """Primitives that work element by element, as far as activations are made of them."""
-_TELLING = frozenset({"abs", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "tanh"})
-"""Primitives of which every activation has one."""
+_TELLTALES = frozenset({"abs", "erf", "erfc", "exp", "exp2", "expm1", "logistic", "tanh"})
+"""Primitives of which every activation has one, and arithmetic alone has none."""
 _LAST = frozenset({"add", "div", "integer_pow", "log", "log1p", "mul", "select_n", "sub"})
 """Primitives that make the result of an activation."""
 _SAMPLES = np.concatenate([np.linspace(-9, 9, 145), [-60.0, -30.0, -1e-3, 1e-3, 30.0, 60.0]])
@@ -63,7 +63,7 @@ def _activation(flat: FlatGraph, last: Node) -> Node | None:
         return None
     inside, front = [last], {name for name in last.inputs if flat.number(name) is None}
     while len(inside) <= _MOST_INSIDE and front:
-        if len(front) == 1 and len(inside) > 1 and any(each.op in _TELLING for each in inside):
+        if len(front) == 1 and len(inside) > 1 and any(each.op in _TELLTALES for each in inside):
             (source,) = front
             if flat.shapes[source] == flat.shapes[value] and flat.closed(last, [source]):
                 op = _named(flat, inside, source)
