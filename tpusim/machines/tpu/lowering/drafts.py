@@ -38,7 +38,7 @@ class Draft:
     Attributes:
         make: makes the units.
         finish: turns the Program of the units into the Program to be run, and explains it.
-        blocks: number of blocks, divided by the portions that a unit has; the higher, the more steps.
+        blocks: number of blocks; the more blocks, the more steps, if units have equal numbers of portions.
         least: cycles that every run of this draft takes at least; 0 where there is no choice.
         estimate: gives the cycles that the lowering expects, for convolutions and vector steps.
         of_any: gives cycles that every run of any draft of the layer takes at least; 0 where nobody knows.
@@ -50,7 +50,7 @@ class Draft:
 
     make: Callable[[], Units]
     finish: Callable[[Program], ExplainedProgram]
-    blocks: float = 1
+    blocks: int = 1
     least: float = 0.0
     estimate: Callable[[], float] = float
     of_any: Callable[[], float] = float

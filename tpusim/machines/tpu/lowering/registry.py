@@ -166,7 +166,9 @@ def lowered(layer: Op, batch: int, hardware: Hardware, lowering: str) -> Explain
 def planned_of(layer: Op, batch: int, hardware: Hardware, lowering: str) -> tuple[StepCounts, int]:
     """Numbers of steps of the longest of `drafts_of`, and the number of drafts. Raises as `drafts_of`."""
     drafts = drafts_of(layer, batch, hardware, lowering)
-    planned = max(drafts, key=lambda draft: draft.blocks).planned
+    # Drafts of the vector unit, which are few, differ in the portions of a unit, too.
+    longest = drafts if LOWERINGS[lowering].unit == "vector" else [max(drafts, key=lambda draft: draft.blocks)]
+    planned = max((each.planned for each in longest), key=lambda counts: counts.passes + counts.transfers)
     while len(_planned) >= _MOST_PLANNED:
         del _planned[next(iter(_planned))]
     _planned[layer, batch, hardware, lowering] = LOWERINGS[lowering], drafts

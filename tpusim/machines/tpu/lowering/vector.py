@@ -611,9 +611,7 @@ def draft_of(
 ) -> Draft:
     """A draft of work by the vector unit: `units` makes the work for a tiling, `told` explains it."""
     make = partial(units, rank.tiling)
-    # Units with several portions are fewer, and each has no more transfers than a unit with one.
-    units_a_portion = rank.tiling.blocks / rank.tiling.kept_folds
-    return Draft(make, lambda program: (program, told(make())), units_a_portion, rank.least, rank.estimate)
+    return Draft(make, lambda program: (program, told(make())), rank.tiling.blocks, rank.least, rank.estimate)
 
 
 # ---- depthwise convolutions
