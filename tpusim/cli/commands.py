@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, Unpack
 
-from typer import Argument, Context, Exit, Option, Typer
+from typer import Argument, Exit, Option, Typer
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.version import __version__
@@ -97,9 +97,8 @@ _Saved = Annotated[
 
 @command("run resnet50 --batch 8 --set array.size=256 --json run.json")
 def run(
-    context: Context,
     workload: options.Workload,
-    hardware: options.Hardware = "tpu_v2",
+    hardware: options.Hardware = None,
     batch: options.Batch = None,
     lowering: options.Lowering = None,
     engine: _Engine = "event",
@@ -109,12 +108,6 @@ def run(
     seed: options.Seed = 0,
     dtype: _Dtype = None,
     sums: _Sums = "any",
-    dims: options.Dims = None,
-    phase: options.Phase = None,
-    weights: options.Weights = None,
-    caches: options.Caches = None,
-    mesh: options.Mesh = None,
-    microbatches: options.Microbatches = None,
     slice: options.Slice = None,
     tokens: Annotated[
         int | None,
@@ -134,13 +127,6 @@ def run(
             "others follow in the phase decode.",
         ),
     ] = None,
-    skip_unknown: options.SkipUnknown = False,
-    shapes: options.Shapes = None,
-    ops: options.Ops = None,
-    training: options.Training = False,
-    keep: options.Keep = None,
-    offload: options.Offload = None,
-    optimizer: options.Optimizer = None,
     given: _Given = None,
     outputs: _Saved = None,
     json: options.Json = None,
@@ -156,6 +142,7 @@ def run(
             "its picture and its page.",
         ),
     ] = None,
+    **flags: Unpack[options.WorkloadFlags],
 ) -> None:
     """Simulate a workload: time, stalls, and every output checked.
 
@@ -172,29 +159,22 @@ def run(
     refuse_replaced([workload], {"--json": json, "--csv": csv, "--out": out and out / names.RESULT_FILE})
     table = CsvOutput(csv, made=out)
     ends = NetworkData(given, outputs, check)
-    asked_of = workload_options(context.params)
+    asked_of = workload_options(flags)
     asked = replace(model_options(**asked_of), arrays=ends.arrays)
-    unnamed = options.by_default(context, "hardware")
     if tokens is not None:
         from tpusim.cli.actions.answers import generate_and_report
 
-        beside: dict[str, Any] = {"--training": training, "--input": given, "--save-outputs": outputs}
-        beside |= {
-            "--slice": slice,
-            "--layers": layers != "*",
-            "--dtype": dtype,
-            "--engine": engine != "event",
-            "--csv": csv,
-        }
+        beside: dict[str, Any] = {"--training": flags["training"], "--input": given, "--save-outputs": outputs}
+        beside |= {"--slice": slice, "--layers": layers != "*", "--dtype": dtype}
+        beside |= {"--engine": engine != "event", "--csv": csv}
         if wrong := [Problem("not beside --tokens; leave one of them out", each) for each in beside if beside[each]]:
             raise InputError(wrong)
-        named = None if unnamed else hardware
         own = {"tokens": tokens, "prompt": prompt, "batch": batch or 1, "lowering": lowering, "set": changes}
-        generate_and_report(workload, named, json, out, **own, **asked_of)
+        generate_and_report(workload, hardware, json, out, **own, **asked_of)
         return
     if prompt is not None:
         raise InputError(Problem("only a generation has one; add --tokens N", "--prompt"))
-    found = asked_for(workload, None if unnamed else hardware, batch, changes, asked, tell, slice)
+    found = asked_for(workload, hardware, batch, changes, asked, tell, slice)
     jobs = resolved(found, lowering, layers, ends.dtype(dtype))
     if found.unnamed:
         tell_unasked(jobs.work)
@@ -230,29 +210,15 @@ def report(
 
 @command("explain alexnet --out why.html")
 def explain(
-    context: Context,
     workload: options.Workload,
     layer: Annotated[
         str | None, Option(metavar="NAME", help="Only that layer, in more detail; unless given, the whole network.")
     ] = None,
-    hardware: options.Hardware = "tpu_v2",
+    hardware: options.Hardware = None,
     batch: options.Batch = None,
     lowering: options.Lowering = None,
     changes: options.Changes = None,
-    dims: options.Dims = None,
-    phase: options.Phase = None,
-    weights: options.Weights = None,
-    caches: options.Caches = None,
-    mesh: options.Mesh = None,
-    microbatches: options.Microbatches = None,
     slice: options.Slice = None,
-    skip_unknown: options.SkipUnknown = False,
-    shapes: options.Shapes = None,
-    ops: options.Ops = None,
-    training: options.Training = False,
-    keep: options.Keep = None,
-    offload: options.Offload = None,
-    optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
         Path | None,
@@ -260,6 +226,7 @@ def explain(
             metavar="FILE", help=f"A page: .html; or of one layer a picture: {', '.join(f'.{kind}' for kind in KNOWN)}."
         ),
     ] = None,
+    **flags: Unpack[options.WorkloadFlags],
 ) -> None:
     """Say why a network or a layer is slow, and what would help.
 
@@ -276,15 +243,12 @@ def explain(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(context.params)
-    named = None if options.by_default(context, "hardware") else hardware
     own = {"layer": layer, "batch": batch, "lowering": lowering, "set": changes, "slice": slice}
-    explain_and_report(workload, named, json, out, **own, **given)
+    explain_and_report(workload, hardware, json, out, **own, **workload_options(flags))
 
 
 @command("scale gpt2_small --dim layers=1 --slices v6e_8,v6e_4x4 --mesh 'fsdp=*' --batch 16 --out scaling.png")
 def scale(
-    context: Context,
     workload: options.Workload,
     slices: Annotated[
         str,
@@ -294,7 +258,6 @@ def scale(
             autocompletion=options.shipped_names("configs/slices"),
         ),
     ],
-    mesh: options.Mesh = None,
     batch: Annotated[
         int | None,
         Option(
@@ -313,26 +276,16 @@ def scale(
             help="Images or sequences a chip, instead, so that more chips have more of them (weak scaling).",
         ),
     ] = None,
-    hardware: options.Hardware = "tpu_v2",
+    hardware: options.Hardware = None,
     lowering: options.Lowering = None,
     changes: options.Changes = None,
     dtype: _Dtype = None,
-    dims: options.Dims = None,
-    phase: options.Phase = None,
-    weights: options.Weights = None,
-    caches: options.Caches = None,
-    microbatches: options.Microbatches = None,
-    skip_unknown: options.SkipUnknown = False,
-    ops: options.Ops = None,
-    training: options.Training = False,
-    keep: options.Keep = None,
-    offload: options.Offload = None,
-    optimizer: options.Optimizer = None,
     json: options.Json = None,
     out: Annotated[
         Path | None,
         Option(metavar="FILE", help=f"A picture: {', '.join(f'.{kind}' for kind in KNOWN)}; or a page with it: .html."),
     ] = None,
+    **flags: Unpack[options.WorkloadFlags],
 ) -> None:
     """Time a network on slices of more and more chips.
 
@@ -349,16 +302,13 @@ def scale(
     from tpusim.cli.json_output import refuse_replaced
 
     refuse_replaced([workload], {"--json": json, "--out": out})
-    given = workload_options(context.params)
-    named = None if options.by_default(context, "hardware") else hardware
     own: dict[str, Any] = {"batch": batch, "batch_a_chip": batch_a_chip, "lowering": lowering, "set": changes}
     own |= {"dtype": dtype} if dtype else {}
-    scale_and_report(workload, slices, named, json, out, **own, **given)
+    scale_and_report(workload, slices, hardware, json, out, **own, **workload_options(flags))
 
 
 @command("compare results/resnet50 run.json", interrupted="")
 def compare(
-    context: Context,
     before: Annotated[
         str,
         Argument(
@@ -384,7 +334,7 @@ def compare(
             "--hardware on are of this.",
         ),
     ] = False,
-    hardware: options.Hardware = "tpu_v2",
+    hardware: options.Hardware = None,
     batch: options.Batch = None,
     lowering: options.Lowering = None,
     layers: options.Layers = "*",
@@ -418,9 +368,9 @@ def compare(
         return
     if after is None:
         raise InputError(Problem("name another result to compare it with; or --closed-form, for a network", before))
-    of_forms = "hardware", "batch", "lowering", "layers", "changes", "dims", "phase", "ops"
-    if given := [each for each in of_forms if not options.by_default(context, each)]:
-        written = ", ".join("--" + {"changes": "set", "dims": "dim"}.get(each, each) for each in given)
+    of_forms: dict[str, Any] = {"--hardware": hardware, "--batch": batch, "--lowering": lowering}
+    of_forms |= {"--layers": layers != "*", "--set": changes, "--dim": dims, "--phase": phase, "--ops": ops}
+    if written := ", ".join(each for each in of_forms if of_forms[each]):
         raise InputError(Problem("only beside --closed-form; results are of runs that are done", written))
     from tpusim.cli.actions.results import compare_and_report
 
@@ -482,28 +432,14 @@ def plot(
 
 @command("trace resnet50 --layers conv1 -o conv1.perfetto-trace")
 def trace(
-    context: Context,
     workload: options.Workload,
-    hardware: options.Hardware = "tpu_v2",
+    hardware: options.Hardware = None,
     batch: options.Batch = None,
     lowering: options.Lowering = None,
     layers: options.Layers = "*",
     changes: options.Changes = None,
     seed: options.Seed = 0,
-    dims: options.Dims = None,
-    phase: options.Phase = None,
-    weights: options.Weights = None,
-    caches: options.Caches = None,
-    mesh: options.Mesh = None,
-    microbatches: options.Microbatches = None,
     slice: options.Slice = None,
-    skip_unknown: options.SkipUnknown = False,
-    shapes: options.Shapes = None,
-    ops: options.Ops = None,
-    training: options.Training = False,
-    keep: options.Keep = None,
-    offload: options.Offload = None,
-    optimizer: options.Optimizer = None,
     first: Annotated[
         int,
         Option(
@@ -520,6 +456,7 @@ def trace(
             "--out", "-o", metavar="FILE", help=f"Write FILE: {', '.join(names.TRACE_FORMATS)}; default: text here."
         ),
     ] = None,
+    **flags: Unpack[options.WorkloadFlags],
 ) -> None:
     """Show what the machine does, cycle by cycle.
 
@@ -541,10 +478,8 @@ def trace(
     from tpusim.cli.actions.answers import print_or_write
     from tpusim.cli.actions.inputs import workload_options
 
-    given = workload_options(context.params)
-    named = None if options.by_default(context, "hardware") else hardware
     own = {"batch": batch, "lowering": lowering, "layers": layers, "set": changes, "slice": slice, "seed": seed}
-    print_or_write(workload, named, out, **own, first=first, last=last, **given)
+    print_or_write(workload, hardware, out, **own, first=first, last=last, **workload_options(flags))
 
 
 @command("validate --set-of-numbers vgg16")
@@ -736,7 +671,7 @@ def import_model(
 
 
 @command("area --set vector_memory.word_elements=1")
-def area(hardware: options.Hardware = "tpu_v2", changes: options.Changes = None, json: options.Json = None) -> None:
+def area(hardware: options.Hardware = None, changes: options.Changes = None, json: options.Json = None) -> None:
     """Show what each part of a machine takes of a chip.
 
     Areas are in the machine's technology (--set technology=NAME|PATH); each says whether it is a model's or published.
@@ -745,7 +680,7 @@ def area(hardware: options.Hardware = "tpu_v2", changes: options.Changes = None,
     """
     from tpusim.cli.actions.hardware import show_area
 
-    show_area(hardware, changes or [], json)
+    show_area(hardware or options.PAPER_MACHINE, changes or [], json)
 
 
 @command("paper --figure 14a --figure 16b", interrupted="")

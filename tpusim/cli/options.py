@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import Annotated, TypedDict
 
-from typer import Argument, Context, Option
+from typer import Argument, Option
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.cli.names import BATCH, MOST_IMAGES, MOST_NUMBER, NARROW, OPS, OPTIMIZERS
 from tpusim.cli.terminal import errors_reported
 from tpusim.flow.lowerings import AUTO, known, usual
 from tpusim.report.plots import FORMATS, KNOWN
-
-
-def by_default(context: Context, option: str) -> bool:
-    """Return whether nobody gave an option, so that its default is taken."""
-    source = context.get_parameter_source(option)
-    return source is not None and source.name == "DEFAULT"
 
 
 def words(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -65,8 +59,14 @@ Workload = Annotated[
         autocompletion=shipped_names("workloads"),
     ),
 ]
+PAPER_MACHINE = "tpu_v2"
 Hardware = Annotated[
-    str, Option(metavar="NAME|PATH", help="Shipped name or .yaml path.", autocompletion=shipped_names("configs"))
+    str | None,
+    Option(
+        metavar="NAME|PATH",
+        help=f"Shipped name or .yaml path. Default: {PAPER_MACHINE}.",
+        autocompletion=shipped_names("configs"),
+    ),
 ]
 Batch = Annotated[
     int | None,
@@ -207,6 +207,26 @@ Optimizer = Annotated[
         autocompletion=words(OPTIMIZERS),
     ),
 ]
+
+
+class WorkloadFlags(TypedDict):
+    """What the command line says of a workload: options that all commands have which time one."""
+
+    dims: Dims
+    phase: Phase
+    weights: Weights
+    caches: Caches
+    mesh: Mesh
+    microbatches: Microbatches
+    skip_unknown: SkipUnknown
+    shapes: Shapes
+    ops: Ops
+    training: Training
+    keep: Keep
+    offload: Offload
+    optimizer: Optimizer
+
+
 Seed = Annotated[int, Option(parser=whole("--seed", 0, MOST_NUMBER), metavar="N", help="Of the random operands.")]
 Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
 Formats = Annotated[

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import UserDict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from typer import Typer
 from typer.core import TyperGroup
 from typer.main import get_command
+from typer.models import CommandInfo
+
+from tpusim.cli.options import WorkloadFlags
 
 _NETWORK = "the network comes first, without an option: tpusim run resnet50"
 _MACHINE = "the machine is --hardware NAME or a .yaml path; its fields are changed with --set array.rows=64"
@@ -34,8 +39,22 @@ class CommandsByName(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
         if isinstance(found, Typer):
+            for each in found.registered_commands:
+                _take_flags(each)
             found = self.data[name] = get_command(found)
         return found
+
+
+def _take_flags(command: CommandInfo) -> None:
+    """Give a command that takes `WorkloadFlags` each of them as an option of its own: Typer knows no `**flags`."""
+    assert command.callback, "a command has an action"
+    signature = inspect.signature(command.callback, eval_str=True)
+    *own, last = signature.parameters.values()
+    if last.kind is last.VAR_KEYWORD:
+        one = partial(inspect.Parameter, kind=last.KEYWORD_ONLY)
+        for name, kind in get_type_hints(WorkloadFlags, include_extras=True).items():
+            own.append(one(name, default=False if get_args(kind)[0] is bool else None, annotation=kind))
+        vars(command.callback)["__signature__"] = signature.replace(parameters=own)
 
 
 COMMANDS = CommandsByName()
