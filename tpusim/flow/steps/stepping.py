@@ -2,61 +2,87 @@
 
 from __future__ import annotations
 
-from tpusim.flow.steps.schedule import CYCLE, StepLog, StepPlan, log_of
+from tpusim.flow.steps.schedule import CYCLE, StepCollective, StepLog, StepPlan, log_of
 
 
 def run(plan: StepPlan) -> StepLog:
     """Return when everything begins and is done, as the event engine does."""
-    layers, collectives = [[0, 0] for _ in plan.layers], [[0, 0] for _ in plan.collectives]
-    done = [False] * len(collectives)
-    left = [each.cycles for each in plan.collectives]
-    came: dict[int, int] = {}
-    under_way: list[int] = []
-    layer, runs, rest, slack, debt, cycle = 0, False, 0, 0, 0, 0
-    while layer < len(layers) or not all(done):
-        # Who is ready joins those who wait.
-        for number, each in enumerate(plan.collectives):
-            if number not in came and each.behind <= layer and all(done[before] for before in each.after):
-                came[number] = cycle
-        # Links serve them in order.
-        taken = {link for number in under_way for link in plan.collectives[number].holds}
-        for number in sorted(came, key=lambda each: (came[each], each)):
-            own = plan.collectives[number]
-            if done[number] or number in under_way or (not plan.beside and (runs or under_way)):
+    step = _ClockedStep(plan)
+    while step.layer < len(plan.layers) or len(step.done) < len(plan.collectives):
+        step.begin_collectives()
+        step.begin_layer()
+        step.tick()
+    return log_of(step.of_layers, step.of_collectives)
+
+
+class _ClockedStep:
+    """A step under way: what waits, what runs, and how many cycles each has left."""
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan, self.cycle = plan, 0
+        self.of_layers = [[0, 0] for _ in plan.layers]
+        self.of_collectives = [[0, 0] for _ in plan.collectives]
+        self.left = [each.cycles for each in plan.collectives]
+        self.waiting: list[int] = []
+        self.under_way: list[int] = []
+        self.done: set[int] = set()
+        self.layer, self.runs = 0, False
+        self.rest = self.slack = self.debt = 0
+
+    def begin_collectives(self) -> None:
+        """Let those that are ready wait in order, and begin those whose links are free."""
+        came = self.done.union(self.waiting, self.under_way)
+        for number, each in enumerate(self.plan.collectives):
+            if number not in came and each.behind <= self.layer and self.done.issuperset(each.after):
+                self.waiting.append(number)
+        taken = {link for each in self._running() for link in each.holds}
+        for number in [*self.waiting]:
+            own = self.plan.collectives[number]
+            if not self.plan.beside and (self.runs or self.under_way):
+                return
+            free = taken.isdisjoint(own.holds) and not (own.alone and (self.runs or self._core_taken()))
+            alike = sum(each.kind == own.kind for each in self._running())
+            if free and alike >= self.plan.most.get(own.kind, alike + 1):
                 continue
-            alike = sum(plan.collectives[other].kind == own.kind for other in under_way)
-            taken_core = runs or any(plan.collectives[other].alone for other in under_way)
-            free = not taken & {*own.holds} and not (own.alone and taken_core)
-            if free and not (own.kind in plan.most and alike >= plan.most[own.kind]):
-                under_way.append(number)
-                collectives[number][0] = cycle
-                taken |= {*own.holds}
-            elif not free:
-                taken |= {*own.holds}
-        # The next layer begins where nothing is missing.
-        may = layer < len(layers) and all(done[number] for number in plan.layers[layer].after)
-        alone = any(plan.collectives[number].alone for number in under_way)
-        if may and not runs and not alone and (plan.beside or not under_way):
-            runs, rest = True, plan.layers[layer].cycles
-            slack = rest - plan.layers[layer].hbm
-            layers[layer][0] = cycle
-        # A cycle passes: what is under way asks for its part of HBM, whether or not a layer runs.
-        debt += sum(plan.collectives[number].rate for number in under_way)
+            # Who waits for a link keeps those behind it from its other links.
+            taken.update(own.holds)
+            if free:
+                self.waiting.remove(number)
+                self.under_way.append(number)
+                self.of_collectives[number][0] = self.cycle
+
+    def begin_layer(self) -> None:
+        """Begin the next layer where nothing is missing."""
+        if self.runs or self.layer == len(self.plan.layers) or self._core_taken():
+            return
+        layer = self.plan.layers[self.layer]
+        if self.done.issuperset(layer.after) and (self.plan.beside or not self.under_way):
+            self.runs, self.rest, self.slack = True, layer.cycles, layer.cycles - layer.hbm
+            self.of_layers[self.layer][0] = self.cycle
+
+    def tick(self) -> None:
+        """Let a cycle pass: what is under way asks for its part of HBM, whether or not a layer runs."""
+        self.debt += sum(each.rate for each in self._running())
         # The slack of a layer is counted down with each cycle that it can do without HBM.
         goes_on = True
-        if debt >= CYCLE:
-            debt -= CYCLE
-            goes_on, slack = slack > 0, slack - 1
-        rest -= runs and goes_on
-        cycle += 1
-        for number in [*under_way]:
-            left[number] -= 1
-            if not left[number]:
-                under_way.remove(number)
-                done[number] = True
-                collectives[number][1] = cycle
-        if runs and not rest:
-            runs = False
-            layers[layer][1] = cycle
-            layer += 1
-    return log_of(layers, collectives)
+        if self.debt >= CYCLE:
+            self.debt -= CYCLE
+            goes_on, self.slack = self.slack > 0, self.slack - 1
+        self.rest -= self.runs and goes_on
+        self.cycle += 1
+        for number in [*self.under_way]:
+            self.left[number] -= 1
+            if not self.left[number]:
+                self.under_way.remove(number)
+                self.done.add(number)
+                self.of_collectives[number][1] = self.cycle
+        if self.runs and not self.rest:
+            self.runs = False
+            self.of_layers[self.layer][1] = self.cycle
+            self.layer += 1
+
+    def _running(self) -> list[StepCollective]:
+        return [self.plan.collectives[number] for number in self.under_way]
+
+    def _core_taken(self) -> bool:
+        return any(each.alone for each in self._running())
