@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest tests come first: a process that began one last would keep all others waiting at the end."""
-    items.sort(key=lambda item: item.path.name != "test_published_figures.py")
+    items.sort(key=lambda item: item.path.name != "test_golden_figures.py")
 
 
 def pytest_collection_finish() -> None:

@@ -25,7 +25,7 @@ from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST, Cutting, con
 from tpusim.machines.tpu.program.check import check_program
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.sections import BlockSizes
 from tpusim.network.ops.array_op import Conv2d, Gemm
 

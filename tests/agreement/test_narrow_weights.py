@@ -22,7 +22,7 @@ from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
 from tpusim.machines.tpu.program.moves import TransferRuns
 from tpusim.machines.tpu.sections import ScratchMemory
-from tpusim.memory.layout import Layouts
+from tpusim.memory.hbm_layout import Layouts
 from tpusim.network.ops.array_op import STORED_BITS, Gemm
 
 NARROW = "int8", "int4"

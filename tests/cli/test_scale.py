@@ -19,7 +19,7 @@ from tests.covering import covering, few
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
 from tpusim.machines.tpu.slices.slice import load_slice
-from tpusim.network.workload import REST, on_chips
+from tpusim.network.mesh import REST, on_chips
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.test_published_figures import NETWORKS
+from tests.test_golden_figures import NETWORKS
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import AUTO

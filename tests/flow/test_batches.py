@@ -17,7 +17,7 @@ from tpusim.machines.tpu import event
 from tpusim.machines.tpu.cut.geometry import in_other_strips, shape_of
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.lowering.registry import drafts_of
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.search.search import tilings_of
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Op

@@ -34,7 +34,7 @@ from tpusim.machines.tpu.lowering.registry import LOWERINGS, drafts_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.schedule.scheduler import program_of
 from tpusim.machines.tpu.search import search
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, Bound, candidates_of
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Add

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tpusim import Gemm, Workload, load_hardware
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.hbm import fitting_mesh, hbm_need, held_in_hbm
+from tpusim.network.mesh import Mesh
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.op import OFMAP, Op
-from tpusim.network.workload import UPDATE, CollectiveLayer, Mesh, Source
+from tpusim.network.workload import UPDATE, CollectiveLayer, Source
 
 TINY = load_hardware("tiny_4x4")
 """Its elements have 4 bytes, and its maps no padding."""

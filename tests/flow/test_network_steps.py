@@ -11,10 +11,10 @@ import pytest
 from tests.flow.shared_networks import gathered, shared_products
 from tpusim import Gemm, Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
+from tpusim.flow.chip_steps.network import items_of
 from tpusim.flow.engines import ENGINES
 from tpusim.flow.jobs import resolve
 from tpusim.flow.simulation import run
-from tpusim.flow.steps.network import items_of
 from tpusim.machines.tpu.slices.slice import load_slice, slices_of
 from tpusim.machines.tpu.slices.summary import Question, timed_collective
 from tpusim.network.ops.elementwise import Add, Relu

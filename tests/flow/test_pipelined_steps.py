@@ -13,15 +13,16 @@ from tests.covering import few
 from tpusim import Workload, simulate
 from tpusim.api.asked import asked_for, check_held, model_options
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
+from tpusim.flow.chip_steps.network import exchanges_of, step_of
 from tpusim.flow.hbm import hbm_need
 from tpusim.flow.jobs import resolve
 from tpusim.flow.pipeline import event, stepping
 from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage
 from tpusim.flow.simulation import layers_of
-from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.tpu.slices.slice import load_interconnect, load_slice
+from tpusim.network.mesh import parse_mesh
 from tpusim.network.pipeline_stages import of_stage
-from tpusim.network.workload import ACCUMULATE, FORWARD, RELOAD, UPDATE, mesh_named
+from tpusim.network.workload import ACCUMULATE, FORWARD, RELOAD, UPDATE
 from tpusim.report.tables.step import step_paragraphs
 from tpusim.result import rules
 from tpusim.result.load import parse_result
@@ -205,6 +206,6 @@ def test_a_refusal_names_a_mesh_that_is_not_refused(training: bool, mesh: dict[s
     assert "of HBM in each chip of data=8, at batch 1" in says
     (named,) = re.findall(r"; --mesh (\S+) fits$", says)
     assert named.startswith(fits)
-    again = model_options(training=training, dims=SMALL, mesh=mesh_named(named))
+    again = model_options(training=training, dims=SMALL, mesh=parse_mesh(named))
     other = asked_for("llama3_8b", "tpu_v5e", 8, [f"hbm.capacity={need - 1} B"], again)
     check_held(resolve(other.work, other.machine), other)

@@ -13,9 +13,9 @@ from tests.strategies import cases
 from tpusim import load_hardware
 from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import InputError
+from tpusim.flow.chip_steps.network import exchanges_of, step_of
 from tpusim.flow.jobs import resolve
 from tpusim.flow.simulation import layers_of, run
-from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.result.records import Result
 from tpusim.result.rules import broken

@@ -24,10 +24,11 @@ from tpusim.flow.numbers import numbers_of
 from tpusim.flow.shard_values import Shards
 from tpusim.flow.values import Journey, checked
 from tpusim.network.graph import Placement
+from tpusim.network.mesh import Mesh
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import Op
 from tpusim.network.sharding import placed_share
-from tpusim.network.workload import Mesh, Source
+from tpusim.network.workload import Source
 from tpusim.network.workload_file import open_workload, workload_of
 from tpusim.result.records import Result
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.strategies import cases
 from tpusim.base.errors import CheckFailed, InputError
-from tpusim.flow.steps import event, processes, stepping
-from tpusim.flow.steps.network import exposed, timed
-from tpusim.flow.steps.schedule import CYCLE, CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
+from tpusim.flow.chip_steps import event, processes, stepping
+from tpusim.flow.chip_steps.network import exposed, timed
+from tpusim.flow.chip_steps.schedule import CYCLE, CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 
 SEEDS = st.integers(0, 2**32)
 

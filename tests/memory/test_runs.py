@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.memory.test_layout import parts
+from tests.memory.test_hbm_layout import parts
 from tpusim.base.errors import InputError
-from tpusim.memory.layout import AXES, FILTERS, Bursts, Layouts, Region, Runs, StoredTensor, axes_of, read_layouts
+from tpusim.memory.hbm_layout import AXES, FILTERS, Bursts, Layouts, Region, Runs, StoredTensor, axes_of, read_layouts
 
 
 class Case(NamedTuple):

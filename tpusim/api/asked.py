@@ -18,7 +18,8 @@ from tpusim.input.source import open_document
 from tpusim.machines.family import Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
-from tpusim.network.workload import ALL, NONE, OF_BATCH, STAGE, Workload, mesh_in, on_chips
+from tpusim.network.mesh import OF_BATCH, STAGE, mesh_in, on_chips
+from tpusim.network.workload import ALL, NONE, Workload
 from tpusim.network.workload_file import SHARE_OF, batch_for, open_workload, run_batch, shared
 from tpusim.result.vocabulary.runs import left_out
 

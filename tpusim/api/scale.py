@@ -24,8 +24,8 @@ from tpusim.api.asked import (
     slice_for,
 )
 from tpusim.base.errors import CapacityError, InputError, Problem
+from tpusim.flow.chip_steps.network import images_of_all
 from tpusim.flow.numbers import INTEGERS
-from tpusim.flow.steps.network import images_of_all
 from tpusim.input.scalars import integer
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import unheard

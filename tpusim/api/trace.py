@@ -23,11 +23,11 @@ from tpusim.api.asked import (
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.files import named, probe, write
 from tpusim.base.imports import need
+from tpusim.flow.chip_steps.network import exchanges_of, plan_of
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.recordings import recordings
 from tpusim.flow.recordings import trace as simulated_trace
 from tpusim.flow.simulation import layers_of
-from tpusim.flow.steps.network import exchanges_of, plan_of
 from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine
 from tpusim.machines.lowered import LaneCycle, unheard

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from tpusim.base.errors import CapacityError
 from tpusim.flow.lowerings import AUTO, prepared, usual
-from tpusim.flow.step_fusion import on_the_way
+from tpusim.flow.training_fusion import on_the_way
 from tpusim.machines.family import CheckPlan, FusionLimits, Machine, family_of
 from tpusim.machines.lowered import LayerWatch, unheard
 from tpusim.network.ops.array_op import ArrayOp

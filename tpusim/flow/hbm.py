@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.machines.family import Machine, family_of
-from tpusim.memory.layout import FILTER
+from tpusim.memory.hbm_layout import FILTER
 from tpusim.memory.tile import Tile
+from tpusim.network.mesh import STAGE, Mesh, mesh_text
 from tpusim.network.ops.array_op import ArrayOp, stored_bits
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.workload import (
@@ -26,14 +27,11 @@ from tpusim.network.workload import (
     OFFLOAD,
     RELOAD,
     SO_FAR,
-    STAGE,
     UPDATE,
     BlocksAhead,
     CollectiveLayer,
-    Mesh,
     Source,
     Workload,
-    mesh_text,
 )
 from tpusim.result.records import HbmContents
 

@@ -195,6 +195,17 @@ def prepared(
     names = tried(lowering, layer, batch, family, bounded)
     if names == (lowering,):
         return by(lowering)
+    with failures_named(layer):
+        return by_fastest_lowering(names, by, lambda name: family.least(layer, batch, machine, name))
+
+
+def by_fastest_lowering(
+    names: Sequence[str], by: Callable[[str], ReadyLayer], least: Callable[[str], float]
+) -> ReadyLayer:
+    """A layer made ready `by` each of some lowerings, of which the first with the fewest cycles is chosen.
+
+    A lowering is not tried whose `least` cycles are those of another. Raises as `fitting` does.
+    """
     cycles: list[int] = []
 
     def timed(name: str) -> ReadyLayer:
@@ -203,11 +214,10 @@ def prepared(
         return made
 
     def hopeless(name: str) -> bool:
-        return bool(cycles) and family.least(layer, batch, machine, name) >= min(cycles)
+        return bool(cycles) and least(name) >= min(cycles)
 
-    with failures_named(layer):
-        # A generator makes one candidate at a time, so at most two are held.
-        return min(fitting(names, timed, hopeless), key=lambda each: each.timing.cycles)
+    # A generator makes one candidate at a time, so at most two are held.
+    return min(fitting(names, timed, hopeless), key=lambda each: each.timing.cycles)
 
 
 def fitting(

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpusim.base.errors import InputError, Problem, did_you_mean
 from tpusim.input.scalars import whole_number
-from tpusim.memory.layout import FILTER
+from tpusim.memory.hbm_layout import FILTER
 from tpusim.network.ops.array_op import STORED_BITS, ArrayOp
 from tpusim.network.ops.op import Op
 from tpusim.numerics.element_types import ELEMENT_TYPES, SIXTEENTHS, ElementType

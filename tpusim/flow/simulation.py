@@ -9,7 +9,7 @@ A workload and a machine come in from their files (`load_workload`, `load_hardwa
 4. Time: an engine runs the Program, of one layer or of several that overlap (`flow/engines`).
 5. Check: its values are held against the reference, while the next layer is lowered (`flow/verify`).
 6. Add up: the layers' results and their total are the result; of a network that several chips share, layers and
-   collectives make a step (`flow/steps`).
+   collectives make a step (`flow/chip_steps`).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _step_of(
     if slice is None and (journey or not (jobs.work.mesh or jobs.work.collectives)):
         return None
     # Imported here, as runs of one chip need nothing of it.
-    from tpusim.flow.steps.network import exchanges_of, step_of
+    from tpusim.flow.chip_steps.network import exchanges_of, step_of
 
     if (made := exchanges_of(jobs, slice)) is None:
         return None

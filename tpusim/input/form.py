@@ -398,6 +398,16 @@ def size(value: object, least: int, most: int, names: Mapping[str, int]) -> int:
         raise InputError(f"{error}{hint}") from None
 
 
+def pairs(given: object, says: str) -> tuple[tuple[Any, Any], ...]:
+    """Return what a file gives as a mapping, or what is kept of one, name by name. Raises InputError for anything else,
+    which `says` what it is not.
+    """
+    items = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):
+        raise InputError(f"{show(given)} {says}")
+    return items
+
+
 def names_of(info: ValidationInfo) -> Mapping[str, int]:
     """Names that texts of the file may use."""
     names: Mapping[str, int] = (info.context or {}).get(NAMES, {})

@@ -18,9 +18,10 @@ from tpusim.base.imports import Registry
 from tpusim.base.words import counted
 from tpusim.input.form import NAMES, Choice, Form, Name, Reader, Truth, validated, whole, written
 from tpusim.input.scalars import path_of, show
+from tpusim.network.mesh import SHARD, parted, read_shard
 from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP, Channels, Images, Op, Shape, Size
-from tpusim.network.workload import INPUT, SHARD, CollectiveLayer, Source, parted, read_shard, side_by_side
+from tpusim.network.workload import INPUT, CollectiveLayer, Source, side_by_side
 
 if TYPE_CHECKING:
     from tpusim.network.composites import Composite, CompositeLayer

@@ -9,19 +9,9 @@ from fnmatch import fnmatchcase
 from math import prod
 
 from tpusim.base.errors import InputError, Problem
+from tpusim.network.mesh import HOST
 from tpusim.network.ops.op import OFMAP
-from tpusim.network.workload import (
-    ALL,
-    FORWARD,
-    HOST,
-    NONE,
-    OFFLOAD,
-    RELOAD,
-    CollectiveLayer,
-    Workload,
-    in_order,
-    reads_of,
-)
+from tpusim.network.workload import ALL, FORWARD, NONE, OFFLOAD, RELOAD, CollectiveLayer, Workload, in_order, reads_of
 
 _NORM = ".norm"
 """End of the name of a layer in those of its batch normalisation."""

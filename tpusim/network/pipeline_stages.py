@@ -9,6 +9,7 @@ from typing import Any
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
+from tpusim.network.mesh import STAGE
 from tpusim.network.ops.op import OFMAP, Op
 from tpusim.network.training import AGAIN, map_op
 from tpusim.network.workload import (
@@ -16,7 +17,6 @@ from tpusim.network.workload import (
     BACKWARD,
     FORWARD,
     SO_FAR,
-    STAGE,
     UPDATE,
     CollectiveLayer,
     Source,

@@ -23,11 +23,12 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import free_name
 from tpusim.network.backward import Value
 from tpusim.network.graph import Placement
+from tpusim.network.mesh import OF_BATCH, STAGE, Mesh
 from tpusim.network.ops.array_op import Conv1d
 from tpusim.network.ops.moves import MapMove
 from tpusim.network.ops.op import OFMAP, Op, Shape
 from tpusim.network.training import operands_of
-from tpusim.network.workload import OF_BATCH, STAGE, UPDATE, CollectiveLayer, Mesh, Source, Workload
+from tpusim.network.workload import UPDATE, CollectiveLayer, Source, Workload
 
 Axes: TypeAlias = frozenset[str]
 """Names of axes of a mesh."""

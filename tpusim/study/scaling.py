@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tpusim.flow.chip_steps.network import exchanges_of, step_of
 from tpusim.flow.hbm import held_in_hbm
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.simulation import result_of, run
-from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.lowered import LayerWatch, unheard
 from tpusim.result.records import Result, StepResult
 from tpusim.study.kinds import KnownKinds, layers_of

@@ -31,7 +31,7 @@ from tpusim.machines.tpu.program.moves import TransferRuns, regions_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill, Transfer
-from tpusim.memory.layout import AS_READ, FILTERS, Layouts, axes_of
+from tpusim.memory.hbm_layout import AS_READ, FILTERS, Layouts, axes_of
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d, Gemm
 
 Layer = Conv2d | Gemm

@@ -19,7 +19,7 @@ from tpusim.machines.tpu.cut.plan import Plan
 from tpusim.machines.tpu.cut.reduction import TapGroups
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import drafts_of
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.search.search import TOLERANCE, choose
 from tpusim.network.ops.op import Op
 from tpusim.network.workload_file import load_workload

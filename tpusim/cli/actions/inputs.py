@@ -26,7 +26,8 @@ from tpusim.input.source import Arrays, read_arrays, write_arrays
 from tpusim.machines.family import Machine
 from tpusim.network.blocks import repeated
 from tpusim.network.formats import FORMATS, ModelOptions, is_foreign
-from tpusim.network.workload import MOST_SIZE, Workload, mesh_named
+from tpusim.network.mesh import parse_mesh
+from tpusim.network.workload import MOST_SIZE, Workload
 from tpusim.network.workload_file import batch_for, described, run_batch, workload_of, yaml_of
 from tpusim.numerics.element_types import F32
 from tpusim.report.text import quantity
@@ -103,7 +104,7 @@ def workload_options(parameters: Mapping[str, Any]) -> WorkloadOptions:
             problems.append(Problem(str(error), f"--dim {text}"))
     if problems:
         raise InputError(problems)
-    asked |= {"dims": given, "mesh": None if mesh is None else mesh_named(mesh)}
+    asked |= {"dims": given, "mesh": None if mesh is None else parse_mesh(mesh)}
     return cast("WorkloadOptions", asked)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from tpusim.flow.chip_steps.schedule import CycleSpan
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan
-from tpusim.flow.steps.schedule import CycleSpan
 
 
 def run(plan: PipelinePlan) -> PipelineLog:

@@ -7,8 +7,8 @@ from typing import Any
 
 import simpy
 
+from tpusim.flow.chip_steps.schedule import CycleSpan
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, Way
-from tpusim.flow.steps.schedule import CycleSpan
 
 
 def run(plan: PipelinePlan) -> PipelineLog:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.steps.schedule import CycleSpan
+from tpusim.flow.chip_steps.schedule import CycleSpan
 
 Way: TypeAlias = Literal["forward", "backward"]
 Turn: TypeAlias = tuple[Way, int]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tpusim.flow.chip_steps.schedule import CycleSpan
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, Turn
-from tpusim.flow.steps.schedule import CycleSpan
 
 
 @dataclass

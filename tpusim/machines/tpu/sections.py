@@ -13,7 +13,7 @@ from tpusim.base.units import BANDWIDTH, SIZE, TIME
 from tpusim.input.form import Choice, FileSection, Quantity, Reader, Truth, rational, whole, written
 from tpusim.input.scalars import show, whole_number
 from tpusim.memory.dram.device import Device, device_of, with_mapping
-from tpusim.memory.layout import Layouts, read_layouts
+from tpusim.memory.hbm_layout import Layouts, read_layouts
 
 _MOST_PES_A_SIDE = 65536
 _MOST_OPERATIONS = 65536

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tpusim.network.workload import mesh_text
+from tpusim.network.mesh import mesh_text
 from tpusim.report.shown import NONE, Column, CommandAnswer, Sentences, Table
 from tpusim.report.text import column_scale, percent, quantity, three_digits
 from tpusim.result.records import StepResult

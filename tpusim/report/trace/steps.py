@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpusim.flow.steps.network import TimedPlan
+from tpusim.flow.chip_steps.network import TimedPlan
 from tpusim.machines.lowered import TimeSlice
 from tpusim.report.trace.timeline import Arguments, TimelineForm, root_of
 

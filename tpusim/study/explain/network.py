@@ -13,13 +13,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError
+from tpusim.flow.chip_steps.network import exchanges_of, images_of_all, items_of, step_of
 from tpusim.flow.hbm import held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.lowerings import AUTO, usual
-from tpusim.flow.steps.network import exchanges_of, images_of_all, items_of, step_of
 from tpusim.machines.tpu.slices.slice import ChipSlice
+from tpusim.network.mesh import HOST, mesh_text
 from tpusim.network.ops.array_op import StoredTensor
-from tpusim.network.workload import HOST, MOST_IMAGES, Workload, mesh_text
+from tpusim.network.workload import MOST_IMAGES, Workload
 from tpusim.result.records import LayerResult, StepResult
 from tpusim.result.vocabulary.fields import by_path
 from tpusim.study.explain.bottleneck import ExplainedLayer, UntriedChange, explain_layer

@@ -23,8 +23,9 @@ from tpusim.input.scalars import name_text, show, whole_number
 from tpusim.input.source import open_document
 from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
 from tpusim.network.formats import OPS, ModelOptions, check_ops, is_function
+from tpusim.network.mesh import mesh_in
 from tpusim.network.ops.array_op import StoredTensor
-from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload, mesh_in
+from tpusim.network.workload import MOST_IMAGES, MOST_SIZE, Workload
 from tpusim.network.workload_file import DECODE, PREFILL, SHARE_OF, open_workload, workload_of
 from tpusim.result.vocabulary.figures import COLUMNS, COSTS, LESS, MORE, OF_ANY_MACHINE
 from tpusim.study.sweep.axes import (

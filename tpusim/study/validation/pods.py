@@ -14,9 +14,9 @@ from functools import partial
 from math import exp, fsum, log, prod
 from typing import Any
 
+from tpusim.flow.chip_steps.network import exchanges_of, step_of
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.simulation import run
-from tpusim.flow.steps.network import exchanges_of, step_of
 from tpusim.machines.family import load_hardware
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.slice import load_slice

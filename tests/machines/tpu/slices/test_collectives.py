@@ -20,7 +20,7 @@ from tpusim.machines.tpu.slices import event, processes, register
 from tpusim.machines.tpu.slices.algorithms.registry import ALGORITHMS, algorithms_for, exchange_of
 from tpusim.machines.tpu.slices.collective import OPS, Collective, cut
 from tpusim.machines.tpu.slices.exchange import Exchange, ExchangeLog, Messages, Rates, Way, messages_of
-from tpusim.machines.tpu.slices.mesh import torus_of
+from tpusim.machines.tpu.slices.mesh_placement import torus_of
 from tpusim.machines.tpu.slices.slice import Emitters, load_slice
 from tpusim.machines.tpu.slices.summary import Question, timed_collective
 from tpusim.machines.tpu.slices.timing import timed

@@ -14,7 +14,7 @@ from tests import ROOT
 from tpusim.base.errors import InputError
 from tpusim.input.source import shipped
 from tpusim.machines.tpu.slices.exchange import rates_of
-from tpusim.machines.tpu.slices.mesh import placed, plain_mesh
+from tpusim.machines.tpu.slices.mesh_placement import placed, plain_mesh
 from tpusim.machines.tpu.slices.slice import FOLDER, INTERCONNECTS, ChipSlice, load_interconnect, load_slice
 from tpusim.machines.tpu.slices.torus import Span
 

@@ -11,7 +11,7 @@ import pytest
 from tests.strategies import cases
 from tpusim.machines.tpu.slices.algorithms.registry import algorithms_for
 from tpusim.machines.tpu.slices.collective import OPS
-from tpusim.machines.tpu.slices.mesh import DCN
+from tpusim.machines.tpu.slices.mesh_placement import DCN
 from tpusim.machines.tpu.slices.slice import load_slice
 from tpusim.machines.tpu.slices.summary import Question, segments, timed_collective
 

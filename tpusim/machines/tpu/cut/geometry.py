@@ -24,7 +24,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.tensors import PackedNumbers, Tensor
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
-from tpusim.memory.layout import Box
+from tpusim.memory.hbm_layout import Box
 from tpusim.network.ops.array_op import STORED_BITS, ArrayOp, GroupedOp, Scatter, StoredTensor, Tensors
 
 LEAST_FRAME = 3

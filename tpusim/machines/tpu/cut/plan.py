@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.addresses import Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Fill, InboundTransfer, Part
 from tpusim.machines.tpu.schedule.units import EqualMoves
-from tpusim.memory.layout import Box, shifted
+from tpusim.memory.hbm_layout import Box, shifted
 
 # ---- stages
 

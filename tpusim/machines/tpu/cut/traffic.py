@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.program import ExplainedProgram, Program
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Elements, Part, Transfer
 from tpusim.machines.tpu.schedule import units
-from tpusim.memory.layout import AS_READ, HWCN, Box, Layouts, Region, StoredTensor, axes_of, shifted, whole_bursts
+from tpusim.memory.hbm_layout import AS_READ, HWCN, Box, Layouts, Region, StoredTensor, axes_of, shifted, whole_bursts
 
 if TYPE_CHECKING:
     from tpusim.network.ops.moves import AxisSource

@@ -41,7 +41,7 @@ from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream, Vector
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import BankFill, Fill, InboundTransfer, Keep, Part, Prefetch, Spill
-from tpusim.memory.layout import Addresses
+from tpusim.memory.hbm_layout import Addresses
 
 OPERAND_ELEMENTS = 1 << 20
 """Elements of streamed operands that are gathered before they are multiplied: enough for BLAS, few enough for the

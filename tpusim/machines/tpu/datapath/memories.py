@@ -29,7 +29,7 @@ from tpusim.machines.tpu.program.moves import ends_of
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Elements, Fill, Part, Transfer
-from tpusim.memory.layout import Addresses
+from tpusim.memory.hbm_layout import Addresses
 
 Values = NDArray[np.floating[Any]]
 Numbers = NDArray[Any]

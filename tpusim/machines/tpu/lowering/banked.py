@@ -30,9 +30,9 @@ from tpusim.machines.tpu.lowering.drafts import Draft, explanation_of
 from tpusim.machines.tpu.program.addresses import BankFeed, Counter, Counters, Feed, LaneGroup
 from tpusim.machines.tpu.program.program import Explanation
 from tpusim.machines.tpu.program.transfers import BankFill, BankPart
-from tpusim.machines.tpu.search.candidates import Candidates, Extents
+from tpusim.machines.tpu.search.estimates import Candidates, Extents
 from tpusim.machines.tpu.search.search import tilings_of
-from tpusim.memory.layout import Box, shifted
+from tpusim.memory.hbm_layout import Box, shifted
 from tpusim.network.ops.array_op import ArrayOp
 
 

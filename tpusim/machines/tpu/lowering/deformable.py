@@ -41,7 +41,7 @@ from tpusim.machines.tpu.program.steps import Vector
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part
 from tpusim.machines.tpu.schedule.units import Area, Moves, Piece, SlotNeed, in_one, when_free, when_needed
-from tpusim.memory.layout import Box
+from tpusim.memory.hbm_layout import Box
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.deform_conv2d import DeformConv2d
 

@@ -35,9 +35,9 @@ from tpusim.machines.tpu.program.program import Explanation, Program
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Fill, Part, Spill
 from tpusim.machines.tpu.schedule.units import Act, Area, Moves, Piece, Policy, SlotNeed, Unit, Units, one_ahead_if_free
-from tpusim.machines.tpu.search.candidates import least_words
+from tpusim.machines.tpu.search.estimates import least_words
 from tpusim.machines.tpu.search.search import CLOSE, RankedTiling, tilings_of
-from tpusim.memory.layout import Box, shifted, whole_bursts
+from tpusim.memory.hbm_layout import Box, shifted, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 
 SLACK = 1.02

@@ -35,7 +35,7 @@ from tpusim.machines.tpu.schedule.units import (
     in_one,
     when_free,
 )
-from tpusim.memory.layout import Box
+from tpusim.memory.hbm_layout import Box
 from tpusim.network.ops.flash_attention import (
     KEYS,
     LAST,

@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.steps import NO_SCALARS, Scalars, Vector
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Part
 from tpusim.machines.tpu.schedule.units import Area, Key, Moves, Piece, Units
-from tpusim.memory.layout import Box
+from tpusim.memory.hbm_layout import Box
 from tpusim.network.ops.flash_attention import KEYS, LAST, NUMBERS
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.result.records import Blocking

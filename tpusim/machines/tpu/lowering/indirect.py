@@ -54,9 +54,9 @@ from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Along, Fill, InboundTransfer, Part
 from tpusim.machines.tpu.schedule.scheduler import Ring, Tenancy
 from tpusim.machines.tpu.schedule.units import Area
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.search.search import RankedTiling, tilings_of
-from tpusim.memory.layout import whole_bursts
+from tpusim.memory.hbm_layout import whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.fused import BIAS
 

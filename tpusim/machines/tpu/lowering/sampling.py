@@ -24,7 +24,7 @@ from tpusim.machines.tpu.definition import beat_of
 from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.addresses import encoded, pointers_a_word
 from tpusim.machines.tpu.program.operations import Arity, work_of
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.search.search import choose
 from tpusim.network.ops.deform_conv2d import MASK_PARTS, DeformConv2d, Offsets
 

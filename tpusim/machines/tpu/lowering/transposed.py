@@ -35,7 +35,7 @@ from tpusim.machines.tpu.lowering.drafts import Draft, Lowering
 from tpusim.machines.tpu.program.addresses import Counter, Counters
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Part
 from tpusim.machines.tpu.search.search import RankedTiling
-from tpusim.memory.layout import Box, shifted
+from tpusim.memory.hbm_layout import Box, shifted
 from tpusim.network.ops.array_op import ArrayOp, Scatter
 
 IGNORED = frozenset({"transformation", "k_order", "patch", "search", "block.tap_cols"})

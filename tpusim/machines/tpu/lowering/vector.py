@@ -46,7 +46,7 @@ from tpusim.machines.tpu.schedule.units import (
     one_ahead_if_free,
 )
 from tpusim.machines.tpu.search.search import FEW_PASSES, MOST_BLOCKS, RankedTiling
-from tpusim.memory.layout import Box, Layouts, whole_bursts
+from tpusim.memory.hbm_layout import Box, Layouts, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp
 from tpusim.network.ops.op import OFMAP, Op, Shape
 

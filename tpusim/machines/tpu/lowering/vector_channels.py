@@ -50,7 +50,7 @@ from tpusim.machines.tpu.schedule.units import (
     when_needed,
     with_the_one_ahead,
 )
-from tpusim.memory.layout import Box, shifted
+from tpusim.memory.hbm_layout import Box, shifted
 from tpusim.network.ops.channels import ChannelSum
 from tpusim.network.ops.op import OFMAP
 from tpusim.result.records import Blocking

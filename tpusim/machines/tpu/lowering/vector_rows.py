@@ -44,7 +44,7 @@ from tpusim.machines.tpu.schedule.units import (
     when_needed,
     with_the_one_ahead,
 )
-from tpusim.memory.layout import Box, shifted
+from tpusim.memory.hbm_layout import Box, shifted
 from tpusim.network.ops.op import OFMAP, Shape
 from tpusim.network.ops.rows import RowOp, Stage
 from tpusim.result.records import Blocking

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tpusim.base.errors import CapacityError
 from tpusim.machines.tpu.description import Hardware
-from tpusim.memory.layout import Addresses
+from tpusim.memory.hbm_layout import Addresses
 
 _Numbers = NDArray[Any]
 _Marks: TypeAlias = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.tensors import HBM, Tensor
 from tpusim.machines.tpu.program.transfers import Along, Coordinates, Transfer
-from tpusim.memory.layout import (
+from tpusim.memory.hbm_layout import (
     AS_READ,
     AXES,
     FILTER,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tpusim.machines.tpu.description import Hardware
-from tpusim.memory.layout import Bytes
+from tpusim.memory.hbm_layout import Bytes
 
 
 class PackedNumbers(NamedTuple):

@@ -18,7 +18,7 @@ from tpusim.machines.tpu.program.addresses import Feed, SlotPlaces
 from tpusim.machines.tpu.program.operations import Arity, work_of
 from tpusim.machines.tpu.program.steps import Preload, Step, Stream, Use, Vector
 from tpusim.machines.tpu.program.tensors import Tensor
-from tpusim.memory.layout import Box, Region, shifted
+from tpusim.memory.hbm_layout import Box, Region, shifted
 
 Coordinates: TypeAlias = range | tuple[int, ...]
 

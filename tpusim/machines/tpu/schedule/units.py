@@ -20,7 +20,7 @@ from tpusim.machines.tpu.program.program import StepCounts
 from tpusim.machines.tpu.program.steps import Finish, Step, Vector
 from tpusim.machines.tpu.program.tensors import Tensor
 from tpusim.machines.tpu.program.transfers import Fill, InboundTransfer, Spill, Transfer, Work
-from tpusim.memory.layout import Region
+from tpusim.memory.hbm_layout import Region
 
 Key: TypeAlias = Any
 """Identifies the data that a slot holds: any hashable value."""

@@ -24,9 +24,9 @@ from tpusim.machines.tpu.cut.reduction import Cut
 from tpusim.machines.tpu.cut.tiling import MOST_PIECES, Counts, Cycles, Demand, Tiling, parted, summed, together
 from tpusim.machines.tpu.definition import Frame, finish_cycles, word_latency
 from tpusim.machines.tpu.description import Hardware
-from tpusim.machines.tpu.search.candidates import Candidates
+from tpusim.machines.tpu.search.estimates import Candidates
 from tpusim.machines.tpu.search.windows import Windows
-from tpusim.memory.layout import Layouts
+from tpusim.memory.hbm_layout import Layouts
 
 TOLERANCE = 0.01
 """Relative distance of estimates within which the block with the most words is taken: it has fewer passes to run."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tpusim.machines.tpu.cut.blocks import even_extents
 from tpusim.machines.tpu.cut.tiling import Counts, Tiling, given_outputs
-from tpusim.machines.tpu.search.candidates import Candidates, Extents, TilingKind, combined
+from tpusim.machines.tpu.search.estimates import Candidates, Extents, TilingKind, combined
 
 MOST_COLUMN_PARTS = 4
 """Most parts into which columns are cut beside rows."""

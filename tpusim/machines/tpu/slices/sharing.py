@@ -12,12 +12,13 @@ from tpusim.machines.tpu.description import Hardware
 from tpusim.machines.tpu.slices.algorithms.registry import chosen
 from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Rates, rates_of
-from tpusim.machines.tpu.slices.mesh import Mesh, placed
+from tpusim.machines.tpu.slices.mesh_placement import MeshPlacement, placed
 from tpusim.machines.tpu.slices.slice import ChipSlice, load_slice, slices_of
 from tpusim.machines.tpu.slices.timing import timed
 from tpusim.machines.tpu.slices.torus import Group
+from tpusim.network.mesh import HOST
 from tpusim.network.sharding import combined
-from tpusim.network.workload import HOST, OFFLOAD, CollectiveLayer, Workload
+from tpusim.network.workload import OFFLOAD, CollectiveLayer, Workload
 
 GATHERS, PERMUTES = "gathers", "permutes"
 """Kinds of collectives, as the scheduler of the compiler counts them: those that move by permutes are of one."""
@@ -70,7 +71,7 @@ def exchanges(work: Workload, place: ChipSlice | str | Path | None, machine: Har
 
 
 def _over_links(
-    layer: CollectiveLayer, mesh: Mesh, place: ChipSlice, machine: Hardware, rates: Rates
+    layer: CollectiveLayer, mesh: MeshPlacement, place: ChipSlice, machine: Hardware, rates: Rates
 ) -> TimedCollective:
     """Time what chips send to one another. Raises InputError for an unknown op, and one chip."""
     if layer.op not in OPS:

@@ -14,7 +14,7 @@ from tpusim.machines.tpu.slices.algorithms.registry import CompilerChoice, chose
 from tpusim.machines.tpu.slices.algorithms.ring import ring_through
 from tpusim.machines.tpu.slices.collective import OPS, Collective
 from tpusim.machines.tpu.slices.exchange import Rates, ServerName, rates_of
-from tpusim.machines.tpu.slices.mesh import Mesh, placed, plain_mesh
+from tpusim.machines.tpu.slices.mesh_placement import MeshPlacement, placed, plain_mesh
 from tpusim.machines.tpu.slices.slice import ChipSlice
 from tpusim.machines.tpu.slices.timing import TimedExchange, timed
 from tpusim.machines.tpu.slices.torus import Group, LinkPort, Place
@@ -50,7 +50,7 @@ class Question:
     algorithm: str = ""
 
     @cached_property
-    def laid(self) -> Mesh:
+    def laid(self) -> MeshPlacement:
         """The mesh on the slice. Raises InputError."""
         return placed(self.place, self.mesh) if self.mesh else plain_mesh(self.place)
 

@@ -48,7 +48,7 @@ from tpusim.machines.tpu.schedule.units import (
 )
 from tpusim.machines.tpu.search.search import MOST_TIMED, RankedTiling
 from tpusim.machines.tpu.tiles.tile_algorithm import Filtering, Mix, Recipe, TileChoice, TilePlaces, TileProduct, Tiles
-from tpusim.memory.layout import TRANSFORMED, whole_bursts
+from tpusim.memory.hbm_layout import TRANSFORMED, whole_bursts
 from tpusim.network.ops.array_op import ArrayOp, Conv2d
 
 At = Callable[[int], Counters]

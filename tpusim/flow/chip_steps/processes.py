@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from tpusim.flow.steps.schedule import CYCLE, StepCollective, StepLog, StepPlan, log_of
+from tpusim.flow.chip_steps.schedule import CYCLE, StepCollective, StepLog, StepPlan, log_of
 
 _COLLECTIVES, _LAYERS = 2, 3
 """Priorities of what begins, behind all that ends in the same cycle: collectives ahead of layers."""

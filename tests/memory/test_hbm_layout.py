@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.rules import rule
-from tpusim.memory.layout import HWCN, Box, StoredTensor, axes_of, inside, whole_bursts
+from tpusim.memory.hbm_layout import HWCN, Box, StoredTensor, axes_of, inside, whole_bursts
 
 Shape = tuple[int, int, int, int]
 

@@ -9,12 +9,13 @@ from math import prod
 from typing import NamedTuple
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.agreement import agreed
+from tpusim.flow.chip_steps.pipelined import WAITS, TimedPart, collective_result, step_of_stages
+from tpusim.flow.chip_steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
 from tpusim.flow.jobs import Jobs
-from tpusim.flow.steps.pipelined import WAITS, TimedPart, collective_result, step_of_stages
-from tpusim.flow.steps.schedule import CycleSpan, StepCollective, StepLayer, StepLog, StepPlan
+from tpusim.flow.plan_engines import agreed
 from tpusim.machines.exchanged import DCN, HOST_BACK, HOST_OUT, Exchanges
-from tpusim.network.workload import FORWARD, HOST, OF_BATCH, RELOAD, BlocksAhead, CollectiveLayer, Workload
+from tpusim.network.mesh import HOST, OF_BATCH
+from tpusim.network.workload import FORWARD, RELOAD, BlocksAhead, CollectiveLayer, Workload
 from tpusim.result.records import CollectiveResult, LayerResult, StageResult, StepResult
 
 _WAITS_FOR = {DCN: DCN, HOST_OUT: HOST, HOST_BACK: HOST}
@@ -222,7 +223,7 @@ def timed(plan: StepPlan, engine: str = "event") -> StepLog:
         InputError: the step is too long to be stepped through.
         CheckFailed: engines disagree.
     """
-    log: StepLog = agreed("steps", plan, engine, "layers and collectives of a step run")
+    log: StepLog = agreed("chip_steps", plan, engine, "layers and collectives of a step run")
     return log
 
 

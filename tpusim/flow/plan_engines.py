@@ -17,7 +17,7 @@ def agreed(folder: str, plan: object, engine: str, what: str) -> Any:
     """Return the log of a plan by an engine; with `both` all engines must log the same.
 
     Args:
-        folder: where the engines of such a plan stand, such as steps.
+        folder: where the engines of such a plan stand, such as chip_steps.
         plan: what is to run.
         engine: the engine that is asked for.
         what: what runs, for people.

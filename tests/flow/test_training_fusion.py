@@ -17,7 +17,7 @@ from tests.network.test_training import BATCH, outside, seen, values
 from tpusim import Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.flow.jobs import resolve
 from tpusim.flow.lowerings import AUTO
-from tpusim.flow.step_fusion import on_the_way
+from tpusim.flow.training_fusion import on_the_way
 from tpusim.network.ops.fused import TALLIES, Fused
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.training import Training

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.agreement import agreed
+from tpusim.flow.chip_steps.schedule import CycleSpan
 from tpusim.flow.pipeline.schedule import PipelineLog, PipelinePlan, PipelineStage
-from tpusim.flow.steps.schedule import CycleSpan
+from tpusim.flow.plan_engines import agreed
 from tpusim.machines.exchanged import DCN, Exchanges, TimedCollective
-from tpusim.network.workload import ACCUMULATE, FORWARD, HOST, RELOAD, STAGE, UPDATE, CollectiveLayer, Workload
+from tpusim.network.mesh import HOST, STAGE
+from tpusim.network.workload import ACCUMULATE, FORWARD, RELOAD, UPDATE, CollectiveLayer, Workload
 from tpusim.result.records import CollectiveResult, LayerResult, StageResult
 
 WAITS = ("links", DCN, HOST, "bubble")

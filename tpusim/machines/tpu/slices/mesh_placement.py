@@ -1,4 +1,4 @@
-"""Meshes: names for the axes along which work is shared, and which chips of a slice stand along each."""
+"""Where a mesh lies on a slice: which chips of the torus stand along each of its axes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpusim.base.words import counted
 from tpusim.machines.exchanged import DCN
 from tpusim.machines.tpu.slices.slice import AXES, ChipSlice
 from tpusim.machines.tpu.slices.torus import Group, Span, Torus, TorusAxis
-from tpusim.network.workload import mesh_named, on_chips
+from tpusim.network.mesh import on_chips, parse_mesh
 
 
 def torus_of(place: ChipSlice) -> Torus:
@@ -23,7 +23,7 @@ def torus_of(place: ChipSlice) -> Torus:
 
 
 @dataclass(frozen=True)
-class Mesh:
+class MeshPlacement:
     """Axes by their names, each with the spans of the torus that it takes."""
 
     torus: Torus
@@ -56,14 +56,14 @@ def _told(torus: Torus, spans: Sequence[Span]) -> str:
     return " and ".join(found) or "a chip alone"
 
 
-def plain_mesh(place: ChipSlice) -> Mesh:
+def plain_mesh(place: ChipSlice) -> MeshPlacement:
     """The mesh whose axes are those of the slice."""
     torus = torus_of(place)
     spans = {axis.name: (Span(number, 1, axis.length),) for number, axis in enumerate(torus.axes)}
-    return Mesh(torus, spans)
+    return MeshPlacement(torus, spans)
 
 
-def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
+def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> MeshPlacement:
     """The mesh of "data=2,tensor=8", or of sizes by name, on a slice; all of its chips take part in it.
 
     The last axis of the mesh is placed first, as it speaks most: on whole axes of the slice, the longest that fit and
@@ -72,7 +72,7 @@ def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
     Raises:
         InputError: an axis without a size, or a mesh larger or smaller than the slice.
     """
-    sizes = on_chips(mesh_named(asked), place.name, place.chips) if isinstance(asked, str) else dict(asked)
+    sizes = on_chips(parse_mesh(asked), place.name, place.chips) if isinstance(asked, str) else dict(asked)
     torus = torus_of(place)
     wanted, there = math.prod(sizes.values()), place.chips
     if wanted != there:
@@ -83,7 +83,7 @@ def placed(place: ChipSlice, asked: str | Mapping[str, int]) -> Mesh:
     found: dict[str, tuple[Span, ...]] = {}
     for name, size in reversed(sizes.items()):
         found[name] = _taken(torus, left, size)
-    return Mesh(torus, {name: found[name] for name in sizes})
+    return MeshPlacement(torus, {name: found[name] for name in sizes})
 
 
 def _taken(torus: Torus, left: dict[int, tuple[int, int]], size: int) -> tuple[Span, ...]:

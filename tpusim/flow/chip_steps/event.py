@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from tpusim.flow.steps.schedule import CYCLE, StepLog, StepPlan, log_of
+from tpusim.flow.chip_steps.schedule import CYCLE, StepLog, StepPlan, log_of
 
 _NEVER = 2**200
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpusim.flow.steps.schedule import CYCLE, StepCollective, StepLog, StepPlan, log_of
+from tpusim.flow.chip_steps.schedule import CYCLE, StepCollective, StepLog, StepPlan, log_of
 
 
 def run(plan: StepPlan) -> StepLog:
