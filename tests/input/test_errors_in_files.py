@@ -363,7 +363,8 @@ def test_all_problems_of_a_workload_come_together_in_line_order(tmp_path):
     ("overrides", "words"),
     [
         (["array.size"], "--set array.size: no value; write PATH=VALUE"),
-        (["array.row=4"], "--set array.row=4: no field ... did you mean array.rows? fields: name, generation, clock"),
+        (["array.row=4"], "--set array.row=4: no field ... did you mean array.rows? fields: array.rows, array.cols, "),
+        (["zzz=4"], '--set zzz=4: no field "zzz"; fields: name, generation, clock, technology, chip_cores, array.*, '),
         (["word_elements=4"], "did you mean vector_memory.word_elements?"),
         (["clock_hz=1 MHz"], "no field ... did you mean clock?"),
         (["array=4"], "array is a section; set one of its fields: array.rows"),

@@ -360,7 +360,12 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
         )
     if path not in form.paths:
         hint = did_you_mean(path, form.paths) or ";"
-        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(form.paths)}")
+        section = path.rpartition(".")[0]
+        near = [each for each in form.paths if section in form.sections and each.startswith(f"{section}.")]
+        # Some hundred names would hide the one that is meant.
+        known = near or dict.fromkeys(f"{first}.*" if rest else first for first, _, rest in
+                                      (each.partition(".") for each in form.paths))  # fmt: skip
+        raise InputError(f"no field {show(path)}{hint} fields: {', '.join(known)}")
     return path, parse_scalar(value)
 
 
