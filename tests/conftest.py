@@ -45,12 +45,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name != "test_golden_figures.py")
 
 
+# Thousands of tests and all that they import stay to the end: the collector need never look at them.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all that they import stay to the end: the collector need not look at them again. Most
-    Programs are gone before a collection that comes this seldom.
-    """
+    """Most Programs are gone before a collection that comes this seldom."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10 * YOUNG)
 
 
