@@ -72,9 +72,9 @@ def clocked(
     return found, written
 
 
-def agreed_timing(program: Program, hardware: Hardware) -> Timing:
+def agreed_timing(program: Program, hardware: Hardware, timing: Timing | None = None) -> Timing:
     """Time by the event engine; SimPy's must agree on every time of every step, every cycle of the ports, and every
-    account. Raises DeadlockError, in the same words as SimPy's.
+    account. `timing` is what `event.run` says, if it was asked. Raises DeadlockError, in the same words as SimPy's.
     """
     try:
         loop = engine.timed(program, hardware, keep=True)
@@ -84,7 +84,7 @@ def agreed_timing(program: Program, hardware: Hardware) -> Timing:
         raise
     simpy = processes.timed(program, hardware)
     assert_alike(loop, simpy)
-    timing = event.run(program, hardware)
+    timing = timing or event.run(program, hardware)
     # As `event.by_simpy` draws it from a log.
     assert timing == timing_of(simpy, program, hardware)
     return timing

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.engines import agree, agreed_timing, clocked
-from tests.agreement.test_agreement import CASES, MOST_CYCLES, PARTS, Layer, fitted, least_cycles, short, suppose
+from tests.agreement.test_agreement import CASES, MOST_CYCLES, Layer, fitted, least_cycles, short, suppose
 from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import (
@@ -49,6 +49,8 @@ from tpusim.reference import Tensor as Values
 Turn = Callable[[int, Stream], int]
 """The array of a pass, by its number and its stream."""
 MOST_PASSES = 200
+PARTS = 2
+"""In which cases are tried, perhaps side by side; the first of each is the least that can be drawn."""
 
 
 def dealt(program: Program, turn: Turn) -> Program:
