@@ -110,7 +110,7 @@ BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_c
 
 @rule("T95", "T97", "T98", "T99", "T100")
 @settings(relaxed, max_examples=cases(1 / 5))
-@given(layer=flash_attentions(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
+@given(layer=flash_attentions(7), batch=st.integers(1, 2), hardware=machines(6), block=BLOCKS, weights=WEIGHTS)
 def test_random_attention_in_one_on_random_machines(
     layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:
@@ -143,7 +143,7 @@ def gradients(draw: st.DrawFn, tokens: int = 24) -> FlashAttentionGradient:
 
 @rule("T170", "T171", "T172")
 @settings(relaxed, max_examples=cases(1 / 4))
-@given(layer=gradients(7), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
+@given(layer=gradients(4), batch=st.integers(1, 2), hardware=machines(5), block=BLOCKS, weights=WEIGHTS)
 def test_random_gradients_of_attention_in_one_on_random_machines(
     layer: FlashAttentionGradient, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:

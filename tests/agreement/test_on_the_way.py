@@ -164,7 +164,7 @@ def test_gradients(
 
 def test_columns_of_the_filter_are_beside_few_channels() -> None:
     """Of three channels in words of eight, two strips of seven columns, if a word takes as long as a full one."""
-    gradient = Conv2dFilterGradient("g", 3, 9, 9, 5, 7, 2, 3)
+    gradient = Conv2dFilterGradient("g", 3, 3, 9, 3, (3, 7), 2, (1, 3))
     layer = Fused("g", gradient, ahead=(SCALE, RELU), ahead_filter=(SCALE,))
     hardware = machine(8, 8, word_elements=8).with_overrides(["mapping.strips=one_image", "array.streamed=all"])
     program, told = lowered(layer, 3, hardware, "channel_first")
