@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -108,11 +109,17 @@ def block(capacity: int = 800, numbers: Numbers = SMALL) -> Chain:
     return chain
 
 
+@cache
+def ample(leaves: bool = False) -> tuple[Chain, Residence]:
+    """A block where there is room for all, and what stays of it."""
+    chain = block()
+    return chain, found_for(chain, leaves)
+
+
 @rule("T147")
 def test_a_block_stays_on_chip_in_place() -> None:
     """The addition takes the place of what it adds to, and nothing but the first map and the last goes through HBM."""
-    chain = block()
-    found = found_for(chain)
+    chain, found = ample()
     assert [each.maker for each in found.allocations] == [0, 1, 2, 3]
     assert found.allocations[3].base == found.allocations[0].base
     readers = [each.readers for each in found.allocations]
@@ -124,8 +131,7 @@ def test_a_block_stays_on_chip_in_place() -> None:
 
 
 def test_who_wants_it_from_hbm_finds_it_there() -> None:
-    chain = block()
-    found = found_for(chain, leaves=True)
+    chain, found = ample(leaves=True)
     assert all(each.spilled for each in found.allocations)
     check(chain, found)
     written = {step.tensor.name for step in linked(found.layers, AMPLE).rows if isinstance(step, Spill)}
@@ -134,7 +140,7 @@ def test_who_wants_it_from_hbm_finds_it_there() -> None:
 
 @rule("T149")
 def test_what_saves_least_goes_where_there_is_no_room() -> None:
-    assert len(found_for(block()).allocations) == 4
+    assert len(ample()[1].allocations) == 4
     for words, stay in ((140, 3), (90, 1)):
         chain = block(words)
         found = found_for(chain)
@@ -144,8 +150,7 @@ def test_what_saves_least_goes_where_there_is_no_room() -> None:
 
 def test_layers_by_themselves_are_right_at_their_places() -> None:
     """What a run holds against the reference."""
-    chain = block()
-    found = found_for(chain)
+    chain, found = ample()
     values = Values.of(chain, linked(found.layers, AMPLE), found)
     alone = [datapath.run(found.alone(at), AMPLE, mine) for at, mine in enumerate(values.operands)]
     compare(values, {f"l{at}.{name}": each for at, made in enumerate(alone) for name, each in made.items()})
@@ -164,8 +169,7 @@ def test_who_reads_it_may_be_given_other_numbers(leaves: bool) -> None:
 
 @pytest.mark.parametrize("what", ["a word further", "not waited for"])
 def test_a_wrong_place_is_seen(what: str) -> None:
-    chain = block()
-    found = found_for(chain)
+    chain, found = ample()
     program = linked(found.layers, AMPLE)
     if what == "not waited for":
         keeps = {at for at, step in enumerate(program.rows) if isinstance(step, Keep)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -164,20 +165,24 @@ def test_rows_dealt_out_in_any_way(layer: RowOp, batch: int, hardware: Hardware,
     assert_dealt(layer, batch, hardware, lowering.Deal(fill, together, shares))
 
 
+DEALS = lowering.Deal(2, 2, 4), lowering.Deal(1, 2, 3)
+DEALT = (
+    Softmax("s", 11, 5, 3, 2), LayerNormGradient("g", 11, 5), RmsNormGradient("h", 11, 5), SumExp("e", 11, 5),
+    CrossEntropyGradient("d", 11, 5), TopK("k", 11, 5, 2), SoftmaxGradient("b", 11, 5),
+)  # fmt: skip
+ALSO_DEALT = LayerNorm("n", 11, 5), RmsNorm("r", 11, 5), CrossEntropy("c", 11, 5), ReduceMean("m", 11, 5)
+"""Of kinds that are among the examples above, with stages that gradients have too."""
+
+
 @rule("T91")
 @pytest.mark.parametrize(
     ("layer", "dealt"),
-    covering(
-        1,
-        [
-            Softmax("s", 11, 5, 3, 2), LayerNorm("n", 11, 5), LayerNormGradient("g", 11, 5), RmsNorm("r", 11, 5),
-            RmsNormGradient("h", 11, 5), CrossEntropy("c", 11, 5), CrossEntropyGradient("d", 11, 5),
-            TopK("k", 11, 5, 2), SoftmaxGradient("b", 11, 5), SumExp("e", 11, 5), ReduceMean("m", 11, 5),
-        ],
-        [lowering.Deal(2, 2, 4), lowering.Deal(1, 2, 3)],
-    ),
+    [
+        *covering(1, DEALT, DEALS),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in product(ALSO_DEALT, DEALS)),
+    ],
     ids=lambda each: getattr(each, "op", None),
-)  # fmt: skip
+)
 def test_uneven_shares(layer: RowOp, dealt: lowering.Deal) -> None:
     """In several blocks of rows, of which the last has fewer."""
     assert_dealt(layer, 1, machine(8, 4, word_elements=2), dealt)
