@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -350,6 +351,17 @@ def test_a_short_command_neither_compiles_nor_loads(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+def test_without_a_compiler_the_loop_runs_as_python_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the steps for which it is not asked."""
+    program, hardware = lowered_conv(4)
+    known = event.run(program, hardware)
+    monkeypatch.setitem(sys.modules, "llvmlite", None)  # type: ignore[arg-type]
+    monkeypatch.setattr(native, "loaded", cache(native.loaded.__wrapped__))
+    monkeypatch.setattr(engine, "_steps", engine._SHORT)
+    with pytest.warns(UserWarning, match="The loop of the event engine cannot be compiled .* 20 times slower"):
+        assert event.run(program, hardware) == known
+
+
 @pytest.mark.parametrize(
     ("missing", "says"),
     [
@@ -358,7 +370,11 @@ def test_a_short_command_neither_compiles_nor_loads(tmp_path: Path) -> None:
             f"Warning: Numba cannot be imported .* 20 times slower; {sys.executable} -m pip install numba",
             marks=pytest.mark.long,
         ),
-        ("llvmlite", "Warning: The loop of the event engine cannot be compiled .* 20 times slower"),
+        pytest.param(
+            "llvmlite",
+            "Warning: The loop of the event engine cannot be compiled .* 20 times slower",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_without_a_compiler_the_loop_runs_as_python_and_a_line_says_so(missing: str, says: str, tmp_path: Path) -> None:

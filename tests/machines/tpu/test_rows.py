@@ -100,7 +100,8 @@ def test_a_program_that_is_moved_is_the_one_that_is_scheduled_there(
 def test_steps_of_a_network_are_the_same_whether_or_not_they_are_said_once(batch: int) -> None:
     """Here patches begin in the padding, on its last row, and behind it; in one strip and in several."""
     hardware = load_hardware("tpu_v2")
-    for layer in load_workload("resnet18", batch=batch).layers:
+    shapes = {layer.shape_key: layer for layer in load_workload("resnet18", batch=batch).layers}
+    for layer in shapes.values():
         if isinstance(layer, Conv2d):
             assert_said_once(LOWERINGS["channel_first"].drafts(layer, batch, hardware)[0].units)
 
