@@ -32,6 +32,16 @@ def covering(together: int, *axes: Collection[Any]) -> list[ParameterSet]:
     return [_marked(case, at in chosen) for at, case in zip(every, cases, strict=True)]
 
 
+def in_turn(first: Collection[Any], second: Collection[Any]) -> list[ParameterSet]:
+    """All pairs of values of two axes. Quick are the first of the one with the first of the other, the next with the
+    next, and so on, in turn, until each value of both was there.
+    """
+    length = max(len(first), len(second))
+    chosen = {(at % len(first), at % len(second)) for at in range(length)}
+    pairs = product(enumerate(first), enumerate(second))
+    return [_marked((one, other), (at, to) in chosen) for (at, one), (to, other) in pairs]
+
+
 def _met(case: tuple[int, ...], together: int) -> Iterator[tuple[tuple[int, int], ...]]:
     return combinations(enumerate(case), together)
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import MOST_CYCLES, least_cycles, suppose
+from tests.covering import in_turn
 from tests.rules import rule
 from tests.strategies import among, cases, conv, machines_of_all_kinds, small_layers
 from tpusim.base.errors import CapacityError, InputError
@@ -135,22 +136,25 @@ def pipelined(**more: str | int) -> Hardware:
 
 @rule("T45")
 @pytest.mark.parametrize(
-    ("sizes", "missing"),
-    [
-        ((64, 12, 8), 2),  # a column fold of two in the last window: two passes
-        ((64, 20, 8), 2),
-        ((96, 8, 8), 2),  # half of the rows, of two folds and two passes each
-        ((64, 8, 12), 2),  # a row fold of two, for two column folds
-        ((64, 8, 4), 0),
-        ((128, 16, 16), 0),
-    ],
+    ("of", "weights"),
+    in_turn(
+        [
+            ((64, 12, 8), 2),  # a column fold of two in the last window: two passes
+            ((64, 20, 8), 2),
+            ((96, 8, 8), 2),  # half of the rows, of two folds and two passes each
+            ((64, 8, 12), 2),  # a row fold of two, for two column folds
+            ((64, 8, 4), 0),
+            ((128, 16, 16), 0),
+        ],
+        ["own", "shared"],
+    ),
 )
-@pytest.mark.parametrize("weights", ["shared", "own"])
-def test_the_last_windows_are_computed_whole(sizes: tuple[int, int, int], missing: int, weights: str) -> None:
+def test_the_last_windows_are_computed_whole(of: tuple[tuple[int, int, int], int], weights: str) -> None:
     """64 rows, two column folds and two row folds are a window: where the last has less, its body idles for the rest.
 
     Of arrays with weights of their own each takes a column fold, so that a fold less saves neither of them a pass.
     """
+    sizes, missing = of
     machine = pipelined(images=64, out_channels=8, in_channels=8, array__count=2, array__weights=weights)
     layer = Gemm("product", *sizes)
     program = prepared(layer, 1, machine, "channel_first").program

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.checks import ESTIMATE
+from tests.covering import in_turn
 from tests.rules import rule
 from tests.strategies import cases, machine, machines
 from tpusim import Workload, load_hardware, simulate
@@ -110,7 +111,7 @@ BLOCKS = st.fixed_dictionaries({}, optional={"images": st.integers(1, 30), "in_c
 
 @rule("T95", "T97", "T98", "T99", "T100")
 @settings(relaxed, max_examples=cases(1 / 5))
-@given(layer=flash_attentions(10), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
+@given(layer=flash_attentions(7), batch=st.integers(1, 2), hardware=machines(6), block=BLOCKS, weights=WEIGHTS)
 def test_random_attention_in_one_on_random_machines(
     layer: FlashAttention, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:
@@ -143,7 +144,7 @@ def gradients(draw: st.DrawFn, tokens: int = 24) -> FlashAttentionGradient:
 
 @rule("T170", "T171", "T172")
 @settings(relaxed, max_examples=cases(1 / 4))
-@given(layer=gradients(7), batch=st.integers(1, 2), hardware=machines(8), block=BLOCKS, weights=WEIGHTS)
+@given(layer=gradients(4), batch=st.integers(1, 2), hardware=machines(5), block=BLOCKS, weights=WEIGHTS)
 def test_random_gradients_of_attention_in_one_on_random_machines(
     layer: FlashAttentionGradient, batch: int, hardware: Hardware, block: dict[str, int], weights: str
 ) -> None:
@@ -159,8 +160,7 @@ def test_many_gradients_of_attention_in_one_on_random_machines(
     in_one_agrees(layer, batch, hardware, block, weights)
 
 
-@pytest.mark.parametrize("name", ["wide_shares_less", "wide_mul", "wide_seen"])
-@pytest.mark.parametrize("dtype", ["integers", "f32"])
+@pytest.mark.parametrize(("name", "dtype"), in_turn(["wide_shares_less", "wide_mul", "wide_seen"], ["f32", "integers"]))
 def test_a_wrong_step_of_gradients_is_seen(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of the check is close enough that gradients without their mean, a sum or a mask are told."""
     layer = FlashAttentionGradient("gradients", heads=2, head=5, queries=11, kv_heads=1)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agreement.engines import agree, agreed_timing
+from tests.agreement.engines import agree
 from tests.agreement.test_agreement import fitted, short, suppose
 from tests.checks import check_layer
 from tests.strategies import cases, conv, fills, grouped_convs, machine, machines_of_all_kinds
 from tpusim.flow.verify import expected, operands_of
-from tpusim.machines.tpu import register
+from tpusim.machines.tpu import event, register
 from tpusim.machines.tpu.description import Hardware, load_hardware
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.machines.tpu.program.program import Program
@@ -108,6 +108,6 @@ def moved_column(program: Program, at: int) -> Program:
 def test_depthwise_layers_of_mobilenet_v2_are_twenty_times_faster(channels: int, size: int) -> None:
     layer, hardware = conv(channels, size, channels, 3, padding=1, groups=channels), load_hardware("tpu_v2")
     alone, together = (
-        agreed_timing(lowered(layer, hardware, name, batch=8), hardware).cycles for name in ("channel_first", NAME)
+        event.run(lowered(layer, hardware, name, batch=8), hardware).cycles for name in ("channel_first", NAME)
     )
     assert alone > 20 * together

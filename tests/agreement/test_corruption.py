@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.covering import in_turn
 from tests.strategies import conv, machine, spills
 from tests.written import by_hand
 from tpusim import reference
@@ -133,19 +134,16 @@ def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MAC
     return timed(task, engine)[1]()
 
 
-@pytest.mark.parametrize("hardware", [MACHINE, MANY_PORTS], ids=["one port", "many ports"])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("engine", "hardware"), in_turn(ENGINES, [MACHINE, MANY_PORTS]))
 def test_the_sound_program_passes(engine: str, hardware: Hardware) -> None:
     assert verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[0], engine, hardware).mismatched == 0
 
 
 @pytest.mark.parametrize(
-    ("engine", "hardware"),
-    [("event", MACHINE), pytest.param("register", MACHINE, marks=pytest.mark.long), ("register", MANY_PORTS)],
-    ids=["event", "register", "register, many ports"],
+    ("name", "run"), in_turn(CORRUPTIONS, [("event", MACHINE), ("register", MANY_PORTS), ("register", MACHINE)])
 )
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_a_corrupted_program_is_caught(name: str, engine: str, hardware: Hardware) -> None:
+def test_a_corrupted_program_is_caught(name: str, run: tuple[str, Hardware]) -> None:
+    engine, hardware = run
     program = CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[0]
     corrupted = CORRUPTIONS[name](program)
     assert corrupted != program

@@ -18,7 +18,7 @@ from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.checks import check_layer
-from tests.covering import few
+from tests.covering import few, in_turn
 from tests.rules import rule
 from tests.strategies import cases, conv, convs, dram, fills, machine, machines, small_layers
 from tests.written import by_hand
@@ -328,13 +328,13 @@ def test_time_and_size_of_the_transformation() -> None:
 @pytest.mark.parametrize("order", few(1, reversed(ORDERS)))
 def test_drafts_that_share_a_transformation_are_what_each_is_alone(order: str) -> None:
     """Before the product the window stands at one place; beside it, behind what each draft holds."""
-    layer, hardware = Conv2d("conv", 9, 12, 12, 20, 3, padding=1), ordered(machine(8, 4, capacity_words=300), order)
+    layer, hardware = Conv2d("conv", 9, 8, 8, 20, 3, padding=1), ordered(machine(8, 4, capacity_words=200), order)
     searching = hardware.having("mapping", search="simulate")
     together = EXPLICIT.drafts(layer, 5, searching)
     assert len(together) > 3
     assert len({draft.units.work for draft in together}) < len(together)
     # Each draft alone takes a search of its own: the first, which share most, and some of all others.
-    for place, draft in [*enumerate(together)][:2] + [*enumerate(together)][2::12]:
+    for place, draft in [*enumerate(together)][:2] + [*enumerate(together)][2::24]:
         assert draft.lower()[0] == EXPLICIT.drafts(layer, 5, searching)[place].lower()[0]
 
 
@@ -407,8 +407,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["event", "register"])
-@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(("name", "engine"), in_turn(CORRUPTIONS, ["event", "register"]))
 def test_a_wrong_lowered_word_is_caught(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix is wrong, and said to be so before the outputs that it makes wrong."""
 

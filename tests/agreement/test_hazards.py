@@ -57,26 +57,28 @@ def hazards(program: Program, hardware: Hardware) -> Iterator[str]:
     shape = hardware.lanes + 1, max(hardware.capacity_words, hardware.bank_words)
     # One more than the step, so that memory that nobody touches is never laid out.
     writer = np.zeros(shape, np.int32)
-    readers = {kind: np.zeros(shape, np.int32) for kind in (Stream, Vector, Preload, Fill, Spill, Keep)}
+    readers = {kind: np.zeros(shape, np.int32) for kind in {type(step) for step in program.rows}}
     known = ancestors(program)
     for index, step in enumerate(program.rows):
         behind = known[index]
-        for lanes, words in read_by(program, index, step):
-            for wanted in steps_of(writer, lanes, words) - {index}:
+        for cells in read_by(program, index, step):
+            place = where(*cells)
+            for wanted in steps_of(writer, place) - {index}:
                 if wanted < 0 or not behind >> wanted & 1:
                     yield f"step {index}, {step.label}, reads what step {wanted} writes, and does not wait for it"
-            readers[type(step)][where(lanes, words)] = index + 1
-        for lanes, words in written_by(step):
-            before = set.union(*(steps_of(each, lanes, words) for each in (writer, *readers.values())))
+            readers[type(step)][place] = index + 1
+        for cells in written_by(step):
+            place = where(*cells)
+            before = set.union(*(steps_of(each, place) for each in (writer, *readers.values())))
             for other in before - {-1, index}:
                 if not behind >> other & 1:
                     yield f"step {index}, {step.label}, overwrites what step {other} still uses"
-            writer[where(lanes, words)] = index + 1
+            writer[place] = index + 1
 
 
-def steps_of(table: NDArray[np.int32], lanes: Any, words: NDArray[np.int64]) -> set[int]:
+def steps_of(table: NDArray[np.int32], place: Any) -> set[int]:
     """Those noted there; -1 where none is."""
-    return {*(np.unique(table[where(lanes, words)]) - 1).tolist()}
+    return {each - 1 for each in {*table[place].ravel().tolist()}}
 
 
 def where(lanes: Any, words: NDArray[np.int64]) -> Any:

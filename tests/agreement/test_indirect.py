@@ -41,7 +41,7 @@ CASES = cases(1 / 20)
 @pytest.mark.parametrize(("counted", "word", "ports"), covering(2, (0, 1), (1, 3, 8), ("shared", "separate")))
 def test_passes_with_and_without_pointers_may_follow_one_another(counted: int, word: int, ports: str) -> None:
     """Every other pass finds its words without."""
-    layer, hardware = conv(5, 7, 6, 3, padding=1), machine(8, 6, word_elements=word, vector_memory={"ports": ports})
+    layer, hardware = conv(5, 5, 6, 3, padding=1), machine(8, 6, word_elements=word, vector_memory={"ports": ports})
     program = INDIRECT.lower(layer, 5, hardware)[0]
     steps = [*program.rows]
     plain = without_pointers(program).streams

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.engines import agree, agreed_timing, clocked
-from tests.agreement.test_agreement import CASES, MOST_CYCLES, PARTS, Layer, fitted, least_cycles, short, suppose
+from tests.agreement.test_agreement import CASES, MOST_CYCLES, Layer, fitted, least_cycles, short, suppose
+from tests.covering import covering
 from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import (
@@ -49,6 +50,8 @@ from tpusim.reference import Tensor as Values
 Turn = Callable[[int, Stream], int]
 """The array of a pass, by its number and its stream."""
 MOST_PASSES = 200
+PARTS = 2
+"""In which cases are tried, perhaps side by side; the first of each is the least that can be drawn."""
 
 
 def dealt(program: Program, turn: Turn) -> Program:
@@ -261,9 +264,7 @@ def test_few_words_and_many_weights_gain_by_weights_of_their_own(ports: str, cyc
 
 
 @rule("T20", "T62")
-@pytest.mark.parametrize("late", [0, 1])
-@pytest.mark.parametrize("ports", PORTS)
-@pytest.mark.parametrize("word_cycles", [0, 40])
+@pytest.mark.parametrize(("late", "ports", "word_cycles"), covering(2, [0, 1], PORTS, [0, 40]))
 def test_a_vector_step_waits_for_all_arrays(late: int, ports: str, word_cycles: int) -> None:
     """It adds what two arrays make, names neither in what it waits for, and passes behind it wait for it."""
     more: Any = {"vector_memory": {"ports": ports}, "word_elements": ELEMENTS, "alus": 1000}
@@ -380,7 +381,7 @@ def test_pointers_are_read_for_the_first_array() -> None:
 @rule("T20")
 def test_the_order_in_which_arrays_are_visited_does_not_matter() -> None:
     """In a cycle none of them sees what another does in it."""
-    layer, hardware = conv(4, 6, 9, 3, padding=1), machine(4, 3, word_elements=4, array={"count": 3, "weights": "own"})
+    layer, hardware = conv(4, 4, 9, 3, padding=1), machine(4, 3, word_elements=4, array={"count": 3, "weights": "own"})
     program = dealt(LOWERINGS["winograd_2"].lower(layer, 4, hardware)[0], in_turn(3))
     operands = operands_of(layer, 4, seed=0)
     told, _ = register.run(program, hardware, operands)

@@ -203,6 +203,7 @@ def test_what_needs_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) 
         simulate(load_workload("tiny", batch=2), load_hardware("abacus.yaml"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_is_swept_and_reported() -> None:
     said = told("sweep", "swept.yaml", "--workers", "1", "--format", "svg")
     assert "Pareto front" in said

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.covering import few
 from tests.strategies import cases
 from tpusim.machines.tpu.register.array import _multiply_row
 from tpusim.machines.tpu.register.wires import copy
@@ -40,7 +41,7 @@ def test_a_row_of_any_length_is_multiplied_with_two_rows_of_weights(
     assert (sums == expected).all()
 
 
-@pytest.mark.parametrize("number", [np.int8, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("number", few(2, [np.int8, np.int64, np.float32, np.float64]))
 @settings(max_examples=cases(1 / 2), deadline=None)
 @given(length=st.integers(1, 40), seed=st.integers(0, 99))
 def test_a_row_of_any_length_is_copied(length: int, seed: int, number: type[np.number]) -> None:

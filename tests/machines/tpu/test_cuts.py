@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
+from tests.covering import covering, few, in_turn
 from tests.rules import rule
 from tests.strategies import cases, conv, fills, layers, machine, machines, spills
 from tpusim import Workload, load_hardware, load_workload, simulate
@@ -69,13 +70,18 @@ def plans(draw: st.DrawFn) -> Plan:
 # ---- K
 
 
-@pytest.mark.parametrize("order", ["channels_fastest", "taps_fastest"])
-@pytest.mark.parametrize("block_k", ["auto", 5, 8])
-@pytest.mark.parametrize(("channels", "kernel"), [(3, (7, 5)), (5, (2, 3)), (13, (3, 1)), (1, (4, 4)), (20, (1, 1))])
-def test_passes_are_those_of_the_formula(
-    order: str, block_k: int | str, channels: int, kernel: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize(
+    ("order", "block_k", "sizes"),
+    covering(
+        2,
+        ["channels_fastest", "taps_fastest"],
+        ["auto", 5, 8],
+        [(3, (7, 5)), (5, (2, 3)), (13, (3, 1)), (1, (4, 4)), (20, (1, 1))],
+    ),
+)
+def test_passes_are_those_of_the_formula(order: str, block_k: int | str, sizes: tuple[int, tuple[int, int]]) -> None:
     """ceil(H_F W_F C_I / block_k) a block and column fold."""
+    channels, kernel = sizes
     hardware = mapped(machine(8, 3, capacity_words=4000), k_order=order, block_k=block_k)
     program, told = LOWERINGS["implicit_gemm"].lower(odd(channels, kernel, (9, 6)), 3, hardware)
     rows = 8 if block_k == "auto" else block_k
@@ -253,8 +259,7 @@ def test_a_stride_costs_residence_and_not_per_tap() -> None:
 # ---- before it is written down
 
 
-@pytest.mark.parametrize("name", ["channel_last", "implicit_gemm"])
-@pytest.mark.parametrize("fetch", ["resident", "per_tap"])
+@pytest.mark.parametrize(("name", "fetch"), in_turn(["channel_last", "implicit_gemm"], ["resident", "per_tap"]))
 def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
     layers = {each.name: each for each in load_workload("resnet50", batch=8).layers}
     for layer in (layers["conv1"], layers["layer1.0.conv2"], layers["layer3.0.conv2"]):
@@ -269,14 +274,14 @@ def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
 @rule("T47")
 @pytest.mark.parametrize(
     ("taps", "cols", "channels", "passes"),
-    [
+    few(3, [
         # 3 x 3 taps of 8 channels, four of which fit a pass of 32 rows: 5 stacked passes where nothing is whole.
         (9, 3, 8, 3),
         # 2 x 2 windows of 2 x 2 taps, a pass each; 3 x 2 of 1 x 2, half full; 2 of 2 x 3, two passes each.
         (4, 2, 8, 4), (2, 2, 8, 6), (6, 3, 8, 4),
         # Windows of 5 channels, the second of which has three: as many passes as five would take, six taps in each.
         (9, 3, 5, 4), (2, 1, 5, 12),
-    ],
+    ]),
 )  # fmt: skip
 def test_windows_of_taps_are_whole(taps: int, cols: int, channels: int, passes: int) -> None:
     """What they hold beyond the filter has no weight, and comes from nowhere."""

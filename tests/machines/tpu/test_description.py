@@ -106,7 +106,7 @@ def test_yaml_form_loads_back_equal(machine):
     assert load_from_stdin(text) == machine
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=cases())
 @given(machines())
 def test_latency_cycles_is_the_exact_ceiling(machine):
     assert machine.latency_cycles == ceil(Fraction(machine.hbm.latency_ps, 10**12) * machine.clock_hz)

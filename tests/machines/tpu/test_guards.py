@@ -15,11 +15,11 @@ from tpusim.flow.verify import operands_of
 from tpusim.machines.tpu import register
 from tpusim.machines.tpu.definition import Frame
 from tpusim.machines.tpu.lowering.convolution import CHANNEL_FIRST
-from tpusim.machines.tpu.observation.timeline import LOOK_EVERY
 from tpusim.machines.tpu.program.addresses import Feed
 from tpusim.machines.tpu.program.program import Program
 from tpusim.machines.tpu.program.steps import Preload, Stream
 from tpusim.machines.tpu.program.transfers import Along, Fill, Spill, Transfer
+from tpusim.machines.tpu.register import machine as register_machine
 from tpusim.machines.tpu.register import wires
 from tpusim.machines.tpu.register.hbm import HbmWords
 from tpusim.machines.tpu.register.tables import frames
@@ -129,13 +129,15 @@ def test_a_word_that_does_not_exist() -> None:
         run(started(change(PROGRAM, Stream, lambda step: edit_read(step, base=10**6))))
 
 
-def test_who_watches_is_told_how_many_cycles_have_passed() -> None:
+def test_who_watches_is_told_how_many_cycles_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the engine, by a trace, and, with the layer's name, by a run."""
-    layer, hardware = conv(6, 8, 6, 3), machine(4, 4)
+    every = 100
+    monkeypatch.setattr(register_machine, "LOOK_EVERY", every)
+    layer, hardware = conv(6, 5, 6, 3), machine(4, 4)
     program, operands = CHANNEL_FIRST.lower(layer, 2, hardware)[0], operands_of(layer, 2, seed=0)
     looks: list[int] = []
     timing, _ = register.run(program, hardware, operands, looks.append)
-    assert looks == list(range(LOOK_EVERY, timing.cycles + 1, LOOK_EVERY))
+    assert looks == list(range(every, timing.cycles + 1, every))
     assert len(looks) > 2
     traced: list[int] = []
     running = register.RegisterMachine(program, hardware, operands)

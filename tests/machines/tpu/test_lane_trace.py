@@ -114,6 +114,7 @@ def test_what_the_manual_says_of_two_passes(two_passes: tuple[Timing, list[LaneC
         assert claim in words
 
 
+@pytest.mark.long
 def test_the_manuals_figure_is_what_the_command_draws(tmp_path: Path) -> None:
     """Up to a few dots, since fonts differ from one matplotlib to the next."""
     (arguments,) = re.findall(r"`tpusim (trace tiny --layers two_passes [^`]*)two_passes.png`", TIMING)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.checks import check_layer
+from tests.checks import ESTIMATE, check_layer
 from tests.rules import rule
 from tests.strategies import GENERAL, OF_CELLS, conv, fills, machine, spills
 from tpusim import load_hardware, simulate
@@ -134,7 +134,6 @@ def test_weights_of_phases_side_by_side_come_in_the_words_of_one(kernel: Any, st
     assert sum(fill.words for fill in fills(program, "filter")) <= 1.6 * sum(
         -(-each.rows // 4) * count for each, count in preloads
     )
-    assert check_layer(layer, 4, program, SMALL, seed=2).mismatched == 0
     assert simulate(Workload("net", 4, (layer,)), SMALL, lowering="stride_phases", engine="both").correct
 
 
@@ -152,7 +151,7 @@ def test_a_long_kernel_takes_as_long_as_its_product() -> None:
 
 
 def by(layer: Any, lowering: str) -> str:
-    result = simulate(Workload("net", 2, (layer,)), SMALL, lowering=lowering)
+    result = simulate(Workload("net", 2, (layer,)), SMALL.with_overrides(ESTIMATE), lowering=lowering)
     assert result.correct
     return result.layers[0].lowering
 

@@ -160,7 +160,7 @@ LAYERS = [
     ("resnet50", "layer1.0.conv2", "tpu_v2", []),
     ("resnet50", "layer4.2.conv2", "tpu_v3_core", []),
     ("resnet50", "layer2.0.downsample", "tpu_v2", ["vector_memory.word_elements=1"]),
-    ("resnet50", "layer3.1.conv2", "tpu_v2", ["array.size=16", "array.weight_buffers=1"]),
+    ("resnet50", "layer3.1.conv2", "tpu_v2", ["array.size=64", "array.weight_buffers=1"]),
     ("alexnet", "fc6", "tpu_v2", []),
     ("resnet50", "layer1.0.conv2", "tpu_v2", ["vector_memory.ports=separate", "array.weights_per_cycle=8"]),
 ]

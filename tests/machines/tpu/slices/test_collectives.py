@@ -278,7 +278,7 @@ def test_the_network_between_slices_carries_the_smallest_parts(algorithm: str) -
     joined=st.sampled_from([1, 2, 3]), network=st.sampled_from(["3 GB/s", "60 GB/s"]), op=st.sampled_from([*OPS]),
     size=st.integers(2**11, 2**24), more=st.integers(1, 2**20), passes=st.sampled_from([1, 4]), data=st.data(),
 )  # fmt: skip
-@settings(max_examples=cases(2 / 3), deadline=None)
+@settings(max_examples=cases(0.45), deadline=None)
 def test_laws_of_time(
     slice_name: str, joined: int, network: str, op: str, size: int, more: int, passes: int, data: st.DataObject
 ) -> None:
