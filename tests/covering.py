@@ -32,6 +32,14 @@ def covering(together: int, *axes: Collection[Any]) -> list[ParameterSet]:
     return [_marked(case, at in chosen) for at, case in zip(every, cases, strict=True)]
 
 
+def in_turn(first: Collection[Any], second: Collection[Any]) -> list[ParameterSet]:
+    """All pairs of a value of the first and one of the second. Quick are those of each of the first with one of the
+    second, taken in turn.
+    """
+    pairs = product(enumerate(first), enumerate(second))
+    return [_marked((one, other), at % len(second) == turn) for (at, one), (turn, other) in pairs]
+
+
 def _met(case: tuple[int, ...], together: int) -> Iterator[tuple[tuple[int, int], ...]]:
     return combinations(enumerate(case), together)
 

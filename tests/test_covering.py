@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.covering import covering, few
+from tests.covering import covering, few, in_turn
 
 AXES = ("ab", (0, 1, 2), (True, False), "xyz")
 
@@ -35,3 +35,9 @@ def test_few_are_spread_and_keep_what_others_are_marked_with() -> None:
     assert [case.values for case in few(1, [(1, 2), (3, 4)])] == [(1, 2), (3, 4)]
     marked = few(1, [1, pytest.param(2, marks=pytest.mark.rule("T1"))])[1]
     assert [mark.name for mark in marked.marks] == ["rule", "long"]
+
+
+def test_each_of_the_first_meets_one_of_the_second_in_turn() -> None:
+    cases = in_turn("abc", [(1, 2), (3, 4)])
+    assert [case.values for case in cases] == [*product("abc", [(1, 2), (3, 4)])]
+    assert quick(cases) == [("a", (1, 2)), ("b", (3, 4)), ("c", (1, 2))]
