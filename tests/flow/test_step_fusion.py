@@ -112,9 +112,10 @@ def test_a_map_that_others_read_is_stored(step: Workload) -> None:
 
 def test_every_layer_reads_what_is_there_by_then(step: Workload) -> None:
     whole, made = on_the_way(step), {*outside(step)}
+    sources, inputs = whole.sources(), whole.inputs()
     for layer in whole.layers:
-        assert len(whole.sources()[layer.name]) == len(layer.reads(BATCH))
-        assert {*whole.inputs()[layer.name]} <= made
+        assert len(sources[layer.name]) == len(layer.reads(BATCH))
+        assert {*inputs[layer.name]} <= made
         made.add(layer.name)
 
 
@@ -165,15 +166,16 @@ def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
     step = training_step(load_workload(path, BATCH))
     whole = on_the_way(step)
     made = {layer.name: layer.shapes(BATCH)[OFMAP] for layer in whole.layers}
+    every = whole.sources()
     for layer in whole.layers:
-        for source, shape in zip(whole.sources()[layer.name], layer.reads(BATCH).values(), strict=True):
+        for source, shape in zip(every[layer.name], layer.reads(BATCH).values(), strict=True):
             sizes = [prod(made[name]) for name in source.names if name in made]
             if len(sizes) == len(source.names) and (source.direct or len(sizes) > 1):
                 assert sum(sizes) == prod(shape), layer.name
             # Sums beside a result are read as it, and are fewer.
             elif len(sizes) == 1 and layer.op not in NUMBERS:
                 assert sizes[0] >= prod(shape), layer.name
-    everything = {name for sources in whole.sources().values() for source in sources for name in source.names}
+    everything = {name for sources in every.values() for source in sources for name in source.names}
     assert everything >= {"s", "a"}
     assert simulate(step, load_hardware("tiny_4x4", FUSES), engine="both").correct
 
@@ -216,9 +218,10 @@ def test_what_is_computed_again_is_read_when_it_is_there(keep: Any, step: Worklo
 def worked(step: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
     """All values of a step by the reference in float64, those of fused layers, too."""
     made, tallies, taken = dict(given), dict[str, Any](), Counter[tuple[str, str]]()
+    every = step.sources()
     for layer in step.layers:
         operands: dict[str, Any] = {}
-        for source, (tensor, shape) in zip(step.sources()[layer.name], layer.reads(BATCH).items(), strict=True):
+        for source, (tensor, shape) in zip(every[layer.name], layer.reads(BATCH).items(), strict=True):
             (name,) = source.names
             if name in tallies and not source.direct and layer.op in NUMBERS and tensor != "total":
                 number = NUMBERS[layer.op] + taken[name, layer.op]

@@ -20,7 +20,7 @@ from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.workload import BACKWARD, FORWARD, OFFLOAD, RELOAD, CollectiveLayer
 
-SMALL: dict[str, int] = {"context": 64, "layers": 3, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
+SMALL: dict[str, int] = {"context": 64, "layers": 2, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
 CHAIN = """
 name: chain
