@@ -162,8 +162,9 @@ def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
         assert fast.correct
         assert fast.total.cycles < plain.total.cycles
         assert fast.total.hbm_read_bytes < plain.total.hbm_read_bytes
-    lowered = [each.lowered_bytes for each in simulate(BLOCK, near, lowering="explicit").layers]
-    assert not any(lowered)
+        if lowering == "explicit":
+            assert any(each.lowered_bytes for each in plain.layers)
+            assert not any(each.lowered_bytes for each in fast.layers)
 
 
 @rule("T146")
@@ -313,7 +314,7 @@ def test_a_layer_by_itself_is_traced_whatever_is_asked_of_several() -> None:
         trace(resolve(many, DRAIN))
 
 
-@pytest.mark.parametrize(("size", "copies"), few(2, [(5, 30), (30, 4), (70, 2), (64, 3)]))
+@pytest.mark.parametrize(("size", "copies"), few(2, [(5, 15), (30, 4), (70, 2), (64, 3), (5, 30)]))
 def test_a_full_chain_ends_with_a_block_that_is_said(size: int, copies: int) -> None:
     """Without what is said, and where no chain holds a block, it is as long as may be."""
     names = [[f"relu_{copy}_{at}" for at in range(size)] for copy in range(copies)]

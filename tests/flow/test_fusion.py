@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -294,10 +295,10 @@ def test_auto_times_those_that_are_asked_for() -> None:
 def test_auto_fuses_only_what_takes_fewer_cycles_so() -> None:
     """Winograd's tiles and a ReLU behind them are sooner done than a fused layer of many channels; a 1x1 is not."""
     machine = load_hardware("tpu_v2", ["sequencer.fusion=results", "mapping.search=estimate"])
-    deep = Conv2d("deep", 512, 14, 14, 512, (3, 3), padding=(1, 1))
-    thin = Conv2d("thin", 512, 14, 14, 64, (1, 1))
+    deep = Conv2d("deep", 256, 14, 14, 256, (3, 3), padding=(1, 1))
+    thin = Conv2d("thin", 256, 14, 14, 64, (1, 1))
     edges = {"r": ["deep"], "thin": ["r"], "s": ["thin"]}
-    work = Workload("n", 8, (deep, Relu("r", 512, 14, 14), thin, Relu("s", 64, 14, 14)), edges=edges)  # type: ignore[arg-type]
+    work = Workload("n", 8, (deep, Relu("r", 256, 14, 14), thin, Relu("s", 64, 14, 14)), edges=edges)  # type: ignore[arg-type]
     assert texts(fused(work, machine)) == ["deep: relu", "thin: relu"]
     chosen = fused(work, machine, "auto")
     assert texts(chosen) == ["deep:", "r:", "thin: relu"]
@@ -313,12 +314,18 @@ AS_COMPILED = (
 """Machines that stand for a TPU as Google's compiler uses it."""
 
 
+@cache
+def resnet18(ops: str | None = None) -> Workload:
+    return load_workload("resnet18", batch=2, ops=ops)
+
+
 @pytest.mark.parametrize("name", ["tpu_v2", "tpu_v2_estimator", "tpu_v2_core_hbm", *AS_COMPILED])
 def test_a_machine_that_fuses_runs_what_the_file_leaves_out(name: str) -> None:
-    network, machine = load_workload("resnet18", batch=2), load_hardware(name)
-    names = {each.name for each in resolve(network, machine).work.layers}
-    carried = {each for _, riders in resolve(network, machine).work.riders for each in riders}
-    every = {each.name for each in load_workload("resnet18", batch=2, ops="all").layers}
+    network, machine = resnet18(), load_hardware(name)
+    work = resolve(network, machine).work
+    names = {each.name for each in work.layers}
+    carried = {each for _, riders in work.riders for each in riders}
+    every = {each.name for each in resnet18("all").layers}
     if name in AS_COMPILED:
         assert machine.sequencer.fusion == "results"
         assert names | carried == every
@@ -327,7 +334,7 @@ def test_a_machine_that_fuses_runs_what_the_file_leaves_out(name: str) -> None:
         assert machine.sequencer.fusion == "none"
         assert names == {each.name for each in network.layers}
     # What somebody asks for holds on every machine.
-    asked = load_workload("resnet18", batch=2, ops="array")
+    asked = resnet18("array")
     assert {each.name for each in resolve(asked, machine).work.layers} == {each.name for each in network.layers}
     unfused = machine.with_overrides({"sequencer.fusion": "none"})
     assert {each.name for each in resolve(network, unfused).work.layers} == {each.name for each in network.layers}
