@@ -166,7 +166,7 @@ def test_arrays_with_weights_of_their_own_share_what_a_bound_tells_of_one(betwee
     )
     cut = by_taps(shape_of(conv(4, 4, 4, 2), 4, hardware), hardware)
     tilings = tilings_of(Candidates(cut, hardware))
-    for ways, place, least in tilings[::3]:
+    for ways, place, least in tilings[::6]:
         program = program_of(Convolution(Plan(cut.shape, hardware, ways.at(place), cut)))
         assert event.run(program, hardware).cycles >= least, ways.at(place)
 
