@@ -188,7 +188,7 @@ def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
     [*(pytest.param(each, marks=[pytest.mark.long] * (at % 4 > 0)) for at, each in enumerate(GENERAL)), "auto"],
 )
 def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
-    if lowering == "auto":
+    if lowering == GENERAL[0]:
         pytest.importorskip("numba")
     layer, hardware = (
         conv(5, 3, 6, 3, padding=1),
@@ -196,7 +196,7 @@ def test_every_lowering_leaves_its_blocks_to_simulation(lowering: str) -> None:
     )
     layers, searching = Workload("net", 3, (layer,)), with_search(hardware, "simulate")
     by_estimate = simulate(layers, hardware, lowering=lowering, check=False).total.cycles
-    found = simulate(layers, searching, lowering=lowering, engine="both" if lowering == "auto" else "event")
+    found = simulate(layers, searching, lowering=lowering, engine="both" if lowering == GENERAL[0] else "event")
     assert found.correct
     assert found.total.cycles <= by_estimate
     for way in drafts_of(layer, 3, searching, lowering) if lowering in LOWERINGS else ():

@@ -60,7 +60,7 @@ def lose_all_spills_but_one(program: Program) -> Program:
 
 
 @pytest.mark.parametrize(
-    "corrupt", few(5, [*CORRUPTIONS.values(), lose_all_spills_but_one]), ids=[*CORRUPTIONS, "spills"]
+    "corrupt", few(3, [*CORRUPTIONS.values(), lose_all_spills_but_one]), ids=[*CORRUPTIONS, "spills"]
 )
 def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
     """Elements written twice, or never, among them."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.covering import few
 from tests.network.test_training import BATCH, outside, seen, values
 from tpusim import Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.flow.jobs import resolve
@@ -149,7 +148,7 @@ layers:
 
 @pytest.mark.parametrize(
     "text",
-    few(1, (*JOINED[1:], JOINED[0])),
+    JOINED,
     ids=lambda text: text.split()[1],
 )
 def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
@@ -169,8 +168,15 @@ def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
                 assert sizes[0] >= prod(shape), layer.name
     everything = {name for sources in every.values() for source in sources for name in source.names}
     assert everything >= {"s", "a"}
-    engine = "event" if text == JOINED[1] else "both"
-    assert simulate(step, load_hardware("tiny_4x4", FUSES), engine=engine).correct
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", JOINED, ids=lambda text: text.split()[1])
+def test_steps_of_joined_maps_are_right_in_both_engines(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "joined.yaml"
+    path.write_text(text)
+    step = training_step(load_workload(path, BATCH))
+    assert simulate(step, load_hardware("tiny_4x4", FUSES), engine="both").correct
 
 
 def test_a_step_on_a_machine_that_fuses_is_right_and_moves_less_and_says_so(step: Workload) -> None:

@@ -32,13 +32,8 @@ from tpusim.network.workload_file import described, open_workload, workload_of, 
 CONFIGS = Path(__file__).parent / "model_configs"
 COUNTS: Mapping[str, Mapping[str, Any]] = yaml.safe_load((CONFIGS / "counts.yaml").read_text())
 NAMES = sorted(COUNTS)
-SMALLEST = {
-    model_type: name
-    for name in sorted(COUNTS, key=lambda name: -COUNTS[name]["parameters"])
-    if COUNTS[name]["parameters"] < 10**10
-    for model_type in (json.loads((CONFIGS / f"{name}.json").read_text())["model_type"],)
-}.values()
-"""Of each model type the one with the fewest parameters, and fewer than ten billions."""
+QUICK = "gpt2_small", "gemma3_1b", "falcon_7b", "phi3_mini", "qwen3_8b", "stablelm2_1_6b"
+"""Some with biases, windows, shared keys, joined products, norms of heads and parts that turn, all whole."""
 SHIPPED = ("llama3_8b", "mixtral_8x7b", "gemma2_9b", "gpt2_small")
 TIED = "gemma", "gpt2", "starcoder2", "falcon"
 """Model types whose last product has the weights of the embeddings, unless a file says otherwise."""
@@ -103,7 +98,7 @@ def test_parameters_are_those_published(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[pytest.mark.long] * (each not in SMALLEST)) for each in NAMES],
+    [pytest.param(each, marks=[pytest.mark.long] * (each not in QUICK)) for each in NAMES],
 )
 def test_layers_have_the_parameters_that_are_published(name: str) -> None:
     """Of a prompt in which every expert has some tokens."""
@@ -119,14 +114,14 @@ def test_the_shipped_models_are_those_of_their_configs(name: str, phase: str) ->
     assert made == replace(shipped, source=made.source)
 
 
-EVERY_OP = "deepseek_v3", "falcon_40b", "gemma2_9b", "gpt2_small"
-"""Models that have between them all ops of layers that any has, and biases and tables of positions."""
+EVERY_OP = "deepseek_v3", "falcon_40b", "gemma2_9b"
+"""Models that have between them all ops of layers that any has."""
 
 
 @pytest.mark.parametrize(
     ("name", "phase"),
     [
-        *zip(EVERY_OP, ("decode", "prefill", "prefill", "decode"), strict=True),
+        *zip(EVERY_OP, ("decode", "prefill", "prefill"), strict=True),
         *(pytest.param(name, phase, marks=pytest.mark.long) for name, phase in product(NAMES, ("decode", "prefill"))),
     ],
 )
@@ -161,6 +156,8 @@ def test_what_is_imported_is_the_same_and_all_of_it_is_read(tmp_path: Path, name
     path = saved(tmp_path, small(name), name)
     (tmp_path / "made.yaml").write_text(yaml_of(described(path)))
     work = model(path, phase, 3, context=7)
+    if phase == "prefill":
+        assert parameters_told(described(path)) == parameters(work, small(name))
     assert model(tmp_path / "made.yaml", phase, 3, context=7) == work
     # All that is made is read, but the last.
     read = {each for sources in work.sources().values() for source in sources for each in source.names}

@@ -58,7 +58,7 @@ from tpusim.result.vocabulary import runs
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-QUICK = "bvlc_alexnet", "inception_v1", "resnet50", "squeezenet"
+QUICK = "inception_v1", "resnet50", "squeezenet"
 MODELS = [pytest.param(path, marks=[pytest.mark.long] * (path.stem.removeprefix("light_") not in QUICK), id=path.stem)
           for path in sorted(LIGHT.glob("*.onnx"))]  # fmt: skip
 Weights = dict[str, Sequence[int]]

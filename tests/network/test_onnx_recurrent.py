@@ -44,7 +44,8 @@ def recurrent(op: str, reads: str = "x w r b", images: Any = "N", opset: int = 1
         recurrent("LSTM", "x w r b _ h c", 1), recurrent("LSTM", "x w r", direction="bidirectional", opset=11),
         recurrent("GRU", "x w r b _ h", 1, direction="reverse"), recurrent("GRU", linear_before_reset=1),
         recurrent("GRU", "x w r b _ h", 1, linear_before_reset=1, direction="bidirectional"),
-        recurrent("GRU"), recurrent("GRU", opset=12), recurrent("LSTM", "x w r b _ h c p", 1),
+        recurrent("GRU"), pytest.param(recurrent("GRU", opset=12), marks=pytest.mark.long),
+        recurrent("LSTM", "x w r b _ h c p", 1),
         recurrent("LSTM", "x w r _ _ _ _ p", direction="bidirectional"),
     ],
 )  # fmt: skip
