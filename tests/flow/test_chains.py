@@ -237,10 +237,11 @@ def test_what_is_read_is_waited_for() -> None:
     """Of memory that is far away; layers that do not read one another hide more of it."""
     far = OVERLAP.with_overrides(["hbm.latency=150 ns"])
     reads, free = (
-        simulate(Workload("pair", 4, (FIRST, SECOND), edges={"second": [name]}), far) for name in ("first", "input")
+        simulate(Workload("pair", 4, (FIRST, SECOND), edges={"second": [name]}), far, check=False)
+        for name in ("first", "input")
     )
     assert 0 < reads.total.hidden_cycles < free.total.hidden_cycles
-    unsaid = simulate(Workload("pair", 4, (FIRST, SECOND)), far)
+    unsaid = simulate(Workload("pair", 4, (FIRST, SECOND)), far, check=False)
     assert unsaid.total.cycles == reads.total.cycles
 
 
@@ -257,7 +258,7 @@ APART = {
 def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     second = SECOND if "banks" in why else Gemm("second", m=1, n=5, k=7)
     work = Workload("pair", 4, (FIRST, second))
-    result = simulate(work, APART[why])
+    result = simulate(work, APART[why], check=False)
     assert [layer.apart for layer in result.layers] == ["", why]
     assert result.total.hidden_cycles == 0
     assert f"Begun on an empty machine: 1 layer, as {why}." in overlap_notice(result)

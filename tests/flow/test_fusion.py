@@ -249,7 +249,7 @@ def test_whatever_the_lowering_results_carry_what_follows(layer: Op, own: tuple[
     assert whole.text.endswith("+ relu")
     run = simulate(fused(work, on()), on(), engine="event")
     assert run.correct
-    assert run.total.cycles < simulate(work, on("none")).total.cycles
+    assert run.total.cycles < simulate(work, on("none"), check=False).total.cycles
 
 
 def test_what_a_layer_left_out_reads_carries_nothing() -> None:
@@ -257,7 +257,7 @@ def test_what_a_layer_left_out_reads_carries_nothing() -> None:
     work = network({"r": ["a"], "b": ["a"]}, conv("a"), relu("r"), conv("b"))
     some = resolve(work, on()).picked("[ar]").work
     assert texts(fused(some, on())) == ["a:", "r:"]
-    assert [layer.op for layer in simulate(some, on()).layers] == ["conv2d", "relu"]
+    assert [layer.op for layer in simulate(some, on(), check=False).layers] == ["conv2d", "relu"]
 
 
 def test_a_run_says_what_rides_or_why_nothing_does() -> None:
