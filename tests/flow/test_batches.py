@@ -38,9 +38,14 @@ def taken(layer: Op, batch: int) -> tuple[int, Blocking | None]:
 
 def test_few_images_take_no_more_than_fewer_and_the_rest() -> None:
     """Three images took 564,256 cycles, when two and one took 122,414: fills waited for ports that streams kept."""
-    one, two, three, four, five = (taken(FEW_CHANNELS, batch)[0] for batch in range(1, 6))
+    one, two, three = (taken(FEW_CHANNELS, batch)[0] for batch in range(1, 4))
     assert two <= MOST * 2 * one
     assert three <= two + one
+
+
+@pytest.mark.long
+def test_more_images_take_no_more_than_fewer_and_the_rest() -> None:
+    one, two, three, four, five = (taken(FEW_CHANNELS, batch)[0] for batch in range(1, 6))
     assert four <= min(three + one, 2 * two)
     assert five <= MOST * (four + one)
 

@@ -174,7 +174,7 @@ def test_arrays_with_weights_of_their_own_share_what_a_bound_tells_of_one(betwee
 @pytest.mark.parametrize("machine_name", few(1, ["tpu_v2_core", "tpu_v2"]))
 def test_the_choice_is_close_to_the_best_of_all(machine_name: str) -> None:
     """`scripts/prove blocks` takes 200 layers, and larger ones."""
-    count, most = (int(LONG), 4e9) if LONG else (12, 2e6)
+    count, most = (int(LONG), 4e9) if LONG else (8, 2e6)
     cases = [*script()["measured"](machine_name, count, 0, most)]
     regrets = [case.regret(1) for case in cases]
     assert fmean(regrets) <= 0.005
