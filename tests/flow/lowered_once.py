@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tpusim.flow import lowerings, need, simulation
+from tpusim.flow import fusion, lowerings, need, simulation
 from tpusim.flow.jobs import Job
 from tpusim.flow.need import AskedJob, Need
 from tpusim.machines.family import Machine
-from tpusim.machines.lowered import ReadyLayer
+from tpusim.machines.lowered import ReadyLayer, unheard
 from tpusim.network.ops.op import Op
 
 
@@ -23,7 +23,12 @@ def lowered_once() -> Iterator[None]:
     estimate = need.need_of
 
     def prepared(
-        layer: Op, batch: int, machine: Machine, lowering: str, doing: Callable[[str], None], bounded: bool
+        layer: Op,
+        batch: int,
+        machine: Machine,
+        lowering: str,
+        doing: Callable[[str], None] = unheard,
+        bounded: bool = False,
     ) -> ReadyLayer:
         key = Job(layer, batch, lowering).kind, batch, machine, bounded
         if key not in programs:
@@ -38,5 +43,6 @@ def lowered_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "prepared", prepared)
+        patch.setattr(fusion, "prepared", prepared)
         patch.setattr(need, "need_of", need_of)
         yield

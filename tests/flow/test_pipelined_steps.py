@@ -32,6 +32,8 @@ from tpusim.study.explain.collectives import easier_hosts
 
 SMALL: dict[str, int] = {"context": 64, "layers": 2, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
+TINY: dict[str, int] = {"context": 8, "layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "head": 16, "inner": 64,
+                        "vocabulary": 16}  # fmt: skip
 
 
 def asked(mesh: dict[str, int], batch: int = 8, training: bool = True, **more: Any) -> Workload:
@@ -119,17 +121,7 @@ def test_a_chip_that_sends_and_nothing_else_waits_for_it(pipeline: tuple[Workloa
 
 
 def test_all_engines_come_to_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = {
-        "context": 8,
-        "layers": 2,
-        "width": 32,
-        "heads": 2,
-        "kv_heads": 1,
-        "head": 16,
-        "vocabulary": 16,
-        "inner": 64,
-    }
-    work, place = asked({"stage": 2}, 2, training=False, phase="decode", dims=tiny), load_slice("v5e_1x2")
+    work, place = asked({"stage": 2}, 2, training=False, phase="decode", dims=TINY), load_slice("v5e_1x2")
     result, step = run(work, "v5e_1x2")
     jobs = resolve(work, place.chip)
     made = exchanges_of(jobs, place)
@@ -141,11 +133,11 @@ def test_all_engines_come_to_the_same_step(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tokens_go_through_stages_one_way(pipeline: tuple[Workload, Result, StepResult]) -> None:
-    result, step = run(asked({"stage": 4}, 16, training=False, dims={"layers": 4}), "v5e_2x2")
+    result, step = run(asked({"stage": 2}, 8, training=False, phase="decode", dims=TINY), "v5e_1x2")
     assert {each.backward_cycles for each in step.stages} == {0}
     assert step.cycles == event.run(plan_of(step)).cycles
     told = " ".join(str(each) for part in step_paragraphs(result) for each in part)
-    assert "4 stages take 16 microbatches, one after another." in told
+    assert "2 stages take 8 microbatches, one after another." in told
     trained = " ".join(str(each) for part in step_paragraphs(pipeline[1]) for each in part)
     assert "2 stages take 4 microbatches, one forward and one backward in turn." in trained
 

@@ -58,7 +58,7 @@ from tpusim.result.vocabulary import runs
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-QUICK = "inception_v1", "resnet50", "squeezenet"
+QUICK = "inception_v1", "resnet50"
 MODELS = [pytest.param(path, marks=[pytest.mark.long] * (path.stem.removeprefix("light_") not in QUICK), id=path.stem)
           for path in sorted(LIGHT.glob("*.onnx"))]  # fmt: skip
 Weights = dict[str, Sequence[int]]
@@ -463,7 +463,7 @@ def test_resnet50_has_the_shapes_of_the_shipped_workload() -> None:
     assert dict(read.not_timed)["Relu"] == 49
 
 
-@pytest.mark.parametrize("name", few(1, ["inception_v1", "shufflenet"]))
+@pytest.mark.parametrize("name", few(1, ["squeezenet", "inception_v1", "shufflenet"]))
 def test_what_is_written_reads_back_the_same(tmp_path: Path, name: str) -> None:
     """With turns and joined maps between layers."""
     document = open_workload(LIGHT / f"light_{name}.onnx")
