@@ -152,11 +152,11 @@ def test_layers_of_one_stage_are_no_pipeline() -> None:
 
 
 def test_what_goes_to_the_host_comes_back_for_the_way_back_one_ahead() -> None:
-    work = asked({"data": 2}, keep=["feed_forward_sum*"], offload=["feed_forward_sum*"])
+    work = asked({"data": 2}, 2, keep=["feed_forward_sum*"], offload=["feed_forward_sum*"])
     result, step = run(work, "v5e_1x2", "interconnect.host.bandwidth=1 GB/s")
     links, held = load_interconnect("v5e", ["host.bandwidth=1 GB/s"]), {each.name: each for each in step.collectives}
     away = [each for each in step.collectives if each.axes == ("host",)]
-    size = 2 * 4 * 64 * 256
+    size = 2 * 64 * 256
     assert len(away) == 4
     for each in away:
         assert (each.bytes, each.cycles, each.algorithm) == (size, links.host_cycles(size, links.chip.clock_hz), "pcie")
