@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import combinations, product
 from typing import Any
@@ -19,27 +20,21 @@ def few(quick: int, cases: Iterable[Any]) -> list[ParameterSet]:
 
 def covering(together: int, *axes: Collection[Any]) -> list[ParameterSet]:
     """All combinations of values, one of each axis. Some are quick: each value of any axis is in one of these if
-    `together` is 1, each pair of values of any two axes if it is 2.
+    `together` is 1, each pair of values of any two axes if it is 2. Values take turns.
     """
     every = [*product(*(range(len(axis)) for axis in axes))]
     missing = {each for case in every for each in _met(case, together)}
-    chosen = set[tuple[int, ...]]()
+    chosen, taken = set[tuple[int, ...]](), Counter[tuple[int, int]]()
     while missing:
-        best = max(every, key=lambda case: len(missing & {*_met(case, together)}))
+        best = max(
+            every,
+            key=lambda case: (len(missing & {*_met(case, together)}), -sum(taken[each] for each in enumerate(case))),
+        )
         chosen.add(best)
+        taken.update(enumerate(best))
         missing -= {*_met(best, together)}
     cases = product(*axes)
     return [_marked(case, at in chosen) for at, case in zip(every, cases, strict=True)]
-
-
-def in_turn(first: Collection[Any], second: Collection[Any]) -> list[ParameterSet]:
-    """All pairs of values of two axes. Quick are the first of the one with the first of the other, the next with the
-    next, and so on, in turn, until each value of both was there.
-    """
-    length = max(len(first), len(second))
-    chosen = {(at % len(first), at % len(second)) for at in range(length)}
-    pairs = product(enumerate(first), enumerate(second))
-    return [_marked((one, other), (at, to) in chosen) for (at, one), (to, other) in pairs]
 
 
 def _met(case: tuple[int, ...], together: int) -> Iterator[tuple[tuple[int, int], ...]]:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, currently_in_test_context, example, 
 from hypothesis import strategies as st
 
 from tests.agreement.engines import agree, agreed_timing
-from tests.covering import few, in_turn
+from tests.covering import covering, few
 from tests.rules import rule
 from tests.strategies import (
     cases,
@@ -141,7 +141,7 @@ def with_capacity(hardware: Hardware, capacity_bytes: int) -> Hardware:
 @rule("T9")
 @pytest.mark.parametrize(
     ("name", "arrays"),
-    in_turn(["channel_first", "explicit", "channel_last", "indirect"], [(1, "shared"), (2, "own"), (2, "shared")]),
+    covering(1, ["channel_first", "explicit", "channel_last", "indirect"], [(1, "shared"), (2, "own"), (2, "shared")]),
 )
 def test_the_last_words_of_pixels_have_a_frame_of_their_own(name: str, arrays: tuple[int, str]) -> None:
     """Fifteen images in words of eight and seven: all passes at one frame end before those at the other begin."""

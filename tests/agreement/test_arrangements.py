@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.agreement.test_agreement import MOST_CYCLES, least_cycles, suppose
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import among, cases, conv, machines_of_all_kinds, small_layers
 from tpusim.base.errors import CapacityError, InputError
@@ -137,7 +137,8 @@ def pipelined(**more: str | int) -> Hardware:
 @rule("T45")
 @pytest.mark.parametrize(
     ("of", "weights"),
-    in_turn(
+    covering(
+        1,
         [
             ((64, 12, 8), 2),  # a column fold of two in the last window: two passes
             ((64, 20, 8), 2),

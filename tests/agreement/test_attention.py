@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.checks import ESTIMATE
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, machine, machines
 from tpusim import Workload, load_hardware, simulate
@@ -160,7 +160,9 @@ def test_many_gradients_of_attention_in_one_on_random_machines(
     in_one_agrees(layer, batch, hardware, block, weights)
 
 
-@pytest.mark.parametrize(("name", "dtype"), in_turn(["wide_shares_less", "wide_mul", "wide_seen"], ["f32", "integers"]))
+@pytest.mark.parametrize(
+    ("name", "dtype"), covering(1, ["wide_shares_less", "wide_mul", "wide_seen"], ["f32", "integers"])
+)
 def test_a_wrong_step_of_gradients_is_seen(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of the check is close enough that gradients without their mean, a sum or a mask are told."""
     layer = FlashAttentionGradient("gradients", heads=2, head=5, queries=11, kv_heads=1)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import MOST_CYCLES, suppose
 from tests.agreement.test_banks import Case, conflict_cycles, machines_with_banks
-from tests.covering import few, in_turn
+from tests.covering import covering, few
 from tests.machines.tpu.test_timeline import slices_add_up
 from tests.rules import rule
 from tests.strategies import cases, conv, machine, small_layers
@@ -264,7 +264,7 @@ def verdict_of(program: Program, engine: str) -> Verdict:
     return timed(task, engine)[1]()
 
 
-@pytest.mark.parametrize(("name", "engine"), in_turn(CORRUPTIONS, ["event", "register"]))
+@pytest.mark.parametrize(("name", "engine"), covering(1, CORRUPTIONS, ["event", "register"]))
 def test_a_corrupted_program_is_caught(name: str, engine: str) -> None:
     sound = program_of(LAYER, BATCH, MACHINE)
     assert verdict_of(sound, engine).mismatched == 0

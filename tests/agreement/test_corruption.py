@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.strategies import conv, machine, spills
 from tests.written import by_hand
 from tpusim import reference
@@ -134,13 +134,13 @@ def verdict_of(program: Program, engine: str = "event", hardware: Hardware = MAC
     return timed(task, engine)[1]()
 
 
-@pytest.mark.parametrize(("engine", "hardware"), in_turn(ENGINES, [MACHINE, MANY_PORTS]))
+@pytest.mark.parametrize(("engine", "hardware"), covering(1, ENGINES, [MACHINE, MANY_PORTS]))
 def test_the_sound_program_passes(engine: str, hardware: Hardware) -> None:
     assert verdict_of(CHANNEL_FIRST.lower(LAYER, BATCH, hardware)[0], engine, hardware).mismatched == 0
 
 
 @pytest.mark.parametrize(
-    ("name", "run"), in_turn(CORRUPTIONS, [("event", MACHINE), ("register", MANY_PORTS), ("register", MACHINE)])
+    ("name", "run"), covering(1, CORRUPTIONS, [("event", MACHINE), ("register", MANY_PORTS), ("register", MACHINE)])
 )
 def test_a_corrupted_program_is_caught(name: str, run: tuple[str, Hardware]) -> None:
     engine, hardware = run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import short
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, conv, fills, gemms, machine, machines, small_layers
 from tpusim.base.errors import CapacityError, CheckFailed
@@ -129,7 +129,7 @@ def test_a_loop_that_drains_shows_what_its_bodies_take() -> None:
 
 
 @rule("T50")
-@pytest.mark.parametrize(("copies", "cycles"), in_turn([1, 2, 3, 9], [0.75, 3, "1/3"]))
+@pytest.mark.parametrize(("copies", "cycles"), covering(1, [1, 2, 3, 9], [0.75, 3, "1/3"]))
 def test_copies_beyond_the_second_are_rotated(copies: int, cycles: object) -> None:
     """So many cycles a word and copy, rounded up for a block, before the passes that use a new patch; once."""
     layer = conv(1, 9, 6, 3, padding=1)

@@ -18,7 +18,7 @@ from tests.agreement.engines import agreed_timing, clocked
 from tests.agreement.test_agreement import asked_for, short, suppose, with_capacity
 from tests.agreement.test_corruption import change, edit_part, shift_items, shift_lanes
 from tests.checks import check_layer
-from tests.covering import few, in_turn
+from tests.covering import covering, few
 from tests.rules import rule
 from tests.strategies import cases, conv, convs, dram, fills, machine, machines, small_layers
 from tests.written import by_hand
@@ -407,7 +407,7 @@ CORRUPTIONS: dict[str, Callable[[Program], Program]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "engine"), in_turn(CORRUPTIONS, ["event", "register"]))
+@pytest.mark.parametrize(("name", "engine"), covering(1, CORRUPTIONS, ["event", "register"]))
 def test_a_wrong_lowered_word_is_caught(name: str, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The matrix is wrong, and said to be so before the outputs that it makes wrong."""
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.agreement.engines import agree, agreed_timing
 from tests.agreement.test_agreement import IN_LANES, fitted, least_cycles, suppose
 from tests.checks import ESTIMATE
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, dram, fills, gemms, lowerings_of, machine, machines, machines_of_all_kinds
 from tpusim import Workload, simulate
@@ -148,7 +148,7 @@ def test_banks_of_a_dram_serve_narrow_weights() -> None:
     agree(layer, 1, program, hardware)
 
 
-@pytest.mark.parametrize(("between", "scratch"), in_turn(["drain", "overlap", "stay"], [True, False]))
+@pytest.mark.parametrize(("between", "scratch"), covering(1, ["drain", "overlap", "stay"], [True, False]))
 def test_layers_that_follow_one_another(between: str, scratch: bool) -> None:
     """Both engines, every output; a scratch memory holds weights that come again as HBM does."""
     hardware = load_hardware("tiny_4x4", ESTIMATE).having("sequencer", between_layers=between)

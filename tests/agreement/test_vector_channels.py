@@ -16,7 +16,7 @@ from tests.agreement.test_hazards import assert_waits_matter
 from tests.agreement.test_vector_ops import moved, with_first_moved
 from tests.agreement.test_vector_rows import assert_agreement
 from tests.checks import check_layer
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, channel_ops, fills, machine, machines_of_all_kinds, spills
 from tpusim import load_hardware, simulate
@@ -79,7 +79,8 @@ def test_random_layers(layer: ChannelSum, batch: int, hardware: Hardware) -> Non
 
 @pytest.mark.parametrize(
     ("layer", "dtype"),
-    in_turn(
+    covering(
+        1,
         [ChannelSum("s", 12, 7, 5), ChannelMean("m", 12, 7, 5), ChannelVariance("v", 12, 7, 5), PRODUCTS, MASKED],
         ["f32", "bf16", "int8"],
     ),

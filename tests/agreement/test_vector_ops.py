@@ -19,7 +19,7 @@ from tests.agreement.test_corruption import change, edit_part, shift_items, shif
 from tests.agreement.test_dram import with_banks
 from tests.agreement.test_hazards import assert_waits_matter, hazards
 from tests.checks import check_layer
-from tests.covering import covering, in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import cases, conv, dram, fills, machine, machines_of_all_kinds, pools, spills, vector_ops
 from tpusim import load_hardware, simulate
@@ -454,7 +454,7 @@ def moved_on(part: Part, at: int) -> Part:
 
 
 @rule("T77")
-@pytest.mark.parametrize(("layer", "at"), in_turn(MOVED, range(5)), ids=lambda each: getattr(each, "op", None))
+@pytest.mark.parametrize(("layer", "at"), covering(1, MOVED, range(5)), ids=lambda each: getattr(each, "op", None))
 def test_what_is_moved_elsewhere_is_caught(layer: Move, at: int) -> None:
     hardware = machine(8, 8, word_elements=4)
     program, _ = lowering.VECTOR_OPS.lower(layer, 3, hardware)

@@ -43,7 +43,7 @@ BLOCK = Workload(
 
 @rule("T144")
 def test_a_run_is_shorter_and_right_and_the_engines_agree() -> None:
-    apart, together = (simulate(BLOCK, each, engine="both") for each in (DRAIN, OVERLAP))
+    apart, together = simulate(BLOCK, DRAIN, check=False), simulate(BLOCK, OVERLAP, engine="both")
     assert together.correct
     assert [each.outputs_checked for each in together.layers] == [each.outputs for each in apart.layers]
     assert together.total.hidden_cycles == apart.total.cycles - together.total.cycles > 30
@@ -86,10 +86,9 @@ def test_layers_of_several_arrays_overlap(weights: str, changes: dict[str, str])
     ).having("mapping", **changes)
     few = Gemm("few", m=2, n=16, k=24)
     block = replace(BLOCK, layers=(*BLOCK.layers, few), edges={**dict(BLOCK.edges), "few": ["input"]})
-    apart, together = (
-        simulate(block, each, engine="both")
-        for each in (drain, drain.with_overrides(["sequencer.between_layers=overlap"]))
-    )
+    apart = simulate(block, drain, check=False)
+    engine = "both" if weights == "own" else "event"
+    together = simulate(block, drain.with_overrides(["sequencer.between_layers=overlap"]), engine=engine)
     assert together.correct
     assert not any(each.apart for each in together.layers)
     # Alone, a layer may leave an array out.
@@ -123,7 +122,7 @@ def test_a_layer_that_is_faster_otherwise_follows_its_neighbours_for_a_launch() 
             32, 32, word_elements=8, sequencer={"launch_cycles": launch}, array={"count": 2, "weights": "either"}
         )
         either = several.having("array", split=2).with_overrides(["sequencer.between_layers=overlap"])
-        result = simulate(work, either, engine="both")
+        result = simulate(work, either, engine="event" if launch else "both")
         assert result.correct
         assert sum(each.apart != "" for each in result.layers) >= apart
         assert (launch == 0) == any(each.apart == "it uses the arrays in another way" for each in result.layers)
@@ -136,7 +135,7 @@ SCRATCH = ["scratch_memory.capacity=64 KiB", "scratch_memory.bandwidth=1 TB/s", 
 def test_what_layers_make_for_one_another_lies_in_the_scratch_memory() -> None:
     """Of the block only what it begins with, the filters and what it ends with go through HBM."""
     without = OVERLAP.with_overrides(["hbm.bandwidth=8 GB/s"])
-    plain, near = (simulate(BLOCK, each, engine="both") for each in (without, without.with_overrides(SCRATCH)))
+    plain, near = simulate(BLOCK, without, check=False), simulate(BLOCK, without.with_overrides(SCRATCH), engine="both")
     assert near.correct
     assert near.total.cycles < 0.9 * plain.total.cycles
     assert [each.hbm_write_bytes for each in near.layers] == [0, 0, 0, plain.layers[3].hbm_write_bytes]
@@ -158,12 +157,13 @@ def test_a_layer_alone_has_what_it_reads_again_in_the_scratch_memory() -> None:
     near = slow.with_overrides(SCRATCH)
     for lowering in ("explicit", "channel_first"):
         plain = simulate(BLOCK, slow, lowering=lowering, check=False)
-        fast = simulate(BLOCK, near, lowering=lowering, engine="both")
+        fast = simulate(BLOCK, near, lowering=lowering, engine="both" if lowering == "explicit" else "event")
         assert fast.correct
         assert fast.total.cycles < plain.total.cycles
         assert fast.total.hbm_read_bytes < plain.total.hbm_read_bytes
-    lowered = [each.lowered_bytes for each in simulate(BLOCK, near, lowering="explicit").layers]
-    assert not any(lowered)
+        if lowering == "explicit":
+            assert any(each.lowered_bytes for each in plain.layers)
+            assert not any(each.lowered_bytes for each in fast.layers)
 
 
 @rule("T146")
@@ -184,7 +184,7 @@ STAY = DRAIN.with_overrides(["sequencer.between_layers=stay"])
 @pytest.mark.parametrize(("fusion", "dtype"), covering(1, ["none", "results"], ["integers", "bf16"]))
 def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dtype: str) -> None:
     machine = STAY.with_overrides([f"sequencer.fusion={fusion}", "vector_memory.capacity=64 KiB"])
-    apart = simulate(BLOCK, machine.with_overrides(["sequencer.between_layers=drain"]), dtype=dtype)
+    apart = simulate(BLOCK, machine.with_overrides(["sequencer.between_layers=drain"]), dtype=dtype, check=False)
     together = simulate(BLOCK, machine, engine="both", dtype=dtype)
     assert together.correct
     assert [each.outputs_checked for each in together.layers] == [each.outputs for each in apart.layers]
@@ -200,7 +200,7 @@ def test_what_stays_saves_hbm_and_is_right_and_the_engines_agree(fusion: str, dt
     assert f"Outputs of {stay} of {len(together.layers)} layers stay on chip: " in overlap_notice(together)
 
 
-@pytest.mark.parametrize("engine", ["event", "simpy", "both"])
+@pytest.mark.parametrize("engine", [pytest.param("event", marks=pytest.mark.long), "simpy", "both"])
 def test_one_that_reads_an_outcome_twice_is_right(engine: str) -> None:
     """Its operands are drawn for each of its tensors."""
     twice = replace(BLOCK, edges={**dict(BLOCK.edges), "add": ["second", "second"]})
@@ -238,10 +238,11 @@ def test_what_is_read_is_waited_for() -> None:
     """Of memory that is far away; layers that do not read one another hide more of it."""
     far = OVERLAP.with_overrides(["hbm.latency=150 ns"])
     reads, free = (
-        simulate(Workload("pair", 4, (FIRST, SECOND), edges={"second": [name]}), far) for name in ("first", "input")
+        simulate(Workload("pair", 4, (FIRST, SECOND), edges={"second": [name]}), far, check=False)
+        for name in ("first", "input")
     )
     assert 0 < reads.total.hidden_cycles < free.total.hidden_cycles
-    unsaid = simulate(Workload("pair", 4, (FIRST, SECOND)), far)
+    unsaid = simulate(Workload("pair", 4, (FIRST, SECOND)), far, check=False)
     assert unsaid.total.cycles == reads.total.cycles
 
 
@@ -258,7 +259,7 @@ APART = {
 def test_what_does_not_fit_begins_on_an_empty_machine(why: str) -> None:
     second = SECOND if "banks" in why else Gemm("second", m=1, n=5, k=7)
     work = Workload("pair", 4, (FIRST, second))
-    result = simulate(work, APART[why])
+    result = simulate(work, APART[why], check=False)
     assert [layer.apart for layer in result.layers] == ["", why]
     assert result.total.hidden_cycles == 0
     assert f"Begun on an empty machine: 1 layer, as {why}." in overlap_notice(result)
@@ -313,7 +314,7 @@ def test_a_layer_by_itself_is_traced_whatever_is_asked_of_several() -> None:
         trace(resolve(many, DRAIN))
 
 
-@pytest.mark.parametrize(("size", "copies"), few(2, [(5, 30), (30, 4), (70, 2), (64, 3)]))
+@pytest.mark.parametrize(("size", "copies"), few(2, [(5, 15), (30, 4), (70, 2), (64, 3), (5, 30)]))
 def test_a_full_chain_ends_with_a_block_that_is_said(size: int, copies: int) -> None:
     """Without what is said, and where no chain holds a block, it is as long as may be."""
     names = [[f"relu_{copy}_{at}" for at in range(size)] for copy in range(copies)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.flow.lowered_once import lowered_once
 from tests.strategies import machine
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
@@ -248,7 +250,7 @@ def test_whatever_the_lowering_results_carry_what_follows(layer: Op, own: tuple[
     assert whole.text.endswith("+ relu")
     run = simulate(fused(work, on()), on(), engine="event")
     assert run.correct
-    assert run.total.cycles < simulate(work, on("none")).total.cycles
+    assert run.total.cycles < simulate(work, on("none"), check=False).total.cycles
 
 
 def test_what_a_layer_left_out_reads_carries_nothing() -> None:
@@ -256,7 +258,7 @@ def test_what_a_layer_left_out_reads_carries_nothing() -> None:
     work = network({"r": ["a"], "b": ["a"]}, conv("a"), relu("r"), conv("b"))
     some = resolve(work, on()).picked("[ar]").work
     assert texts(fused(some, on())) == ["a:", "r:"]
-    assert [layer.op for layer in simulate(some, on()).layers] == ["conv2d", "relu"]
+    assert [layer.op for layer in simulate(some, on(), check=False).layers] == ["conv2d", "relu"]
 
 
 def test_a_run_says_what_rides_or_why_nothing_does() -> None:
@@ -294,16 +296,17 @@ def test_auto_times_those_that_are_asked_for() -> None:
 def test_auto_fuses_only_what_takes_fewer_cycles_so() -> None:
     """Winograd's tiles and a ReLU behind them are sooner done than a fused layer of many channels; a 1x1 is not."""
     machine = load_hardware("tpu_v2", ["sequencer.fusion=results", "mapping.search=estimate"])
-    deep = Conv2d("deep", 512, 14, 14, 512, (3, 3), padding=(1, 1))
-    thin = Conv2d("thin", 512, 14, 14, 64, (1, 1))
+    deep = Conv2d("deep", 256, 14, 14, 256, (3, 3), padding=(1, 1))
+    thin = Conv2d("thin", 256, 14, 14, 64, (1, 1))
     edges = {"r": ["deep"], "thin": ["r"], "s": ["thin"]}
-    work = Workload("n", 8, (deep, Relu("r", 512, 14, 14), thin, Relu("s", 64, 14, 14)), edges=edges)  # type: ignore[arg-type]
-    assert texts(fused(work, machine)) == ["deep: relu", "thin: relu"]
-    chosen = fused(work, machine, "auto")
-    assert texts(chosen) == ["deep:", "r:", "thin: relu"]
-    cycles = [simulate(work, each, lowering="auto", check=False).total.cycles
-              for each in (machine, load_hardware("tpu_v2", ["mapping.search=estimate"]))]  # fmt: skip
-    assert cycles[0] < cycles[1]
+    work = Workload("n", 8, (deep, Relu("r", 256, 14, 14), thin, Relu("s", 64, 14, 14)), edges=edges)  # type: ignore[arg-type]
+    with lowered_once():
+        assert texts(fused(work, machine)) == ["deep: relu", "thin: relu"]
+        chosen = fused(work, machine, "auto")
+        assert texts(chosen) == ["deep:", "r:", "thin: relu"]
+        cycles = [simulate(work, each, lowering="auto", check=False).total.cycles
+                  for each in (machine, load_hardware("tpu_v2", ["mapping.search=estimate"]))]  # fmt: skip
+        assert cycles[0] < cycles[1]
 
 
 AS_COMPILED = (
@@ -313,12 +316,18 @@ AS_COMPILED = (
 """Machines that stand for a TPU as Google's compiler uses it."""
 
 
+@cache
+def resnet18(ops: str | None = None) -> Workload:
+    return load_workload("resnet18", batch=2, ops=ops)
+
+
 @pytest.mark.parametrize("name", ["tpu_v2", "tpu_v2_estimator", "tpu_v2_core_hbm", *AS_COMPILED])
 def test_a_machine_that_fuses_runs_what_the_file_leaves_out(name: str) -> None:
-    network, machine = load_workload("resnet18", batch=2), load_hardware(name)
-    names = {each.name for each in resolve(network, machine).work.layers}
-    carried = {each for _, riders in resolve(network, machine).work.riders for each in riders}
-    every = {each.name for each in load_workload("resnet18", batch=2, ops="all").layers}
+    network, machine = resnet18(), load_hardware(name)
+    work = resolve(network, machine).work
+    names = {each.name for each in work.layers}
+    carried = {each for _, riders in work.riders for each in riders}
+    every = {each.name for each in resnet18("all").layers}
     if name in AS_COMPILED:
         assert machine.sequencer.fusion == "results"
         assert names | carried == every
@@ -327,7 +336,7 @@ def test_a_machine_that_fuses_runs_what_the_file_leaves_out(name: str) -> None:
         assert machine.sequencer.fusion == "none"
         assert names == {each.name for each in network.layers}
     # What somebody asks for holds on every machine.
-    asked = load_workload("resnet18", batch=2, ops="array")
+    asked = resnet18("array")
     assert {each.name for each in resolve(asked, machine).work.layers} == {each.name for each in network.layers}
     unfused = machine.with_overrides({"sequencer.fusion": "none"})
     assert {each.name for each in resolve(network, unfused).work.layers} == {each.name for each in network.layers}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -137,6 +137,7 @@ def values(draw: st.DrawFn) -> tuple[dict[tuple[str, ...], tuple[int, int]], dic
     return found, made
 
 
+@settings(max_examples=50)
 @given(values())
 def test_what_is_there_between_layers_by_counting_value_by_value(
     drawn: tuple[dict[tuple[str, ...], tuple[int, int]], dict[str, int]],

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpusim import Gemm, Workload, load_hardware
@@ -273,6 +273,7 @@ def _read_by_someone(collectives: list[CollectiveLayer], reads: dict[str, list[S
     yield from reversed(kept)
 
 
+@settings(max_examples=50)
 @given(shares())
 def test_the_most_is_what_walking_through_the_steps_counts(work: Workload) -> None:
     need, held = hbm_need(work, TINY), counted(work)

@@ -60,7 +60,7 @@ def lose_all_spills_but_one(program: Program) -> Program:
 
 
 @pytest.mark.parametrize(
-    "corrupt", few(5, [*CORRUPTIONS.values(), lose_all_spills_but_one]), ids=[*CORRUPTIONS, "spills"]
+    "corrupt", few(3, [*CORRUPTIONS.values(), lose_all_spills_but_one]), ids=[*CORRUPTIONS, "spills"]
 )
 def test_a_corrupted_program(corrupt: Callable[[Program], Program]) -> None:
     """Elements written twice, or never, among them."""
@@ -104,7 +104,7 @@ def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int,
     np.testing.assert_array_equal(part, whole[tuple(slice(each.start, each.stop) for each in box)])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_marks_of_boxes_are_those_of_their_elements(data: st.DataObject) -> None:
     shape, steps = (3, 9, 8, 2), (1, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), 1)

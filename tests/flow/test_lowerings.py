@@ -34,6 +34,8 @@ from tpusim.network.ops.array_op import Gemm
 from tpusim.network.ops.op import Op
 from tpusim.network.workload import Workload
 from tpusim.result.load import parse_result
+from tpusim.study.explain import bottleneck
+from tpusim.study.explain.relaxation import LARGER
 
 FIRST, OTHER = "channel_first", second.NAME
 LAYER = conv(5, 6, 7, 3, stride=2, padding=1)
@@ -94,7 +96,11 @@ def test_the_heading_of_a_run_names_no_lowering_that_no_layer_took(desk: Path) -
 
 
 @pytest.mark.parametrize("option", [[], ["--lowering", FIRST]])
-def test_explain_says_that_a_layers_own_lowering_goes_first(option: list[str], desk: Path) -> None:
+def test_explain_says_that_a_layers_own_lowering_goes_first(
+    option: list[str], desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bottleneck, "relaxations", lambda setup: [LARGER])
+
     def told(layer: str) -> str:
         words = ["explain", "net.yaml", "--layer", layer, "--hardware", "tiny_4x4", "--batch", "2", *option]
         words += ["--set", "mapping.search=estimate"]
@@ -128,6 +134,7 @@ def test_patterns_of_names_give_layers_lowerings(desk: Path, monkeypatch: pytest
     assert taken(work, f"c*={FIRST}") == {"a": FIRST, "b": OTHER, "c_1": FIRST, "c_2": FIRST}
     assert taken(work, f"{OTHER}, c*={FIRST}, c_2={OTHER}") == {"a": OTHER, "b": OTHER, "c_1": FIRST, "c_2": OTHER}
     monkeypatch.setitem(LOWERINGS, "vector_ops", VECTOR_OPS)
+    monkeypatch.setattr(bottleneck, "relaxations", lambda setup: [LARGER])
     every = f"--lowering=b={FIRST},{OTHER}"
     Path("net.yaml").write_text(FILE + "  - {name: p, op: relu, channels: 3}\n")
     done = CliRunner().invoke(
@@ -136,7 +143,8 @@ def test_patterns_of_names_give_layers_lowerings(desk: Path, monkeypatch: pytest
     assert [each["lowering"] for each in json.loads(done.stdout)["layers"]] == [FIRST, "vector_ops"], done.stderr
     for command in ("explain", "trace"):
         part = "--layer" if command == "explain" else "--layers"
-        told = CliRunner().invoke(cli.app, [command, "net.yaml", "--hardware", "tiny_4x4", part, "b", every])
+        words = [command, "net.yaml", "--hardware", "tiny_4x4", part, "b", every, "--set", "mapping.search=estimate"]
+        told = CliRunner().invoke(cli.app, words)
         assert told.exit_code == 0, told.stderr
         assert "the workload says" not in told.stdout
         assert command == "trace" or f"How it is lowered, by {FIRST}" in told.stdout

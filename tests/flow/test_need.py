@@ -98,10 +98,10 @@ def test_the_estimate_is_about_what_a_check_takes(dtype: str, least: float) -> N
     """Of real numbers few layers need all that an estimate allows for, such as the map in float64."""
     layer, hardware = conv(64, 56, 64, 3, padding=1), load_hardware("tpu_v2")
     tracemalloc.start()
-    simulate(Workload("net", 32, (layer,)), hardware, dtype=dtype)
+    simulate(Workload("net", 8, (layer,)), hardware, dtype=dtype)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    estimate = need_of(asked(layer, 32)._replace(numbers=numbers_of(dtype, "any"))).total
+    estimate = need_of(asked(layer, 8)._replace(numbers=numbers_of(dtype, "any"))).total
     assert least < peak / estimate < 1.5
 
 

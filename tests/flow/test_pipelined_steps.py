@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.covering import few
+from tests.flow.lowered_once import lowered_once
 from tpusim import Workload, simulate
 from tpusim.api.asked import asked_for, check_held, model_options
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
@@ -29,8 +31,10 @@ from tpusim.result.load import parse_result
 from tpusim.result.records import Result, StepResult
 from tpusim.study.explain.collectives import easier_hosts
 
-SMALL: dict[str, int] = {"context": 64, "layers": 4, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
+SMALL: dict[str, int] = {"context": 64, "layers": 2, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
+TINY: dict[str, int] = {"context": 8, "layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "head": 16, "inner": 64,
+                        "vocabulary": 16}  # fmt: skip
 
 
 def asked(mesh: dict[str, int], batch: int = 8, training: bool = True, **more: Any) -> Workload:
@@ -43,6 +47,13 @@ def run(work: Workload, place: str, *changes: str) -> tuple[Result, StepResult]:
     result = simulate(work, slice.chip, check=False, slice=slice)
     assert result.step is not None
     return result, result.step
+
+
+@pytest.fixture(scope="module", autouse=True)
+def once() -> Iterator[None]:
+    """Stages, and all networks here, are of the same layers."""
+    with lowered_once():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +122,7 @@ def test_a_chip_that_sends_and_nothing_else_waits_for_it(pipeline: tuple[Workloa
 
 
 def test_all_engines_come_to_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = {"context": 8, "layers": 2, "vocabulary": 16, "inner": 64}
-    work, place = asked({"stage": 2}, 2, training=False, phase="decode", dims=tiny), load_slice("v5e_1x2")
+    work, place = asked({"stage": 2}, 2, training=False, phase="decode", dims=TINY), load_slice("v5e_1x2")
     result, step = run(work, "v5e_1x2")
     jobs = resolve(work, place.chip)
     made = exchanges_of(jobs, place)
@@ -124,11 +134,11 @@ def test_all_engines_come_to_the_same_step(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_tokens_go_through_stages_one_way(pipeline: tuple[Workload, Result, StepResult]) -> None:
-    result, step = run(asked({"stage": 4}, 16, training=False), "v5e_2x2")
+    result, step = run(asked({"stage": 2}, 8, training=False, phase="decode", dims=TINY), "v5e_1x2")
     assert {each.backward_cycles for each in step.stages} == {0}
     assert step.cycles == event.run(plan_of(step)).cycles
     told = " ".join(str(each) for part in step_paragraphs(result) for each in part)
-    assert "4 stages take 16 microbatches, one after another." in told
+    assert "2 stages take 8 microbatches, one after another." in told
     trained = " ".join(str(each) for part in step_paragraphs(pipeline[1]) for each in part)
     assert "2 stages take 4 microbatches, one forward and one backward in turn." in trained
 
@@ -143,12 +153,12 @@ def test_layers_of_one_stage_are_no_pipeline() -> None:
 
 
 def test_what_goes_to_the_host_comes_back_for_the_way_back_one_ahead() -> None:
-    work = asked({"data": 2}, keep=["feed_forward_sum*"], offload=["feed_forward_sum*"])
+    work = asked({"data": 2}, 2, keep=["feed_forward_sum*"], offload=["feed_forward_sum*"])
     result, step = run(work, "v5e_1x2", "interconnect.host.bandwidth=1 GB/s")
     links, held = load_interconnect("v5e", ["host.bandwidth=1 GB/s"]), {each.name: each for each in step.collectives}
     away = [each for each in step.collectives if each.axes == ("host",)]
-    size = 2 * 4 * 64 * 256
-    assert len(away) == 8
+    size = 2 * 64 * 256
+    assert len(away) == 4
     for each in away:
         assert (each.bytes, each.cycles, each.algorithm) == (size, links.host_cycles(size, links.chip.clock_hz), "pcie")
     # One goes out, and one comes back, at a time.
@@ -158,7 +168,7 @@ def test_what_goes_to_the_host_comes_back_for_the_way_back_one_ahead() -> None:
     # No reload begins on the way there.
     forward = sum(layer.cycles for layer in result.layers if layer.phase == FORWARD)
     assert all(each.start >= forward for each in away if each.op == RELOAD)
-    assert held["feed_forward_sum_1.offload"].end < held["feed_forward_sum_1.reload"].start
+    assert held["feed_forward_sum_1.offload"].end <= held["feed_forward_sum_1.reload"].start
     assert step.parts["host"] == sum(each.exposed_cycles for each in away) > 0
     assert [*rules.broken(result)] == []
     fast = run(work, "v5e_1x2", "interconnect.host.bandwidth=100 TB/s")[1]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.covering import few
 from tests.network.test_training import BATCH, outside, seen, values
 from tpusim import Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.flow.jobs import resolve
@@ -96,14 +95,6 @@ def test_convolutions_of_several_groups_read_maps_that_are_stored(tmp_path: Path
     assert all("relu1" in work.inputs()[name] for name in ("b", "b.dw"))
 
 
-def test_a_run_tells_of_what_is_done_on_the_way(step: Workload) -> None:
-    machine = load_hardware("tiny_4x4", FUSES)
-    work = on_the_way(step)
-    busy = sum(isinstance(each, Fused) and each.on_the_way for each in work.layers)
-    told = fusion_notice(work, simulate(work, machine, check=False))
-    assert told == f"{busy} layers do the work of others on the way (+ in their shapes)."
-
-
 def test_a_map_that_others_read_is_stored(step: Workload) -> None:
     found = {layer.name: layer for layer in on_the_way(step).layers}
     assert found["relu"].op == "scale_shift_relu"
@@ -112,9 +103,10 @@ def test_a_map_that_others_read_is_stored(step: Workload) -> None:
 
 def test_every_layer_reads_what_is_there_by_then(step: Workload) -> None:
     whole, made = on_the_way(step), {*outside(step)}
+    sources, inputs = whole.sources(), whole.inputs()
     for layer in whole.layers:
-        assert len(whole.sources()[layer.name]) == len(layer.reads(BATCH))
-        assert {*whole.inputs()[layer.name]} <= made
+        assert len(sources[layer.name]) == len(layer.reads(BATCH))
+        assert {*inputs[layer.name]} <= made
         made.add(layer.name)
 
 
@@ -156,7 +148,7 @@ layers:
 
 @pytest.mark.parametrize(
     "text",
-    few(1, (*JOINED[1:], JOINED[0])),
+    JOINED,
     ids=lambda text: text.split()[1],
 )
 def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
@@ -165,23 +157,36 @@ def test_joined_maps_keep_all_their_channels(text: str, tmp_path: Path) -> None:
     step = training_step(load_workload(path, BATCH))
     whole = on_the_way(step)
     made = {layer.name: layer.shapes(BATCH)[OFMAP] for layer in whole.layers}
+    every = whole.sources()
     for layer in whole.layers:
-        for source, shape in zip(whole.sources()[layer.name], layer.reads(BATCH).values(), strict=True):
+        for source, shape in zip(every[layer.name], layer.reads(BATCH).values(), strict=True):
             sizes = [prod(made[name]) for name in source.names if name in made]
             if len(sizes) == len(source.names) and (source.direct or len(sizes) > 1):
                 assert sum(sizes) == prod(shape), layer.name
             # Sums beside a result are read as it, and are fewer.
             elif len(sizes) == 1 and layer.op not in NUMBERS:
                 assert sizes[0] >= prod(shape), layer.name
-    everything = {name for sources in whole.sources().values() for source in sources for name in source.names}
+    everything = {name for sources in every.values() for source in sources for name in source.names}
     assert everything >= {"s", "a"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", JOINED, ids=lambda text: text.split()[1])
+def test_steps_of_joined_maps_are_right_in_both_engines(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "joined.yaml"
+    path.write_text(text)
+    step = training_step(load_workload(path, BATCH))
     assert simulate(step, load_hardware("tiny_4x4", FUSES), engine="both").correct
 
 
-def test_a_step_on_a_machine_that_fuses_is_right_and_moves_less(step: Workload) -> None:
+def test_a_step_on_a_machine_that_fuses_is_right_and_moves_less_and_says_so(step: Workload) -> None:
     machine = load_hardware("tiny_4x4", FUSES)
     result = simulate(step, machine)
     assert result.correct
+    work = resolve(step, machine).work
+    busy = sum(isinstance(each, Fused) and each.on_the_way for each in work.layers)
+    assert busy > 10
+    assert fusion_notice(work, result).startswith(f"{busy} layers do the work of others on the way")
     apart = simulate(step, load_hardware("tiny_4x4", ESTIMATE), check=False)
     assert result.total.hbm_read_bytes < 0.9 * apart.total.hbm_read_bytes
     assert result.total.cycles < apart.total.cycles
@@ -216,9 +221,10 @@ def test_what_is_computed_again_is_read_when_it_is_there(keep: Any, step: Worklo
 def worked(step: Workload, given: Mapping[str, Any]) -> dict[str, Any]:
     """All values of a step by the reference in float64, those of fused layers, too."""
     made, tallies, taken = dict(given), dict[str, Any](), Counter[tuple[str, str]]()
+    every = step.sources()
     for layer in step.layers:
         operands: dict[str, Any] = {}
-        for source, (tensor, shape) in zip(step.sources()[layer.name], layer.reads(BATCH).items(), strict=True):
+        for source, (tensor, shape) in zip(every[layer.name], layer.reads(BATCH).items(), strict=True):
             (name,) = source.names
             if name in tallies and not source.direct and layer.op in NUMBERS and tensor != "total":
                 number = NUMBERS[layer.op] + taken[name, layer.op]

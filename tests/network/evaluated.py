@@ -1,4 +1,4 @@
-"""Models whose values go through a machine, layer by layer, and what ONNX's own evaluator makes of the same arrays."""
+"""Models whose values go from layer to layer, and what ONNX's own evaluator makes of the same arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tpusim import load_hardware, simulate
+from tests.flow.journeys import ENGINE, SMALL_MACHINE, go
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked
 from tpusim.network.formats import ModelOptions, read_graph
@@ -19,7 +19,6 @@ from tpusim.network.workload import Workload
 from tpusim.network.workload_file import open_workload, run_batch, workload_of
 
 Arrays = Mapping[str, NDArray[Any]]
-SMALL_MACHINE = "tiny_4x4"
 
 
 def made_of(
@@ -47,20 +46,20 @@ def written(folder: Path, model: ModelProto) -> Path:
     return path
 
 
-def through_a_machine(
-    path: Path, arrays: Arrays, batch: int | None = None, engine: str = "event", dtype: str = "f32",
+def through_layers(
+    path: Path, arrays: Arrays, batch: int | None = None, engine: str = ENGINE, dtype: str = "f32",
     hardware: str = SMALL_MACHINE,
 ) -> tuple[Workload, dict[str, NDArray[Any]]]:  # fmt: skip
-    """Send arrays through a model, every layer checked; return its workload and its outputs."""
+    """Send arrays through a model, layer by layer: through the reference's, or through an engine's, which are checked.
+    Return the model's workload and its outputs.
+    """
     asked = ModelOptions(arrays=dict(arrays), batch=run_batch(batch))
     document = open_workload(path, asked)
     assert document.images
     work = workload_of(document, document.images)
     graph = read_graph(path, asked, work.batch)
     journey = Journey(graph, work, checked(graph, arrays, work.batch), numbers_of(dtype, "any"))
-    machine = load_hardware(hardware, ["mapping.search=estimate"])
-    result = simulate(work, machine, dtype=dtype, engine=engine, journey=journey)
-    assert result.correct
+    go(journey, work, engine, dtype, hardware)
     return work, journey.outputs()
 
 
@@ -68,9 +67,9 @@ def same_as_evaluator(
     folder: Path, model: ModelProto, arrays: Arrays, batch: int | None = None, near: float = 1e-5, **how: Any
 ) -> Workload:
     """Check that a model's outputs are ONNX's, in type, shape and value; return its workload."""
-    expected = ReferenceEvaluator(model).run(None, dict(arrays))
-    work, outputs = through_a_machine(written(folder, model), arrays, batch, **how)
-    for value, each in zip(model.graph.output, expected, strict=True):
+    wanted = ReferenceEvaluator(model).run(None, dict(arrays))
+    work, outputs = through_layers(written(folder, model), arrays, batch, **how)
+    for value, each in zip(model.graph.output, wanted, strict=True):
         assert outputs[value.name].shape == np.shape(each)
         assert outputs[value.name].dtype == np.asarray(each).dtype
         np.testing.assert_allclose(outputs[value.name], each, rtol=near, atol=near, equal_nan=True)

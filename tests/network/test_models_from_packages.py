@@ -20,7 +20,7 @@ import yaml
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.network.evaluated import through_a_machine
+from tests.network.evaluated import through_layers
 from tpusim.base.errors import InputError
 
 LIST = Path(__file__).with_suffix("").parent / "models_from_packages.yaml"
@@ -133,7 +133,7 @@ def test_every_output_is_that_of_onnx_runtime(packaged: Packaged) -> None:
     model = onnx.load(path)
     arrays = drawn(packaged.inputs, model)
     expected = by_onnx_runtime(model, path.parent, arrays)
-    _, outputs = through_a_machine(path, arrays, hardware="tpu_v2")
+    _, outputs = through_layers(path, arrays, engine="event", hardware="tpu_v2")
     assert {name: (each.shape, each.dtype) for name, each in outputs.items()} == {
         name: (each.shape, each.dtype) for name, each in expected.items()
     }
@@ -153,9 +153,11 @@ def test_what_is_refused_says_so_before_anything_is_computed(
     packaged: Packaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = packaged.path
-    monkeypatch.setattr("tests.network.evaluated.simulate", lambda *_, **__: pytest.fail("a layer has begun"))
+    monkeypatch.setattr("tests.flow.journeys.simulate", lambda *_, **__: pytest.fail("a layer has begun"))
     with pytest.raises(InputError) as raised:
-        through_a_machine(path, drawn(packaged.inputs, onnx.load(path, load_external_data=False)), hardware="tpu_v2")
+        through_layers(
+            path, drawn(packaged.inputs, onnx.load(path, load_external_data=False)), engine="event", hardware="tpu_v2"
+        )
     assert packaged.refused in str(raised.value)
 
 

@@ -20,7 +20,7 @@ from tpusim.network.ops import OPS
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.workload import BACKWARD, FORWARD, OFFLOAD, RELOAD, CollectiveLayer
 
-SMALL: dict[str, int] = {"context": 64, "layers": 3, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
+SMALL: dict[str, int] = {"context": 64, "layers": 2, "width": 256, "heads": 8, "kv_heads": 4, "head": 32, "inner": 512,
                          "vocabulary": 640}  # fmt: skip
 CHAIN = """
 name: chain
@@ -134,7 +134,7 @@ def test_hbm_has_room_for_more_where_values_go_to_the_host() -> None:
     machine = load_hardware("tpu_v5e")
     # The values of two blocks are there at once.
     kept, away = (
-        hbm_need(step({"data": 2}, 128, offload=wanted, dims={"layers": 9}), machine, UNPADDED)
+        hbm_need(step({"data": 2}, 128, offload=wanted, dims={"layers": 6}), machine, UNPADDED)
         for wanted in ("none", "all")
     )
     assert (kept.weights, kept.ends) == (away.weights, away.ends)

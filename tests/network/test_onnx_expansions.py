@@ -19,15 +19,16 @@ from onnx import NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.covering import covering, few
-from tests.network.evaluated import made_of, same_as_evaluator, through_a_machine, written
+from tests.network.evaluated import made_of, same_as_evaluator, through_layers, written
 from tests.network.test_onnx_models import node
 from tests.strategies import cases
-from tpusim import Conv2d, Gemm, load_workload
+from tpusim import Conv2d, Gemm, load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.onnx_model.expansions import EXPANSIONS
 from tpusim.network.workload_file import open_workload
 
+PAPERS = load_hardware("tpu_v2", ["mapping.search=estimate"])
 REDUCTIONS = "ReduceMax", "ReduceMin", "ReduceSum", "ReduceL2", "ReduceSumSquare"
 WITNESS = Path(__file__).parent / "onnx_runtime.npz"
 
@@ -53,21 +54,23 @@ def signed(*shape: int) -> np.ndarray:
 # ---- bytes: sums are exact in both engines, in a run of any type
 
 
-@pytest.mark.parametrize(("engine", "dtype"), [("event", "f32"), ("register", "bf16"), ("event", "int8")])
+SUMS_OF_BYTES = (
+    ("MatMulInteger", words(4, 16), {"w": signed(16, 8)}),
+    ("ConvInteger", words(2, 3, 6, 5), {"w": words(4, 3, 3, 3), "a": np.uint8(100), "b": np.uint8(120)}),
+    ("MatMulInteger", words(4, 300), {"w": signed(300, 8), "a": np.uint8(128), "b": np.int8(3)}),
+    ("MatMulInteger", words(2, 4, 30), {"w": words(30, 8), "a": np.uint8(7), "b": words(8)}),
+    ("ConvInteger", words(1, 3, 9), {"w": words(4, 3, 3), "a": np.uint8(9)}),
+    ("MatMulInteger", signed(3, 5), {"w": signed(2, 5, 4)}),
+)
+
+
 @pytest.mark.parametrize(
-    ("op", "x", "constants"),
-    [
-        ("MatMulInteger", words(4, 16), {"w": signed(16, 8)}),
-        ("MatMulInteger", words(4, 300), {"w": signed(300, 8), "a": np.uint8(128), "b": np.int8(3)}),
-        ("MatMulInteger", words(2, 4, 30), {"w": words(30, 8), "a": np.uint8(7), "b": words(8)}),
-        ("MatMulInteger", signed(3, 5), {"w": signed(2, 5, 4)}),
-        ("ConvInteger", words(2, 3, 6, 5), {"w": words(4, 3, 3, 3), "a": np.uint8(100), "b": np.uint8(120)}),
-        ("ConvInteger", words(1, 3, 9), {"w": words(4, 3, 3), "a": np.uint8(9)}),
-    ],
+    ("sums", "how"), covering(1, SUMS_OF_BYTES, [("event", "f32"), ("register", "bf16"), ("event", "int8")])
 )
 def test_sums_of_bytes_are_those_of_onnx(
-    tmp_path: Path, op: str, x: np.ndarray, constants: dict[str, Any], engine: str, dtype: str
+    tmp_path: Path, sums: tuple[str, np.ndarray, dict[str, Any]], how: tuple[str, str]
 ) -> None:
+    (op, x, constants), (engine, dtype) = sums, how
     said = {"pads": [1] * 2 * (x.ndim - 2)} if op == "ConvInteger" else {}
     model = made_of([helper.make_node(op, ["x", *constants], ["y"], **said)], {"x": x}, constants)
     work = same_as_evaluator(tmp_path, model, {"x": x}, near=0, engine=engine, dtype=dtype)
@@ -104,7 +107,7 @@ def test_a_quantized_convolution_is_a_layer_of_bytes(tmp_path: Path) -> None:
     constants = SCALES | {"w": signed(6, 3, 3, 3), "t": np.abs(reals(6)) / 50, "o": np.zeros(6, np.int8), "b": bias}
     x = words(1, 3, 8, 8)
     model = made_of([node("QLinearConv", "x s z w t o u v b", pads=[1] * 4)], {"x": x}, constants)
-    work, outputs = through_a_machine(written(tmp_path, model), {"x": x})
+    work, outputs = through_layers(written(tmp_path, model), {"x": x})
     assert isinstance(work.layers[0], Conv2d)
     # ONNX's evaluator adds the bias after it has scaled the sums, so that the two may round apart.
     (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
@@ -166,15 +169,18 @@ def test_what_one_lane_cannot_hold_is_a_layer(tmp_path: Path, reduced: NodeProto
     """A pool of all of a map of 112 x 112 needs 12,545 words of a lane, and the paper's machine has 8,192."""
     arrays = {"x": reals(1, 2, 112, 112)}
     model = made_of([node("Conv", "x w", "a"), reduced], arrays, {"w": reals(3, 2, 1, 1)})
-    work = same_as_evaluator(tmp_path, model, arrays, near=1e-4, hardware="tpu_v2")
+    work = same_as_evaluator(tmp_path, model, arrays, near=1e-4)
     assert len(work.layers) == 1 + layers
     assert not work.not_timed
+    assert simulate(work, PAPERS, check=False).total.cycles
 
 
 def test_a_pool_that_a_lane_can_hold_is_one_layer(tmp_path: Path) -> None:
     small = {"x": reals(1, 2, 60, 60)}
     model = made_of([node("Conv", "x w", "a"), node("GlobalAveragePool", "a")], small, {"w": reals(3, 2, 1, 1)})
-    assert len(same_as_evaluator(tmp_path, model, small, near=1e-4, hardware="tpu_v2").layers) == 2
+    work = same_as_evaluator(tmp_path, model, small, near=1e-4)
+    assert len(work.layers) == 2
+    assert simulate(work, PAPERS, check=False).total.cycles
 
 
 @pytest.mark.parametrize("axes", [[1], [2, 3], [-1], [0, 1, 2, 3]])
@@ -415,7 +421,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_operators_of_onnx_runtime_are_the_layers_that_they_are_made_of(tmp_path: Path, name: str) -> None:
     case = CASES[name]
-    work, outputs = through_a_machine(written(tmp_path, case.model()), case.inputs)
+    work, outputs = through_layers(written(tmp_path, case.model()), case.inputs)
     assert _ops_of(work.layers) == sorted(case.layers)
     with np.load(WITNESS) as witness:
         expected = witness[name]
@@ -451,7 +457,7 @@ def test_bytes_that_are_joined_are_of_one_scale(tmp_path: Path) -> None:
     joined = contrib("QLinearConcat", "t o x s z k t o", "c", axis=1)
     inputs, constants = BYTES | {"k": words(2, 3, 4, 4)}, SCALES | {"o": np.uint8(120)}
     model = made_of([joined, contrib("QLinearSigmoid", "c t o t v")], inputs, constants, domains=["com.microsoft"])
-    work, outputs = through_a_machine(written(tmp_path, model), inputs)
+    work, outputs = through_layers(written(tmp_path, model), inputs)
     assert work.layers[0].text == "4x4x6"
     parts = [(inputs["x"] - 100.0) * np.float32(0.02), (inputs["k"] - 120.0) * np.float32(0.01)]
     of_one = np.clip(np.rint(np.concatenate(parts, 1) / np.float32(0.01)) + 120, 0, 255)
@@ -474,7 +480,7 @@ def test_a_recurrent_network_of_bytes_is_its_steps(tmp_path: Path) -> None:
 
     It is of one image: of several, ONNX Runtime rounds the states together or apart, as its threads share them.
     """
-    work, outputs = through_a_machine(written(tmp_path, RECURRENT.model()), RECURRENT.inputs, 1)
+    work, outputs = through_layers(written(tmp_path, RECURRENT.model()), RECURRENT.inputs, 1)
     assert [layer.op for layer in work.layers].count("gemm") == 2 * 3
     with np.load(WITNESS) as witness:
         np.testing.assert_allclose(outputs["y"], witness["recurrent"], rtol=1e-4, atol=1e-4)
@@ -484,13 +490,13 @@ def test_keys_and_values_of_all_tokens_are_those_of_the_past_and_what_is_made(tm
     inputs = ROWS | {"k": reals(2, 5, 16), "l": reals(2, 5, 16) + 1} | HEADS_AHEAD
     nodes = [contrib("MultiHeadAttention", "x k l _ _ _ p q", "y keys values", num_heads=4)]
     model = made_of(nodes, inputs, {}, outputs=["y", "keys", "values"], domains=["com.microsoft"])
-    _, outputs = through_a_machine(written(tmp_path, model), inputs)
+    _, outputs = through_layers(written(tmp_path, model), inputs)
     for name, past, made in (("keys", "p", "k"), ("values", "q", "l")):
         of_heads = inputs[made].reshape(2, 5, 4, 4).transpose(0, 2, 1, 3)
         np.testing.assert_array_equal(outputs[name], np.concatenate([inputs[past], of_heads], 2))
     model = made_of([contrib("Attention", "x w b", "y z", num_heads=4)], ROWS, FACTORS, outputs=["y", "z"],
                     domains=["com.microsoft"])  # fmt: skip
-    _, outputs = through_a_machine(written(tmp_path, model), ROWS)
+    _, outputs = through_layers(written(tmp_path, model), ROWS)
     made = (ROWS["x"] @ FACTORS["w"] + FACTORS["b"]).reshape(2, 5, 3, 4, 4).transpose(2, 0, 3, 1, 4)
     np.testing.assert_allclose(outputs["z"], made[1:], rtol=1e-5, atol=1e-5)
 

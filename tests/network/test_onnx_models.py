@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from tests.covering import few
-from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, load_workload
+from tpusim import Conv1d, Conv2d, ConvTranspose2d, DeformConv2d, Gemm, Workload, load_workload
 from tpusim.base.errors import InputError
 from tpusim.network.formats import NOTHING, ModelOptions, read_graph
 from tpusim.network.formats.onnx_model.array_nodes import ARRAY_OPS
@@ -57,9 +58,9 @@ from tpusim.result.vocabulary import runs
 
 FLOAT, LOWER = TensorProto.FLOAT, "same_lower"
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-MODELS = [pytest.param(path, marks=[pytest.mark.long] * (at % 2), id=path.stem)
-          for at, path in enumerate(sorted(LIGHT.glob("*.onnx")))]  # fmt: skip
-"""A quick run takes every other one."""
+QUICK = "inception_v1", "resnet50"
+MODELS = [pytest.param(path, marks=[pytest.mark.long] * (path.stem.removeprefix("light_") not in QUICK), id=path.stem)
+          for path in sorted(LIGHT.glob("*.onnx"))]  # fmt: skip
 Weights = dict[str, Sequence[int]]
 
 
@@ -249,6 +250,13 @@ def convolutions(draw: st.DrawFn) -> ModelProto:
     return one("ConvTranspose", ["N", into, *x], [into, out, *kernel], **attributes)
 
 
+@cache
+def light(path: Path) -> tuple[Workload, ModelProto, dict[str, list[int]]]:
+    """A light model at batch 1, as ONNX has it, and its shapes; several tests look at each."""
+    model = onnx.load(path, load_external_data=False)
+    return load_workload(path, 1), model, inferred(model)
+
+
 def inferred(model: ModelProto) -> dict[str, list[int]]:
     found = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
     values = [*found.input, *found.value_info, *found.output]
@@ -373,8 +381,7 @@ def test_a_cast_to_whole_numbers_says_why_it_takes_no_time(tmp_path: Path, to: i
 
 def by_hand(path: Path) -> tuple[Counter[str], int]:
     """Convolutions and products of a model, and its MACs, from nothing but the shapes that onnx infers."""
-    model = onnx.load(path, load_external_data=False)
-    shapes = inferred(model)
+    _, model, shapes = light(path)
     kinds: Counter[str] = Counter()
     macs = 0
     for each in model.graph.node:
@@ -393,7 +400,7 @@ def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
         work = workload_of(document, batch)
         found = Counter("Gemm" if layer.op == "gemm" else "Conv" for layer in work.layers)
         assert (found, sum(layer.macs(batch) for layer in work.layers)) == (kinds, batch * macs)
-    nodes = Counter(each.op_type for each in onnx.load(path).graph.node)
+    nodes = Counter(each.op_type for each in light(path)[1].graph.node)
     assert not work.not_known
     assert all(count <= nodes[op] for op, count in work.not_timed)
     folded = nodes.total() - kinds.total() - sum(count for _, count in work.not_timed)
@@ -403,9 +410,9 @@ def test_light_models_have_the_layers_that_their_shapes_say(path: Path) -> None:
 @pytest.mark.parametrize("path", MODELS)
 def test_light_models_have_the_maps_of_the_vector_unit_that_their_shapes_say(path: Path) -> None:
     """Every op that is known and not folded is a layer, with as many outputs as onnx infers; the array's stay so."""
-    work, shapes = load_workload(path, 1), inferred(onnx.load(path))
+    work, model, shapes = light(path)
     assert work.with_ops("array").layers == load_workload(path, 1, ops="array").layers
-    nodes, counted = onnx.load(path).graph.node, Counter[int]()
+    nodes, counted = model.graph.node, Counter[int]()
     convolved = {each.output[0] for each in nodes if each.op_type == "Conv"}
     for each in nodes:
         folded = each.op_type == "BatchNormalization" and each.input[0] in convolved
@@ -418,11 +425,11 @@ def test_light_models_have_the_maps_of_the_vector_unit_that_their_shapes_say(pat
 @pytest.mark.parametrize("path", MODELS)
 def test_layers_of_light_models_read_what_their_graphs_say(path: Path) -> None:
     """By hand: the layers before a node, through all that is none; the result of a convolution may be normalized."""
-    work, graph = load_workload(path, 1), onnx.load(path).graph
+    work, model, _ = light(path)
+    graph = model.graph
     known, left = {"": set[str]()}, [layer.name for layer in work.layers]
-    known |= {
-        each.name: set() if each.name in {w.name for w in graph.initializer} else {each.name} for each in graph.input
-    }
+    held = {each.name for each in graph.initializer}
+    known |= {each.name: set() if each.name in held else {each.name} for each in graph.input}
     found: dict[str, set[str]] = {}
     convolved = {each.output[0] for each in graph.node if each.op_type == "Conv"}
     for each in graph.node:
@@ -456,7 +463,7 @@ def test_resnet50_has_the_shapes_of_the_shipped_workload() -> None:
     assert dict(read.not_timed)["Relu"] == 49
 
 
-@pytest.mark.parametrize("name", few(1, ["inception_v1", "shufflenet"]))
+@pytest.mark.parametrize("name", few(1, ["squeezenet", "inception_v1", "shufflenet"]))
 def test_what_is_written_reads_back_the_same(tmp_path: Path, name: str) -> None:
     """With turns and joined maps between layers."""
     document = open_workload(LIGHT / f"light_{name}.onnx")

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from typer.testing import CliRunner
 
 from tests.covering import covering
-from tests.network.evaluated import made_of, same_as_evaluator, through_a_machine, written
+from tests.network.evaluated import made_of, same_as_evaluator, through_layers, written
 from tests.network.test_onnx_models import node
 from tests.strategies import cases
 from tpusim import Conv1d, Gemm, load_hardware, load_workload, simulate
@@ -174,7 +174,7 @@ def test_transposed_convolutions_cut_at_either_end_by_any_number(tmp_path: Path,
     said = {"strides": strides, "dilations": dilations, "pads": [*before, *after], "output_padding": more}
     x, weights = reals(1, 3, *sides), reals(3, 2, *kernel)
     path = written(tmp_path, made_of([node("ConvTranspose", "x w", **said)], {"x": x}, {"w": weights}))
-    _, outputs = through_a_machine(path, {"x": x}, 1)
+    _, outputs = through_layers(path, {"x": x}, 1)
     np.testing.assert_allclose(outputs["y"], transposed(x, weights, **said), rtol=1e-4, atol=1e-4)
 
 
@@ -230,9 +230,9 @@ def test_sequences_that_are_all_of_full_length(tmp_path: Path, op: str, directio
     x = {"x": reals(3, 2, 3)}
     same = (made_of([cell], x, constants | full), made_of([cell], x | full, constants))
     plain = helper.make_node(op, ["x", "w", "r", "b"], ["y", "last"], **said)
-    _, expected = through_a_machine(written(tmp_path, made_of([plain], x, constants)), x, 2)
+    _, expected = through_layers(written(tmp_path, made_of([plain], x, constants)), x, 2)
     for model, arrays in zip(same, (x, x | full), strict=True):
-        _, outputs = through_a_machine(written(tmp_path, model), arrays, 2)
+        _, outputs = through_layers(written(tmp_path, model), arrays, 2)
         for name in ("y", "last"):
             np.testing.assert_array_equal(outputs[name], expected[name])
     short = made_of([cell], x, constants | {"lengths": np.array([3, 2], np.int32)})
@@ -286,7 +286,7 @@ def test_weights_that_are_not_there_have_a_shape_and_so_a_time(tmp_path: Path) -
     assert run.exit_code == 0
     assert "files of weights are missing: w.bin (1 tensor); layers are timed by their shapes" in run.stderr
     with pytest.raises(InputError, match=r"files of weights are missing: w.bin \(1 tensor\); put them beside"):
-        through_a_machine(path, {"x": reals(1, 3, 8, 8)})
+        through_layers(path, {"x": reals(1, 3, 8, 8)})
 
 
 def test_a_map_may_be_longer_than_two_bytes_count(tmp_path: Path) -> None:
@@ -299,15 +299,10 @@ def test_a_map_may_be_longer_than_two_bytes_count(tmp_path: Path) -> None:
 # ---- layers of the vector unit
 
 
-@pytest.mark.parametrize(
-    ("shape", "op", "engine"),
-    covering(2, [(3, 1, 1), (1,), (2, 3, 4, 4), (4,)], ["Max", "Min", "PRelu"], ["event", "register"]),
-)
-def test_the_larger_the_smaller_and_slopes_are_layers(
-    tmp_path: Path, op: str, shape: tuple[int, ...], engine: str
-) -> None:
+@pytest.mark.parametrize(("shape", "op"), covering(2, [(3, 1, 1), (1,), (2, 3, 4, 4), (4,)], ["Max", "Min", "PRelu"]))
+def test_the_larger_the_smaller_and_slopes_are_layers(tmp_path: Path, op: str, shape: tuple[int, ...]) -> None:
     arrays = {"x": reals(2, 3, 4, 4)}
-    work = same_as_evaluator(tmp_path, made_of([node(op, "x c")], arrays, {"c": reals(*shape)}), arrays, engine=engine)
+    work = same_as_evaluator(tmp_path, made_of([node(op, "x c")], arrays, {"c": reals(*shape)}), arrays)
     assert [layer.op for layer in work.layers] == [{"Max": "maximum", "Min": "minimum", "PRelu": "prelu"}[op]]
 
 
@@ -318,8 +313,9 @@ def test_more_than_two_operands_are_taken_two_by_two(tmp_path: Path, op: str, la
     assert [each.op for each in work.layers] == [layer] * 3
 
 
-@pytest.mark.parametrize("engine", ["event", "register"])
-@pytest.mark.parametrize("mask", [(2, 3, 4, 4), (2, 1, 1, 4), (1, 1, 4, 4)])
+@pytest.mark.parametrize(
+    ("mask", "engine"), covering(1, [(2, 3, 4, 4), (2, 1, 1, 4), (1, 1, 4, 4)], ["event", "register"])
+)
 def test_choices_between_maps_are_layers(tmp_path: Path, mask: tuple[int, ...], engine: str) -> None:
     arrays = {"x": reals(2, 3, 4, 4), "m": reals(*mask) > 0}
     for reads in ("m low x", "m x low"):
@@ -345,7 +341,7 @@ def test_reductions_are_layers(tmp_path: Path, op: str, axes: list[int], kept: i
     said = {"keepdims": kept} | ({} if by_operand else {"axes": axes})
     nodes = [node("Relu", "x", "r"), node(op, "r a" if by_operand else "r", **said)]
     model = made_of(nodes, arrays, {"a": np.array(axes)}, opset)
-    work = same_as_evaluator(tmp_path, model, arrays, engine="register" if kept else "event")
+    work = same_as_evaluator(tmp_path, model, arrays)
     assert len(work.layers) == 2
 
 
@@ -408,26 +404,25 @@ def test_masks_of_scores_are_added_by_a_layer(tmp_path: Path, mask: tuple[int, .
 SPREAD = np.array([-np.inf, 0.5, np.inf, -2, 3, -np.inf, 1, 0], np.float32).reshape(1, 2, 2, 2)
 
 
-@pytest.mark.filterwarnings("error::RuntimeWarning:tpusim")
-@pytest.mark.parametrize("engine", ["event", "register"])
-@pytest.mark.parametrize(
-    ("nodes", "constants"),
-    [
-        ([node("Relu", "x")], {}), ([node("Sigmoid", "x")], {}), ([node("Tanh", "x")], {}), ([node("Exp", "x")], {}),
-        ([node("LeakyRelu", "x")], {}), ([node("Transpose", "x", perm=[0, 2, 3, 1])], {}),
-        ([node("MaxPool", "x", kernel_shape=[2, 2])], {}), ([node("Add", "x c")], {"c": reals(2, 1, 1)}),
-        ([node("Clip", "x low high")], {"low": np.float32(-np.inf), "high": np.float32(1)}),
-        ([node("Less", "x c", "l"), node("Where", "l n x", "w"), node("Relu", "w")],
-         {"c": np.float32(0), "n": np.float32(-np.inf)}),
-        ([node("Pad", "x ends n", "p"), node("MaxPool", "p", kernel_shape=[2, 2], strides=[2, 2])],
-         {"ends": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "n": np.float32(-np.inf)}),
-        ([node("Div", "x c")], {"c": np.zeros((2, 1, 1), np.float32)}),
-    ],
-    ids=lambda each: "-".join(one.op_type for one in each) if isinstance(each, list) else "",
+INFINITE: tuple[tuple[list[NodeProto], dict[str, Any]], ...] = (
+    ([node("Relu", "x")], {}), ([node("Sigmoid", "x")], {}), ([node("Tanh", "x")], {}), ([node("Exp", "x")], {}),
+    ([node("LeakyRelu", "x")], {}), ([node("Transpose", "x", perm=[0, 2, 3, 1])], {}),
+    ([node("MaxPool", "x", kernel_shape=[2, 2])], {}), ([node("Add", "x c")], {"c": reals(2, 1, 1)}),
+    ([node("Clip", "x low high")], {"low": np.float32(-np.inf), "high": np.float32(1)}),
+    ([node("Less", "x c", "l"), node("Where", "l n x", "w"), node("Relu", "w")],
+     {"c": np.float32(0), "n": np.float32(-np.inf)}),
+    ([node("Pad", "x ends n", "p"), node("MaxPool", "p", kernel_shape=[2, 2], strides=[2, 2])],
+     {"ends": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "n": np.float32(-np.inf)}),
+    ([node("Div", "x c")], {"c": np.zeros((2, 1, 1), np.float32)}),
 )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning:tpusim")
+@pytest.mark.parametrize(("made", "engine"), covering(1, INFINITE, ["event", "register"]))
 def test_infinities_go_where_onnx_has_them(
-    tmp_path: Path, nodes: list[NodeProto], constants: dict[str, Any], engine: str
+    tmp_path: Path, made: tuple[list[NodeProto], dict[str, Any]], engine: str
 ) -> None:
+    nodes, constants = made
     x = SPREAD if nodes[-1].op_type not in ("Clip", "Div") else reals(1, 2, 2, 2)
     same_as_evaluator(tmp_path, made_of(nodes, {"x": x}, constants), {"x": x}, engine=engine)
 
@@ -438,7 +433,7 @@ def test_infinities_that_leave_nothing_to_compare_are_told(tmp_path: Path, op: s
     path = written(tmp_path, made_of([node(op, reads)], {"x": SPREAD}, {"w": reals(2, 2, 1, 1)}, 20))
     says = {"vector": "of the infinities in ifmap it makes nan, 2 times", "array": "3 of the 8 numbers of 'ifmap' are"}
     with pytest.raises(InputError, match=says[unit]):
-        through_a_machine(path, {"x": SPREAD})
+        through_layers(path, {"x": SPREAD})
 
 
 @pytest.mark.parametrize("made", ["ConstantOfShape", "Expand"])

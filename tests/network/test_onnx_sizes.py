@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from tests.flow.journeys import ENGINE, go
 from tests.network.onnx_graphs import RandomGraph, random_graphs
 from tests.network.test_onnx_models import model_of, node, saved
 from tests.strategies import cases
-from tpusim import Gemm, load_hardware, simulate
+from tpusim import Gemm
 from tpusim.base.errors import InputError
 from tpusim.flow.numbers import numbers_of
 from tpusim.flow.values import Journey, checked
@@ -385,7 +386,7 @@ def test_a_thousand_random_graphs_have_the_layers_of_their_values(tmp_path_facto
 
 
 def check_values(folder: Path, graph: RandomGraph, engine: str, runs: int = 1) -> None:
-    """On a machine, every layer reads what the layers before it made, and the outputs are the evaluator's.
+    """Every layer reads what the layers before it made, and the outputs are the evaluator's.
 
     Several `runs` are of the model with the sizes drawn as its own, one behind another.
     """
@@ -398,8 +399,7 @@ def check_values(folder: Path, graph: RandomGraph, engine: str, runs: int = 1) -
     work = workload_of(document, document.images)
     network = read_graph(path, ModelOptions(dims), work.batch)
     journey = Journey(network, work, checked(network, given_arrays, work.batch), numbers_of("f32", "any"))
-    machine = load_hardware("tiny_4x4", ["mapping.search=estimate"])
-    assert simulate(work, machine, dtype="f32", engine=engine, journey=journey).correct
+    go(journey, work, engine)
     (made,) = journey.outputs().values()
     apart = [graph.values(x)[graph.model.graph.output[0].name] for x in every]
     expected = np.concatenate(apart) if apart[0].ndim else np.stack(apart)
@@ -411,7 +411,7 @@ def check_values(folder: Path, graph: RandomGraph, engine: str, runs: int = 1) -
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.too_slow])
 @given(random_graphs(largest=3), st.sampled_from([1, 2]))
 def test_values_of_random_graphs_are_the_evaluators(tmp_path_factory, graph: RandomGraph, runs: int) -> None:
-    unless_refused(tmp_path_factory.getbasetemp(), graph, "event", runs)
+    unless_refused(tmp_path_factory.getbasetemp(), graph, ENGINE, runs)
 
 
 @pytest.mark.long

@@ -3,14 +3,15 @@
 import itertools
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
 
 import onnx
 import pytest
 
+from tpusim.network import workload_file
 from tpusim.network.workload import Source
-from tpusim.network.workload_file import load_workload
 
 # convolutions, fully-connected layers (or GEMMs)
 LAYER_COUNTS = {
@@ -81,6 +82,9 @@ GROUPED = {
 }
 
 MIB = 2**20
+
+load_workload = cache(workload_file.load_workload)
+"""What is loaded is frozen, and many tests look at the same."""
 
 
 def convolutions(name):

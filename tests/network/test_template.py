@@ -101,7 +101,7 @@ def test_a_file_read_once_is_the_file_read_again(folder: Path, text: str, data: 
     once = Template(file, 2)
     assert once.work == workload_of(file, 2)
     names = [name for name in SIZES if f"{name}:" in text.partition("layers:")[0].partition("sizes:")[2]]
-    for _ in range(3):
+    for _ in range(2):
         sizes = data.draw(st.dictionaries(st.sampled_from(names), st.sampled_from([0, 1, 3, 5, 8, 9, 2**17, 2**25])))
         again = made(lambda sizes=sizes: workload_of(with_sizes(file, sizes), 2))  # type: ignore[misc]
         assert made(lambda sizes=sizes: once.at(sizes)) == again  # type: ignore[misc]

@@ -65,7 +65,7 @@ def test_a_file_loads_back_equal(tmp_path_factory, convs, m, n, k, batch):
     assert load_workload(path, batch) == Workload("mine", batch, layers, "here")
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(convolutions(), SMALL)
 def test_output_size_counts_the_kernel_positions(conv, batch):
     for axis, (size, out) in enumerate([(conv.in_height, conv.out_height), (conv.in_width, conv.out_width)]):
@@ -114,7 +114,12 @@ def test_shipped_workloads_load(name):
     workload = load_workload(name, batch=4)
     assert (workload.name, workload.batch) == (name, 4)
     assert all(layer.macs(4) > 0 for layer in workload.layers if layer.unit == "array")
-    assert hash(workload) == hash(load_workload(name, batch=4))
+    assert isinstance(hash(workload), int)
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet18", "gpt2_small"])
+def test_equal_workloads_have_one_hash(name):
+    assert hash(load_workload(name, batch=4)) == hash(load_workload(name, batch=4))
 
 
 def test_layers_are_frozen():
@@ -169,7 +174,7 @@ def test_loading_160_layers_and_a_machine_costs_few_times_what_parsing_does(tmp_
     path = write(tmp_path / "deep.yaml", "deep", layers)
     text = path.read_text()
     ratios = []
-    for _ in range(5):
+    for _ in range(3):
         start = time.process_time()
         for _ in yaml.parse(text, Loader=yaml.CSafeLoader):
             pass

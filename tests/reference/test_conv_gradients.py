@@ -15,7 +15,7 @@ from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 BATCH = 3
 
 

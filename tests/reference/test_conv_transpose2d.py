@@ -11,7 +11,7 @@ from tpusim import reference
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.reference import products
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @relaxed

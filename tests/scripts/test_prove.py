@@ -33,7 +33,7 @@ def log(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "commands"),
     [
-        ((), 17),
+        ((), 18),
         (("networks",), 5),
         (("engines",), 3),
         (("engines", "-k", "chains"), 2),
@@ -41,7 +41,7 @@ def log(folder: Path) -> list[str]:
         (("slices",), 2),
         (("jax",), 3),
         (("shares",), 2),
-        (("long",), 3),
+        (("long",), 4),
         (("docs",), 2),
         (("release",), 2),
         (("lowerings",), 2),

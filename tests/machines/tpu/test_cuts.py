@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests import ROOT
-from tests.covering import covering, few, in_turn
+from tests.covering import covering, few
 from tests.rules import rule
 from tests.strategies import cases, conv, fills, layers, machine, machines, spills
 from tpusim import Workload, load_hardware, load_workload, simulate
@@ -259,7 +259,7 @@ def test_a_stride_costs_residence_and_not_per_tap() -> None:
 # ---- before it is written down
 
 
-@pytest.mark.parametrize(("name", "fetch"), in_turn(["channel_last", "implicit_gemm"], ["resident", "per_tap"]))
+@pytest.mark.parametrize(("name", "fetch"), covering(1, ["channel_last", "implicit_gemm"], ["resident", "per_tap"]))
 def test_how_many_steps_there_will_be(name: str, fetch: str) -> None:
     layers = {each.name: each for each in load_workload("resnet50", batch=8).layers}
     for layer in (layers["conv1"], layers["layer1.0.conv2"], layers["layer3.0.conv2"]):

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.agreement.engines import agreed_timing
-from tests.covering import in_turn
+from tests.covering import covering
 from tests.rules import rule
 from tests.strategies import conv, fills, machine
 from tpusim.base.errors import CapacityError, CheckFailed
@@ -194,7 +194,7 @@ def test_the_sound_program_passes(engine: str) -> None:
 
 @rule("T29")
 @pytest.mark.parametrize(
-    ("wrong", "engine"), in_turn(["one more", "one less", "a flag cleared", "a flag set"], ["event", "register"])
+    ("wrong", "engine"), covering(1, ["one more", "one less", "a flag cleared", "a flag set"], ["event", "register"])
 )
 def test_a_wrong_pointer_gives_wrong_outputs(wrong: str, engine: str) -> None:
     program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
@@ -224,7 +224,7 @@ def seen(program: Program, engine: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("edit", "engine"), in_turn(["another table", "a fill lost", "padding alone"], ["register", "event"])
+    ("edit", "engine"), covering(1, ["another table", "a fill lost", "padding alone"], ["register", "event"])
 )
 def test_pointers_that_are_not_there_are_seen(edit: str, engine: str) -> None:
     program = INDIRECT.lower(LAYER, BATCH, MACHINE)[0]
