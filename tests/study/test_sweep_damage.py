@@ -17,7 +17,7 @@ from typer.testing import Result
 
 from tests.conftest import draw_nothing
 from tests.invoked import tpusim
-from tests.study.small_sweep import NET, QUICK, SPEC
+from tests.study.small_sweep import NET, QUICK, SPEC, sweep
 from tpusim.result.vocabulary.figures import FIGURES
 from tpusim.study.sweep.store import FILE
 
@@ -74,7 +74,7 @@ def desk(whole: Path, undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def swept(*arguments: str) -> Result:
-    return tpusim("sweep", "small.yaml", "--out", "sweep", "--workers", "1", "--format", "svg", *arguments)
+    return sweep("small.yaml", "--out", "sweep", "--format", "svg", *arguments)
 
 
 def told(shown: Result) -> str:
