@@ -166,7 +166,8 @@ def test_what_another_plan_gives_is_told_apart() -> None:
     as much with the present passes and fills as with other blocks. Blocks are those of an estimate.
     """
     layer, machine_ = next(iter(load_workload("alexnet", batch=3).layers)), load_hardware("tpu_v2", [ESTIMATE])
-    setup, names = Setup(layer, 3, machine_), ("every PE filled", "whole filter rows stacked", "a port for every client")
+    setup = Setup(layer, 3, machine_)
+    names = "every PE filled", "whole filter rows stacked", "a port for every client"
     found = explained_by(setup, *names, "words twice as long")
     gains = {gain.relaxation.name: gain for gain in found.gains}
     filled, stacked, ports = (gains[name] for name in names)
