@@ -182,9 +182,7 @@ def reported(split: dict[str, int]) -> dict[str, int]:
 # ---- Perfetto
 
 
-@pytest.mark.parametrize(
-    ("layer", "batch"), few(1, [("layer1.0.conv1", "1"), ("conv1", "1"), ("layer1.0.conv2", "8")])
-)
+@pytest.mark.parametrize(("layer", "batch"), few(1, [("layer1.0.conv1", "1"), ("conv1", "1"), ("layer1.0.conv2", "8")]))
 def test_a_layer_of_resnet50_adds_up_to_what_is_reported(layer: str, batch: str) -> None:
     """1 x 1, 7 x 7 of stride 2, and 3 x 3, on the machine of the paper."""
     selected = ("resnet50", "--layers", layer, "--batch", batch, "--set", "mapping.search=estimate")

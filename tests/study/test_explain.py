@@ -482,7 +482,8 @@ def tpusim(*arguments: str) -> Result:
 
 
 def test_the_words() -> None:
-    done = tpusim("resnet50", "--layer", "conv1", "--set", ESTIMATE)
+    with trying("every PE filled", "whole filter rows stacked", "twice the HBM bandwidth", "twice the batch"):
+        done = tpusim("resnet50", "--layer", "conv1", "--set", ESTIMATE)
     assert done.exit_code == 0
     text = " ".join(done.stdout.split())
     assert "Bound by the mapping: 8.2 % of the PEs are in use; a pass fills 21 of 128 rows and 64 of 128" in text
@@ -493,8 +494,9 @@ def test_the_words() -> None:
 
 @pytest.mark.parametrize("layer", ["fc", pytest.param("layer3.1.conv2", marks=pytest.mark.long)])
 def test_every_aspect_has_words(layer: str, tmp_path: Path) -> None:
-    done = tpusim("resnet50", "--layer", layer, "--batch", "1", "--hardware", "tpu_v2_core", "--set", ESTIMATE, "--out",
-                  str(tmp_path / "a.svg"))  # fmt: skip
+    asked = "resnet50", "--layer", layer, "--batch", "1", "--hardware", "tpu_v2_core", "--set", ESTIMATE
+    with trying("weights enter twice as fast", "twice the HBM bandwidth", "twice the vector memory", "no launch"):
+        done = tpusim(*asked, "--out", str(tmp_path / "a.svg"))
     assert done.exit_code == 0
     for word in ("Bound by", "folds", "passes", "block", "order", "words", "memory", "busy", "No difference"):
         assert word in done.stdout

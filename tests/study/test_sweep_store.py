@@ -96,8 +96,9 @@ def wait_for(points: int, folder: str, running: subprocess.Popen[str]) -> None:
 def test_killed_in_the_middle_nothing_is_lost_or_twice(whole: Path) -> None:
     """kill -9 of its only process; then the same rows as an uninterrupted run."""
     running = forked.begun("sweep", "long.yaml", "--workers", "1", "--out", "killed")
-    while there("killed") < 8 and not os.waitpid(running, os.WNOHANG)[0]:
-        time.sleep(0.002)
+    while there("killed") < 8:
+        assert os.waitpid(running, os.WNOHANG) == (0, 0), "it ended before it was killed"
+        time.sleep(0.01)
     os.kill(running, signal.SIGKILL)
     os.waitpid(running, 0)
     continued(there("killed"), whole)
