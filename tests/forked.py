@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn
@@ -17,20 +17,34 @@ from tpusim.__main__ import main
 
 
 def tpusim(
-    *arguments: str, output: int | None = None, more: Mapping[str, str] | None = None, folder: Path | None = None
+    *arguments: str,
+    output: int | None = None,
+    more: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    first: Callable[[], object] = lambda: None,
 ) -> subprocess.CompletedProcess[str]:
     """What the command says and how it ends, with `more` in its environment; `output` is a file that takes what it
-    prints.
+    prints, and `first` is done ahead of it.
     """
     with TemporaryFile() as out, TemporaryFile() as err:
         process = os.fork()
         if process == 0:
+            first()
             _child(arguments, out.fileno() if output is None else output, err.fileno(), more or {}, folder)
         _, status = os.waitpid(process, 0)
         out.seek(0)
         err.seek(0)
         code = os.waitstatus_to_exitcode(status)
         return subprocess.CompletedProcess(arguments, code, out.read().decode(), err.read().decode())
+
+
+def begun(*arguments: str) -> int:
+    """The process of a command that nobody listens to; whoever begins it ends it, and waits for it."""
+    process = os.fork()
+    if process == 0:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        _child(arguments, nothing, nothing, {}, None)
+    return process
 
 
 def told(messages: str) -> list[str]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.checks import ESTIMATE
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.result.records import Result
 
 
 @pytest.fixture(scope="package")
 def resnet50() -> Result:
-    return simulate(load_workload("resnet50", batch=8), load_hardware("tpu_v2"), check=False)
+    # Blocks that simulation chooses would take most of the time.
+    return simulate(load_workload("resnet50", batch=8), load_hardware("tpu_v2", ESTIMATE), check=False)
 
 
 @pytest.fixture(scope="package")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import pairwise
 from math import sqrt
 from pathlib import Path
@@ -375,6 +376,7 @@ def test_numbers_that_no_run_gives(desk: Path) -> None:
         assert tpusim(*files, "--json", "c.json").exit_code == 0
 
 
+@cache
 def fused_and_not(*more: str) -> tuple[Result, Result]:
     """A residual block, layer by layer, and with what may ride on its convolutions."""
     a, b = Conv2d("a", 8, 6, 6, 8, (1, 1)), Conv2d("b", 8, 6, 6, 8, (1, 1))
@@ -433,9 +435,9 @@ def test_what_fusion_and_residency_save_is_told() -> None:
 def test_how_hbm_has_weights_is_told_as_a_change(name: str) -> None:
     """Also where other ops ride on the products."""
     kinds = {"computed": {}, "int8": {"int8": 5}}
-    results = []
+    results, small = [], {"layers": 1, "context": 8, "vocabulary": 500, "inner": 300}
     for weights, expected in kinds.items():
-        work = load_workload("gpt2_small", batch=1, phase="decode", dims={"layers": 1, "context": 8}, weights=weights)
+        work = load_workload("gpt2_small", batch=1, phase="decode", dims=small, weights=weights)
         results.append(simulate(work, load_hardware(name, "mapping.search=estimate"), check=False))
         assert results[-1].narrow == expected
         assert parse_result(results[-1].to_json()) == results[-1]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pages import page_of
+from tests.report import unlaid
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.report.page.run import run_data
 from tpusim.report.plots.network import MOST_LAYERS, draw_network, looks, outputs
@@ -52,7 +53,7 @@ def staying(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 def picture(result: Result, name: str) -> str:
     (found,) = (each for each in plots(result) if each.name == name)
-    return found.contents("svg").decode()
+    return unlaid.svg(found)
 
 
 def test_columns_stand_beside_one_another(block: Result) -> None:
@@ -132,7 +133,7 @@ def test_every_op_has_a_look() -> None:
     assert len({*tones.values()}) == 8
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.data())
 def test_lines_in_a_lane_stand_behind_one_another(data: st.DataObject) -> None:
     names = [f"l{row}" for row in range(data.draw(st.integers(1, 12)))]
@@ -168,7 +169,8 @@ def test_two_runs_are_compared_by_op(block: Result) -> None:
 
 
 def test_the_page_holds_pictures(staying: Result, tmp_path: Path) -> None:
-    text = page_of(staying, tmp_path).read_text()
+    with unlaid.anywhere():
+        text = page_of(staying, tmp_path).read_text()
     shown = json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])
     begins = {"network": "The layers of block", "held": "What the vector memory of a lane holds in block"}
     for key, name in (("network", "network"), ("held", "memory")):

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from tests.flow.shared_networks import shared_products
+from tests.report import unlaid
 from tpusim import load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.slices.slice import load_slice
@@ -87,8 +88,9 @@ def test_of_many_the_costliest_are_shown(result: Result, monkeypatch: pytest.Mon
     assert "Not shown: 6 more" in text
 
 
-def test_the_page_tells_of_the_step(result: Result) -> None:
-    assert b"A step of 8 chips, data 2, tensor 4, on v6e_8" in run_page(result)
+def page_of(result: Result) -> str:
+    with unlaid.anywhere():
+        return run_page(result).decode()
 
 
 def test_steps_are_compared(result: Result) -> None:
@@ -111,19 +113,20 @@ def test_hidden_and_exposed_make_a_collective() -> None:
 def test_a_step_is_drawn(result: Result) -> None:
     """Its parts and collectives, and when all of it runs; a run of one chip has no such picture."""
     parts, timeline = step_pictures(result)
-    drawn = parts.contents("svg").decode()
+    drawn = unlaid.svg(parts)
     for part, cycles in step_of(result).parts.items():
         assert (f">{STEP_PARTS[part].label}<" in drawn) == bool(cycles), part
     for row in alike_collectives(step_of(result)):
         assert f">{row.first.name} x {row.many}<" in drawn
-    shown = timeline.contents("svg").decode()
+    shown = unlaid.svg(timeline)
     for text in ("layers", "all gather", "all reduce"):
         assert f">{text}<" in shown, text
     # Names stand in layers that are long enough.
     wide = step_of(result).cycles // 12
     edges = {"layer_starts": tuple(range(0, 12 * wide, wide)), "layer_ends": tuple(range(wide, 13 * wide, wide))}
     _, long = step_pictures(replace(result, step=replace(step_of(result), **edges)))
-    assert all(f">{layer.name}<" in long.contents("svg").decode() for layer in result.layers)
+    named = unlaid.svg(long)
+    assert all(f">{layer.name}<" in named for layer in result.layers)
     assert "all of it" in timeline.caption
     assert {"step_parts", "step_timeline"} <= {each.name for each in plots(result)}
     assert not [*step_pictures(replace(result, step=None))]
@@ -167,11 +170,12 @@ def test_changed_times_of_layers_are_seen(result: Result, change: dict[str, tupl
         parse_result(changed.to_json())
 
 
-def test_the_page_has_pictures_and_the_collectives(result: Result) -> None:
-    page = run_page(result).decode()
+def test_the_page_tells_of_the_step_with_pictures_and_collectives(result: Result) -> None:
+    page = page_of(result)
+    assert "A step of 8 chips, data 2, tensor 4, on v6e_8" in page
     told = json.loads(page.partition('<script type="application/json" id="data">')[2].partition("</script>")[0])["step"]
     assert [each["caption"] for each in told["pictures"]] == [each.caption for each in step_pictures(result)]
     assert [row[0] for row in told["rows"]] == ["gather_0", "down_0.all_reduce"]
     assert len(told["heads"]) == len(told["rows"][0])
     assert told["legend"]
-    assert '"step":null' in run_page(replace(result, step=None)).decode()
+    assert '"step":null' in page_of(replace(result, step=None, layers=result.layers[:1]))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from typer.testing import CliRunner, Result
 
 from tests import ROOT
+from tpusim.api import sweep as action
 from tpusim.cli import app as cli
+from tpusim.study.sweep.parcels import simulated
 from tpusim.study.sweep.store import FILE
 
 MACHINE = yaml.safe_load((ROOT / "configs" / "tiny_4x4.yaml").read_text())
@@ -36,7 +40,16 @@ axes:
 """
 
 
+known = cache(simulated)
+"""Parcels are simulated once in a process: hundreds of sweeps here have the same points."""
+
+
 def sweep(*arguments: str) -> Result:
+    with patch.object(action, "simulated", known):
+        return swept_anew(*arguments)
+
+
+def swept_anew(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, ["sweep", *arguments, "--workers", "1"])
 
 

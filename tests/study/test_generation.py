@@ -24,7 +24,10 @@ from tpusim.report.shown import Sentences
 from tpusim.report.tables.generation import generated
 from tpusim.study.generation import CHECKED, Generation, generate
 
-TEXT = SMALL.replace("layers:\n  - block", "grows: context\nlayers:\n  - block", 1)
+TEXT = SMALL.replace("layers:\n  - block", "grows: context\nlayers:\n  - block", 1).replace("count: 3", "count: 2")
+
+QUICK = ("--set", "mapping.search=estimate")
+"""Blocks that simulation chooses take most of the time, and have no say in what is told of tokens."""
 
 
 @pytest.fixture
@@ -50,24 +53,26 @@ def test_a_token_takes_what_its_layers_take_alone(path: Path) -> None:
 
 
 def test_most_of_many_tokens_lie_on_lines_between_those_that_are_simulated(path: Path) -> None:
-    # Blocks that simulation chooses take most of the time, and have no say in what lies on a line.
-    machine, first, many = load_hardware("tiny_4x4", ["mapping.search=estimate"]), 4, 10
+    machine, first, many = load_hardware("tiny_4x4", ["mapping.search=estimate"]), 4, CHECKED + 4
     made = generate(lambda context: at(path, context), machine, first, many)
     assert [token.context for token in made.tokens] == [*range(first, first + many)]
     simulated = [token for token in made.tokens if token.simulated]
     assert len(simulated) == CHECKED + 2
+    others = [token for token in made.tokens if not token.simulated]
+    assert len(others) == 2
     true = {
-        token.context: simulate(at(path, token.context), machine, check=False).total.cycles for token in made.tokens
+        token.context: simulate(at(path, token.context), machine, check=False).total.cycles
+        for token in (*simulated[::4], *others)
     }
-    assert all(token.cycles == true[token.context] for token in simulated)
+    assert all(token.cycles == true[token.context] for token in simulated[::4])
     # The window of five keys is full from the second token on, so a token costs no more behind a longer context.
     assert made.off < 0.1
-    assert all(abs(token.cycles - true[token.context]) <= 0.1 * true[token.context] for token in made.tokens)
+    assert all(abs(token.cycles - true[token.context]) <= 0.1 * true[token.context] for token in others)
 
 
 def test_layers_that_overlap_are_simulated_together(path: Path) -> None:
     machine = load_hardware("tiny_4x4", ["sequencer.between_layers=overlap", "mapping.search=estimate"])
-    made = generate(lambda context: at(path, context), machine, 9, 2)
+    made = generate(lambda context: at(path, context), machine, 9, 1)
     assert made.tokens[0].cycles == simulate(at(path, 9), machine, check=False).total.cycles
 
 
@@ -83,6 +88,7 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
         "3",
         "--batch",
         "2",
+        *QUICK,
         "--json",
         "-",
     ]
@@ -96,8 +102,8 @@ def test_the_command_tells_tokens_and_parts(path: Path) -> None:
     assert "weights: products with weights. attention: products with the cache" in " ".join(done.stderr.split())
 
 
-def test_a_prompt_makes_the_first_token(path: Path, tmp_path: Path) -> None:
-    asked = ["run", "-", "--hardware", "tiny_4x4", "--prompt", "5", "--tokens", "4", "--batch", "2"]
+def test_a_prompt_makes_the_first_token(path: Path, tmp_path: Path, undrawn: None) -> None:
+    asked = ["run", "-", *QUICK, "--hardware", "tiny_4x4", "--prompt", "5", "--tokens", "4", "--batch", "2"]
     out = tmp_path / "made"
     done = CliRunner().invoke(cli.app, [*asked, "--out", str(out)], input=path.read_text())
     assert done.exit_code == 0, done.output
@@ -200,7 +206,7 @@ def test_a_folder_gets_the_generation_its_picture_and_a_page_with_all_that_the_c
     path: Path, tmp_path: Path
 ) -> None:
     """Bars are the simulated tokens, and parts stand on one another."""
-    asked = ["run", str(path), "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "3", "--batch", "1"]
+    asked = ["run", str(path), *QUICK, "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "3", "--batch", "1"]
     done = CliRunner().invoke(cli.app, [*asked, "--out", str(tmp_path / "made"), "--json", str(tmp_path / "a.json")])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "made" / "generation.json").read_text()) == json.loads(
@@ -233,7 +239,7 @@ def test_a_folder_of_tokens_is_told_from_one_of_a_run(
 
 
 def test_one_token_is_one_bar(path: Path) -> None:
-    made = generate(lambda context: at(path, context), load_hardware("tiny_4x4"), 9, 1)
+    made = generate(lambda context: at(path, context), load_hardware("tiny_4x4", ["mapping.search=estimate"]), 9, 1)
     axes = time_of_tokens(made, "").draw().axes[0]
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(
         [part.cycles / made.clock_hz * 1e6 / 1e3 ** (made.seconds >= 1e-3) for part in made.tokens[0].parts]
@@ -241,7 +247,8 @@ def test_one_token_is_one_bar(path: Path) -> None:
 
 
 def test_a_file_from_standard_input_is_read_once(path: Path) -> None:
-    asked = ["run", "-", "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "2", "--batch", "1", "--json", "-"]
+    asked = ["run", "-", *QUICK, "--hardware", "tiny_4x4", "--phase", "decode", "--tokens", "2", "--batch", "1"]
+    asked += ["--json", "-"]
     from_file = CliRunner().invoke(cli.app, [asked[0], str(path), *asked[2:]])
     done = CliRunner().invoke(cli.app, asked, input=path.read_text())
     assert done.exit_code == 0, done.output

@@ -86,9 +86,9 @@ def test_products_of_float16_and_float32_stand_by_themselves_and_those_of_both_c
 @pytest.mark.parametrize(
     ("name", "dtype", "most", "without"),
     few(2, [
-        ("code_v4_both_cores", "f16", 0.25, 0.45), ("code_v6e_float16_and_float32", "f16", 0.06, 0),
-        ("v4_measured", "f16", 0.12, 0.45), ("code_v4_float16_and_float32", "f16", 0.17, 0.5),
-        ("code_v5e_float16_and_float32", "f32", 0.02, 0.03), ("code_v4_float16_and_float32", "f32", 0.08, 0.1),
+        ("v4_measured", "f16", 0.12, 0.45), ("code_v6e_float16_and_float32", "f16", 0.06, 0),
+        ("code_v4_both_cores", "f16", 0.25, 0.45), ("code_v5e_float16_and_float32", "f32", 0.02, 0.03),
+        ("code_v4_float16_and_float32", "f16", 0.17, 0.5), ("code_v4_float16_and_float32", "f32", 0.08, 0.1),
     ]),
 )  # fmt: skip
 def test_products_of_other_types_are_near_code_and_chips(name: str, dtype: str, most: float, without: float) -> None:
@@ -454,7 +454,7 @@ def test_every_set_of_a_picture_has_a_marker_of_its_own() -> None:
     assert max(map(len, pictures.values())) <= len(SERIES)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, undrawn: None) -> None:
     """A part of a generation from a folder: tables, JSON, and a picture."""
     written(tmp_path, "xla_tpu_gen_gemm", {"m": "64", "n": "64", "k": "64", "scheduled_with_hbm": "500"})
     words = ["validate", "--set-of-numbers", "code_v3_products", "--truth", str(tmp_path)]
@@ -464,7 +464,7 @@ def test_the_command(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "v.json").read_text())
     assert [each["name"] for each in told["sets"][0]["rows"]] == ["64x64x64", "4096x4096x4096"]
     assert told["generations"][0]["cases"] == 2
-    assert (tmp_path / "scheduled_v3_cycles.png").stat().st_size > 1000
+    assert (tmp_path / "scheduled_v3_cycles.png").exists()
 
 
 # ---- how close ops of the vector unit come

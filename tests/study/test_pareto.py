@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tests.study.test_sweep_of_runs import SMALL
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cost import area_of
 from tpusim.machines.tpu.description import load_hardware
@@ -36,7 +37,7 @@ NUMBERS = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, 0.5, float("nan"), float("i
 SHAPES = st.tuples(st.integers(0, 25), st.integers(1, 3))
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(SHAPES.flatmap(lambda shape: arrays(float, shape, elements=NUMBERS)))
 def test_the_front_by_definition(points: Costs) -> None:
     assert on_front(points).tolist() == by_definition(points)
@@ -111,10 +112,12 @@ def test_a_goal_is_read_back_as_it_is_written() -> None:
 
 
 def test_tokens_a_second_are_a_goal_of_sweeps_that_make_tokens(tmp_path: Path) -> None:
+    words = tmp_path / "words.yaml"
+    words.write_text(SMALL)
     file, rest = tmp_path / "s.yaml", "axes: {batch: [1, 8]}\npareto: [tokens_per_s, time_us]\n"
-    file.write_text(f"workloads: [llama3_8b]\nhardware: tpu_v6e\nphase: decode\n{rest}")
+    file.write_text(f"workloads: [{words}]\nhardware: tpu_v6e\nphase: decode\n{rest}")
     assert [point.tokens for point in load_sweep(file).points] == [1, 8]
-    for what in ("workloads: [llama3_8b]\nhardware: tpu_v6e\nphase: prefill\n", "workloads: [alexnet]\n"):
+    for what in (f"workloads: [{words}]\nhardware: tpu_v6e\nphase: prefill\n", "workloads: [alexnet]\n"):
         file.write_text(what + rest)
         with pytest.raises(InputError, match=r"pareto: tokens_per_s: \w+ makes no token of each sequence"):
             load_sweep(file)

@@ -6,6 +6,7 @@ import heapq
 import sqlite3
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.study.small_sweep import QUICK, sweep
+from tests.study.small_sweep import QUICK, known, sweep
 from tpusim.api import sweep as action
 from tpusim.cli import app as cli
 from tpusim.cli.progress import Meter
-from tpusim.study.sweep.parcels import Assembly, Done, Parcel, WorkFinding, simulated, weight
-from tpusim.study.sweep.points import load_sweep
+from tpusim.study.sweep.parcels import Assembly, Done, Parcel, WorkFinding, weight
+from tpusim.study.sweep.points import Point, load_sweep
 from tpusim.study.sweep.run import run_sweep
 from tpusim.study.sweep.store import FILE, Store
 
@@ -52,6 +53,11 @@ def desk(undrawn: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     Path("grid.yaml").write_text(GRID)
 
 
+@cache
+def grid() -> tuple[Point, ...]:
+    return load_sweep("grid.yaml").points
+
+
 class TimeReport:
     """Workers whose parcels take as long as they are weighed, without doing them: it tells in which order they end."""
 
@@ -77,7 +83,7 @@ class TimeReport:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_points_end_one_after_another(workers: int) -> None:
-    points = {point.key: point for point in load_sweep("grid.yaml").points}
+    points = {point.key: point for point in grid()}
     assembly, executor, keys = Assembly(points), TimeReport(workers), [*points]
     parcels = assembly.parcels(workers)
     # Otherwise any order would do.
@@ -98,7 +104,7 @@ def test_points_end_one_after_another(workers: int) -> None:
 def test_a_parcel_that_a_point_needs_comes_ahead_of_those_that_only_later_points_need(
     order: list[int], many: int
 ) -> None:
-    every = [(point.key, point) for point in load_sweep("grid.yaml").points]
+    every = [(point.key, point) for point in grid()]
     points = dict(every[place] for place in order)
     assembly, keys = Assembly(points), [*points]
     done = [point.key for parcel in assembly.parcels(many) for point, _ in assembly.add(parcel, ["none"] * len(parcel))]
@@ -106,7 +112,7 @@ def test_a_parcel_that_a_point_needs_comes_ahead_of_those_that_only_later_points
 
 
 def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
-    points = load_sweep("grid.yaml").points
+    points = grid()
     keys = [point.key for point in points]
     seen: list[int] = []
 
@@ -115,7 +121,7 @@ def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
 
         def outcomes(self, parcels: Sequence[Parcel]) -> Iterator[tuple[Parcel, Sequence[WorkFinding]]]:
             for parcel in parcels:
-                yield parcel, simulated(parcel)
+                yield parcel, known(parcel)
                 with closing(sqlite3.connect(FILE)) as connection:
                     stored = {key for (key,) in connection.execute("SELECT key FROM points")}
                 assert stored == {*keys[: len(stored)]}
@@ -130,7 +136,7 @@ def test_each_point_is_in_the_store_before_the_next_is_begun() -> None:
 
 
 def test_an_interrupted_sweep_keeps_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    parcels = Assembly({point.key: point for point in load_sweep("grid.yaml").points}).parcels(1)
+    parcels = Assembly({point.key: point for point in grid()}).parcels(1)
     left = len(parcels) // 2
 
     def interrupted(parcel: Parcel) -> Sequence[WorkFinding]:
@@ -138,7 +144,7 @@ def test_an_interrupted_sweep_keeps_what_it_says(monkeypatch: pytest.MonkeyPatch
         if not left:
             raise KeyboardInterrupt
         left -= 1
-        return simulated(parcel)
+        return known(parcel)
 
     monkeypatch.setattr(action, "simulated", interrupted)
     stopped = CliRunner().invoke(cli.app, ["sweep", "grid.yaml", "--out", "made", "--workers", "1"])
@@ -147,7 +153,6 @@ def test_an_interrupted_sweep_keeps_what_it_says(monkeypatch: pytest.MonkeyPatch
         kept = int(connection.execute("SELECT count(*) FROM points").fetchone()[0])
     assert kept >= 5
     assert f"Interrupted after {kept} of 12 points; finished points are in made" in stopped.stderr
-    monkeypatch.setattr(action, "simulated", simulated)
     assert f"12 points: {12 - kept} computed, {kept} there already" in sweep("grid.yaml", "--out", "made").stdout
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests import ROOT
+from tests import ROOT, forked
 from tests.conftest import draw_nothing
-from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep
+from tests.study.small_sweep import NET, QUICK, SPEC, stored, sweep, swept_anew
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.base.errors import InputError
 from tpusim.cli import app as cli
@@ -93,7 +93,29 @@ def wait_for(points: int, folder: str, running: subprocess.Popen[str]) -> None:
     time.sleep(random.Random(points).uniform(0, 0.02))
 
 
-@pytest.mark.parametrize("moments", [(8,), pytest.param((1, 20), marks=pytest.mark.long)], ids=["once", "twice"])
+def test_killed_in_the_middle_nothing_is_lost_or_twice(whole: Path) -> None:
+    """kill -9 of its only process; then the same rows as an uninterrupted run."""
+    running = forked.begun("sweep", "long.yaml", "--workers", "1", "--out", "killed")
+    while there("killed") < 8:
+        assert os.waitpid(running, os.WNOHANG) == (0, 0), "it ended before it was killed"
+        time.sleep(0.01)
+    os.kill(running, signal.SIGKILL)
+    os.waitpid(running, 0)
+    continued(there("killed"), whole)
+
+
+def continued(kept: int, whole: Path) -> None:
+    """The same command ends what was killed."""
+    assert 0 < kept < 30, "the kill came too late or too early to prove anything"
+    last = sweep("long.yaml", "--out", "killed")
+    assert f"{30 - kept} computed, {kept} there already" in last.stdout
+    assert stored("killed") == stored(str(whole))
+    for name in ("points.csv", "layers.csv"):
+        assert Path("killed", name).read_text() == (whole / name).read_text()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moments", [(8,), (1, 20)], ids=["once", "twice"])
 def test_killed_again_and_again_nothing_is_lost_or_twice(moments: tuple[int, ...], whole: Path) -> None:
     """kill -9 early and late, of all its processes; then the same rows as an uninterrupted run."""
     counts = []
@@ -105,11 +127,7 @@ def test_killed_again_and_again_nothing_is_lost_or_twice(moments: tuple[int, ...
         counts.append(there("killed"))
     assert counts[0] < 30, "the first kill came too late to prove anything"
     assert counts == sorted(counts)
-    last = sweep("long.yaml", "--out", "killed")
-    assert f"{30 - counts[-1]} computed, {counts[-1]} there already" in last.stdout
-    assert stored("killed") == stored(str(whole))
-    for name in ("points.csv", "layers.csv"):
-        assert Path("killed", name).read_text() == (whole / name).read_text()
+    continued(counts[-1], whole)
 
 
 @pytest.mark.long
@@ -152,8 +170,7 @@ def test_a_full_disk_is_told_and_what_was_finished_goes_on(whole: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (130_000, 130_000))
 
-    words = command("long.yaml", "--workers", "1", "--out", "full")
-    full = subprocess.run(words, capture_output=True, text=True, preexec_fn=small_disk, check=False)
+    full = forked.tpusim("sweep", "long.yaml", "--workers", "1", "--out", "full", first=small_disk)
     assert full.returncode == 2, full.stderr
     assert "full/sweep.sqlite: cannot be written" in full.stderr
     assert "finished points are in full; the same command continues" in full.stderr
@@ -325,7 +342,7 @@ def test_what_nobody_foresaw_fails_one_point_only(monkeypatch: pytest.MonkeyPatc
         return run(jobs, **options)
 
     monkeypatch.setattr("tpusim.study.sweep.parcels.run", broken)
-    shown = sweep("small.yaml")
+    shown = swept_anew("small.yaml")
     assert shown.exit_code == 1
     assert "layer one: ZeroDivisionError: a mistake" in shown.stderr
     assert "9 points: 6 computed, 0 there already, 3 failed" in shown.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -16,34 +15,14 @@ from typing import Any
 
 import pytest
 
+from tests.study.work_elsewhere import doubled, killed, process_of
 from tpusim.base.errors import InputError, TpusimError
 from tpusim.base.memory import YOUNG
 from tpusim.study import worker_processes
 from tpusim.study.worker_processes import Processes
 
 
-def doubled(text: str) -> str:
-    if text.startswith("wrong"):
-        # The later one is found first.
-        time.sleep(0.3 * (text == "wrong 1"))
-        raise InputError(text)
-    return text + text
-
-
-def process_of(_: int) -> int:
-    time.sleep(0.05)
-    return os.getpid()
-
-
-def looks_for_cycles(_: int) -> int:
-    return gc.get_threshold()[0]
-
-
-def killed(_: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 def test_every_input_has_its_result(workers: int) -> None:
     """Also where neither fits a pipe; and again in the same processes."""
     inputs = [str(n) * 100_000 for n in range(8)]
@@ -54,17 +33,13 @@ def test_every_input_has_its_result(workers: int) -> None:
     assert active_children() == []
 
 
-def test_they_look_for_cycles_as_seldom_as_the_command_does() -> None:
-    with Processes(looks_for_cycles, 2) as both:
-        assert {found for _, found in both.outcomes(range(2))} == {YOUNG}
-
-
-def test_only_one_process_is_this_one() -> None:
+def test_only_one_process_is_this_one_and_others_look_for_cycles_as_seldom_as_the_command_does() -> None:
     with Processes(process_of, 1) as alone, Processes(process_of, 2) as both:
-        assert {found for _, found in alone.outcomes(range(3))} == {os.getpid()}
-        others = {found for _, found in both.outcomes(range(9))}
-    assert len(others) == 2
+        assert {found for _, (found, _) in alone.outcomes(range(3))} == {os.getpid()}
+        others, seldom = zip(*(found for _, found in both.outcomes(range(9))), strict=True)
+    assert len({*others}) == 2
     assert os.getpid() not in others
+    assert {*seldom} == {YOUNG}
 
 
 @pytest.mark.parametrize(("there", "taken"), [(3, 3), (None, 1)])
@@ -107,10 +82,8 @@ QUICK = [("validate", signal.SIGTERM)]
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")
 @pytest.mark.parametrize(
     ("command", "kind", "seconds"),
-    [
-        pytest.param(*each, 0.3, marks=[] if each in QUICK else [pytest.mark.long], id=f"{each[0]}-{each[1].name}-0.3")
-        for each in KILLED
-    ]
+    [pytest.param(*each, 0.3, marks=pytest.mark.long, id=f"{each[0]}-{each[1].name}-0.3") for each in KILLED]
+    + [pytest.param(*each, 0.02, id=f"{each[0]}-{each[1].name}-0.02") for each in QUICK]
     + [pytest.param(*each, 2.0, marks=pytest.mark.long, id=f"{each[0]}-{each[1].name}-2.0") for each in KILLED],
 )
 def test_workers_end_with_a_command_that_is_killed(
