@@ -48,13 +48,27 @@ class Seen(NamedTuple):
 @cache
 def seen(path: Path) -> Seen:
     tree = ast.parse(path.read_text())
-    nodes = [*ast.walk(tree)]
+    nodes = nodes_below(tree)
     types = [each.name for each in tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")]
     return Seen(_imports(nodes), ways_out(nodes), riddles(nodes), types)
 
 
 def nodes_of(source: str) -> list[ast.AST]:
-    return [*ast.walk(ast.parse(source))]
+    return nodes_below(ast.parse(source))
+
+
+def nodes_below(tree: ast.AST) -> list[ast.AST]:
+    """The nodes that `ast.walk` finds, in a third of its time: the package has 800,000. Loads, stores and operators are
+    left out.
+    """
+    found = [tree]
+    for node in found:
+        for inner in node.__dict__.values():
+            if isinstance(inner, list):
+                found += [each for each in inner if isinstance(each, ast.AST)]
+            elif isinstance(inner, ast.AST) and not isinstance(inner, ast.expr_context | ast.operator | ast.unaryop):
+                found.append(inner)
+    return found
 
 
 def imports(path: Path) -> set[str]:
@@ -73,6 +87,7 @@ def _imports(nodes: list[ast.AST]) -> set[str]:
     return {name.removeprefix("tpusim").lstrip(".") for name in found if name.split(".")[0] == "tpusim"}
 
 
+@cache
 def _module(module: str, name: str) -> str:
     """`from module import name` means the module of that name, if there is one."""
     below = (ROOT / module.replace(".", "/") / name).with_suffix(".py")
