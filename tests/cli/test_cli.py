@@ -191,7 +191,7 @@ def test_bad_standard_input(text: str) -> None:
 
 
 def test_bad_standard_input_of_a_process() -> None:
-    shown = command("run", "-", *TINY, input="name: x")
+    shown = forked.tpusim("run", "-", *TINY, given=b"name: x")
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith("Error: <stdin>:")
     assert "Traceback" not in shown.stderr
@@ -432,19 +432,25 @@ def test_an_incomplete_result_says_so_wherever_it_is_shown(monkeypatch: pytest.M
 
 
 def test_ctrl_c() -> None:
-    words = [sys.executable, "-m", "tpusim", "run", "vgg16", "--out", "deep"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    reading, writing = os.pipe()
+    with open(reading) as errors, open(os.devnull, "r+") as nothing:
+        streams = nothing.fileno(), nothing.fileno(), writing
+        process = forked.begun("run", "vgg16", "--out", "deep", streams=streams, first=told_at_once)
+        os.close(writing)
         # The first line of progress.
-        assert "/16 " in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        _, messages = process.communicate(timeout=60)
-    assert process.returncode == 130
+        assert "/16 " in errors.readline()
+        os.kill(process, signal.SIGINT)
+        messages = errors.read()
+    assert forked.code_of(process, 60) == 130
     assert "Traceback" not in messages
     done = int(re.findall(r"Interrupted after (\d+) of 16 layers", messages)[0])
     assert files() == (sorted([*UNTOUCHED, "deep", "run.json"]) if done else UNTOUCHED)
     if done:
         assert len(read_result(Path("deep")).layers) == done
+
+
+def told_at_once() -> None:
+    progress.FIRST_SECONDS = 0
 
 
 @pytest.mark.long
@@ -575,8 +581,9 @@ def test_a_reader_that_leaves_early_changes_nothing() -> None:
 
 def test_a_terminal_without_unicode_can_show_every_name() -> None:
     Path("small.yaml").write_text(WORKLOAD.replace("conv1", "层→ü"))
-    shown = command("run", "small.yaml", *TINY, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    shown = forked.tpusim("run", "small.yaml", *TINY, more={"PYTHONIOENCODING": "ascii"})
     assert (shown.returncode, forked.told(shown.stderr)) == (0, [])
+    assert "???" in shown.stdout
 
 
 def test_plot_writes_pictures_beside_the_result_or_elsewhere(undrawn: None) -> None:

@@ -132,8 +132,21 @@ def test_full_output_is_one_line(arguments: tuple[str, ...]) -> None:
     assert "Traceback" not in shown.stderr
 
 
-@pytest.mark.parametrize("arguments", [TINY, pytest.param(("list",), marks=pytest.mark.long)], ids=" ".join)
-def test_closed_output_is_told(arguments: tuple[str, ...]) -> None:
+def test_closed_output_is_told() -> None:
+    shown = forked.tpusim(*TINY, first=closed)
+    last = shown.stderr.splitlines()[-1]
+    assert (shown.returncode, last.startswith("Error: standard output: is closed")) == (2, True), shown.stderr
+
+
+def closed() -> None:
+    """Output as Python finds it behind `>&-`."""
+    os.close(1)
+    sys.stdout = None  # type: ignore[assignment]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", [TINY, ("list",)], ids=" ".join)
+def test_output_that_a_shell_closed_is_told(arguments: tuple[str, ...]) -> None:
     words = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "tpusim", *arguments]
     shown = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     # A busy computer may take the two seconds after which progress is told.

@@ -41,8 +41,11 @@ def explain() -> Iterator[str]:
     long = ["--set", "vector_memory.word_elements=4096", "--set", "vector_memory.capacity=16 GiB"]
     yield told("explain", "tiny", "--layer", "two_passes", *tiny, "--batch", "1", *long)
     yield told("explain", "tiny", "--layer", "two_passes", "--hardware", "v100")
-    yield told("explain", "tiny", *tiny, "--batch", "2")
-    yield told("explain", "tiny", *tiny, "--batch", "8", "--slice", "v6e_2x2")
+    Path("net.yaml").write_text(
+        "name: net\nlayers:\n- {name: a, op: gemm, m: batch, k: 8, n: 8}\n- {name: b, op: gemm, m: batch, k: 8, n: 8}\n"
+    )
+    yield told("explain", "net.yaml", *tiny, "--batch", "2")
+    yield told("explain", "net.yaml", *tiny, "--batch", "8", "--slice", "v6e_2x2")
 
 
 def compare() -> Iterator[str]:
@@ -99,7 +102,7 @@ def collective() -> Iterator[str]:
 
 
 def scale() -> Iterator[str]:
-    few = ("--dim", "layers=1", "--dim", "vocabulary=64", "--set", "mapping.search=estimate")
+    few = ("--dim", "layers=1", "--dim", "vocabulary=64", "--dim", "context=8", "--set", "mapping.search=estimate")
     yield told("scale", "gpt2_small", *few, "--slices", "v6e_2x2,v6e_8", "--batch-a-chip", "1")
 
 
