@@ -243,11 +243,14 @@ def test_help_has_an_example(name: str | None) -> None:
 def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order; left out are the check of all of ResNet-50, and the sweep, which the README types.
 
-    If `shorter`, a small network stands for ResNet-50 and AlexNet, and the least set and figures for those of the
+    If `shorter`, small networks stand for ResNet-50, AlexNet and GPT-2, and the least set and figures for those of the
     examples; nothing is drawn, and `list` is left to its own tests.
     """
     small = dict.fromkeys(("resnet50", "alexnet"), "small.yaml")
-    less = {**small, "vgg16": "v3", "14a": "table2", "16b": "11"} if shorter else {}
+    less = {**small, "gpt2_small": "sized.yaml", "vgg16": "v3", "14a": "table2", "16b": "11"} if shorter else {}
+    Path("sized.yaml").write_text(
+        "name: sized\nsizes: {layers: 2}\nlayers: [{name: fc, op: gemm, m: batch, n: 64, k: 64}]\n"
+    )
     Path("trace.csv").write_text("time,address,bytes,rw\n0,0,64,r\n,4096,256,w\n")
     shutil.copy(LIGHT / "light_bvlc_alexnet.onnx", "model.onnx")
     monkeypatch.setattr(run_action, "run", partial(simulate_unchecked, run))
@@ -261,8 +264,10 @@ def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> 
         words = [less.get(word, word) for word in shlex.split(example.removeprefix("Example: tpusim "))]
         if words[0] == "sweep" or (shorter and words[0] == "list"):
             continue
-        if shorter and words[0] == "scale":
-            words += ["--dim", "context=8", "--dim", "vocabulary=64"]
+        if shorter and words[0] in ("scale", "explain", "trace"):
+            words += ["--set", "mapping.search=estimate"]
+        if shorter and words[0] == "explain":
+            words += ["--hardware", "tiny_4x4"]
         result = tpusim(*words)
         assert result.exit_code == 0, f"{example}: {result.output}"
 
