@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.test_screens import SHIPPED
+from tests.cli.test_screens import LISTED, SHIPPED
 from tests.covering import covering, few
 from tests.network.test_composites import SMALL
 from tpusim import Conv2d, Gemm, Hardware, Workload, load_hardware, load_workload, simulate
@@ -53,6 +53,7 @@ def shown(*words: str) -> str:
 # ---- one chip's share of a network
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("file", "says"), few(1, [("share.yaml", True), ("whole.yaml", False)]))
 def test_a_share_is_told_beside_every_figure(file: str, says: bool) -> None:
     asked = ("run", file, "--phase", "decode", "--batch", "1", "--no-check", "--layers", "query_*", *QUICK)
@@ -88,6 +89,7 @@ def test_a_share_is_told_beside_tokens_a_second(file: str, says: bool) -> None:
     assert any(SHARE in picture.read_text() for picture in Path("made").glob("*.svg")) == says
 
 
+@LISTED
 def test_python_tells_a_share_and_the_shipped_one_is_listed() -> None:
     work = load_workload("share.yaml", batch=1)
     assert work.chips == 4
@@ -201,6 +203,7 @@ def test_a_network_of_no_convolutions_hears_of_the_paper_s_machine(
     assert "the paper's" not in asked
 
 
+@LISTED
 def test_tokens_hear_of_it_and_so_do_shipped_networks_of_language(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("run", "whole.yaml", "--phase", "decode", "--tokens", "2")
     assert "tpu_v2, the paper's" in shown(*asked)
