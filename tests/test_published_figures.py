@@ -171,14 +171,15 @@ def test_totals_of_deformable_convolutions(golden: Callable[[str, str], None]) -
     golden("deformable_convolutions.txt", "\n".join((*totals_of_deformable("tpu_v2", "tpu_v2_core"), "")))
 
 
-def test_totals_of_a_deformable_convolution() -> None:
-    assert {*totals_of_deformable("tpu_v2")} <= {*(GOLDEN / "deformable_convolutions.txt").read_text().splitlines()}
+def test_totals_of_a_deformable_convolution(golden: Callable[[str, str], None]) -> None:
+    """Of one image, which takes less than half of the passes of eight."""
+    golden("deformable_convolution.txt", "\n".join((*totals_of_deformable("tpu_v2", batch=1), "")))
 
 
-def totals_of_deformable(*machines: str) -> list[str]:
+def totals_of_deformable(*machines: str, batch: int = 8) -> list[str]:
     """Lines of the golden: its head, and one for each machine."""
     lines = ["layer machine: cycles, passes, HBM bytes read, written, words read, written, gathering"]
-    work = load_workload("dcn_res5", batch=8).with_layers(lambda layer: layer.name == "res5a_branch2b")
+    work = load_workload("dcn_res5", batch=batch).with_layers(lambda layer: layer.name == "res5a_branch2b")
     for machine in machines:
         total = simulate(work, load_hardware(machine), check=False).total
         told = total.cycles, total.passes, total.hbm_read_bytes, total.hbm_write_bytes

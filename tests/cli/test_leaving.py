@@ -194,6 +194,7 @@ def until(there: Any) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_plot_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, [*TINY, "--out", "deep"]).exit_code == 0
     replace = os.replace

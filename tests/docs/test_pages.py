@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import shlex
@@ -71,9 +73,11 @@ def test_steps_work_and_print_what_is_shown(page: Page, strand: list[Step], desk
 def test_python_of_the_readme_prints_what_is_shown() -> None:
     """For one of its three arrays, which takes a third of the time."""
     (step,) = (each for each in PAGES[0].steps if not each.is_command)
-    code, printed, messages = Step(step.text.replace("(64, 128, 256)", "(128,)")).typed()
-    assert code == 0, messages
-    assert printed.strip() in step.shown.splitlines()
+    assert "(64, 128, 256)" in step.text
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(step.text.replace("(64, 128, 256)", "(128,)"), {})
+    assert printed.getvalue().strip() in step.shown.splitlines()
 
 
 EVERY = [Page(str(path.relative_to(ROOT))) for path in (*ROOT.glob("*.md"), *sorted((ROOT / "docs").glob("*.md")))]
