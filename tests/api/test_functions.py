@@ -167,11 +167,10 @@ def test_a_trace_is_that_of_the_command(asked: dict[str, Any], tmp_path: Path) -
 
 
 def answers() -> list[Answer]:
-    work, machine = load_workload("tiny", batch=2), load_hardware("tiny_4x4", ESTIMATE)
-    results = [
-        simulate(work, each, check=False) for each in (machine, load_hardware("tiny_4x4", ["array.count=2", ESTIMATE]))
-    ]
-    return [tpusim.explain(work, machine), tpusim.explain(work, machine, layer="fig10"), tpusim.sweep(SPEC),
+    work = Workload("net", 2, [Gemm("first", m=4, n=8, k=4), Gemm("second", m=4, n=4, k=4)])
+    machine, other = (load_hardware("tiny_4x4", [f"array.count={n}", ESTIMATE]) for n in (1, 2))
+    results = [simulate(work, each, check=False) for each in (machine, other)]
+    return [tpusim.explain(work, machine), tpusim.explain(work, machine, layer="first"), swept(),
             tpusim.compare(*results)]  # fmt: skip
 
 
@@ -293,6 +292,7 @@ def test_an_argument_of_a_wrong_type_raises_the_one_error(call: Any, wrong: Any,
     assert [each.name for each in in_folder.iterdir() if each.is_file()] == []
 
 
+@cache
 def simulated() -> tpusim.Result:
     return simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4", ESTIMATE), check=False)
 

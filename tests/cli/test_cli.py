@@ -720,31 +720,40 @@ def test_every_engine_reports_the_same(engine: str) -> None:
     assert other["engine"] == engine
 
 
-@pytest.mark.parametrize(
-    ("missing", "arguments"),
-    few(1, [("numba", ("run", "--engine", "register")), ("llvmlite", ("trace", "--layers", "fc"))]),
-    ids=["numba", "llvmlite"],
-)
-def test_without_numba_the_message_says_what_to_install(missing: str, arguments: tuple[str, ...]) -> None:
-    hidden = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli.app import main; main()"
-    words = [sys.executable, "-c", hidden, arguments[0], "small.yaml", *TINY, *arguments[1:]]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+def test_without_numba_the_dram_runs_as_python_and_the_register_engine_says_what_to_install() -> None:
+    """Each in a line; the compiler's absence is told once."""
+    shown = hidden(
+        "numba", ("run", "--layers", "fc", "--no-check", "--hardware", "tpu_v2_hbm"), ("run", "--engine", "register")
+    )
     assert shown.returncode == 2
-    assert "the register engine needs Numba, which cannot be imported (" in shown.stderr
-    assert shown.stderr.endswith(f"): {sys.executable} -m pip install numba\n")
-    assert len(forked.told(shown.stderr)) == 1
-    assert "Traceback" not in shown.stderr
+    warned, refused = forked.told(shown.stderr)
+    assert warned.startswith("Warning: Numba cannot be imported (")
+    assert warned.endswith(f"20 times slower; {sys.executable} -m pip install numba")
+    assert "Total: " in shown.stdout
+    needs_numba(refused)
 
 
-def test_without_numba_the_dram_runs_as_python_and_a_line_says_so() -> None:
-    hidden = "import sys; sys.modules['numba'] = None; from tpusim.cli.app import main; main()"
-    words = [sys.executable, "-c", hidden, "run", "small.yaml", "--hardware", "tpu_v2_hbm", "--no-check"]
-    words += ["--layers", "fc", "--batch", "1"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert shown.returncode == 0
-    warned = [line for line in shown.stderr.splitlines() if line.startswith("Warning: Numba cannot be imported (")]
-    assert len(warned) == 1
-    assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("missing", "arguments"), [("numba", ("run", "--engine", "register")), ("llvmlite", ("trace", "--layers", "fc"))]
+)
+def test_without_what_compiles_the_message_says_what_to_install(missing: str, arguments: tuple[str, ...]) -> None:
+    shown = hidden(missing, arguments)
+    assert shown.returncode == 2
+    (refused,) = forked.told(shown.stderr)
+    needs_numba(refused)
+
+
+def hidden(missing: str, *asked: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """What commands say one after another, of the small network, in a process without a package."""
+    words = [[name, "small.yaml", *TINY, *more] for name, *more in asked]
+    code = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli.app import main\nfor sys.argv[1:] in {words}: main()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def needs_numba(line: str) -> None:
+    assert "the register engine needs Numba, which cannot be imported (" in line
+    assert line.endswith(f"): {sys.executable} -m pip install numba")
 
 
 @pytest.mark.long

@@ -96,7 +96,7 @@ def test_one_file_that_fails_keeps_no_other_from_being_written() -> None:
     [
         (EXPLAIN, "How it is lowered"),
         (("compare", "results", "results"), "Total"),
-        (("validate", "--set-of-numbers", "v3"), "v3"),
+        (("validate", "--set-of-numbers", "v3_odd"), "v3_odd"),
     ],
 )
 def test_what_was_found_is_shown_although_the_json_cannot_be_written(

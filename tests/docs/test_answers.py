@@ -51,7 +51,7 @@ def explain() -> Iterator[str]:
 
 
 def compare() -> Iterator[str]:
-    run = ["run", "tiny", "--hardware", "tiny_4x4", "--no-check", "--json"]
+    run = ["run", "tiny", "--hardware", "tiny_4x4", "--set", "mapping.search=estimate", "--no-check", "--json"]
     layers = "- {name: a, op: conv2d, in_channels: 4, in_height: 4, in_width: 4, out_channels: 4, kernel: 1}\n"
     for name, inputs in {"one": "a", "other": "input"}.items():
         more = f"- {{name: b, op: relu, inputs: [{inputs}]}}\n"
@@ -104,8 +104,9 @@ def collective() -> Iterator[str]:
 
 
 def scale() -> Iterator[str]:
-    few = ("--dim", "layers=1", "--dim", "vocabulary=64", "--dim", "context=8", "--set", "mapping.search=estimate")
-    yield told("scale", "gpt2_small", *few, "--slices", "v6e_2x2,v6e_8", "--batch-a-chip", "1")
+    Path("net.yaml").write_text("name: net\nlayers:\n- {name: a, op: gemm, m: batch, k: 8, n: 8}\n")
+    few = ("--set", "mapping.search=estimate")
+    yield told("scale", "net.yaml", *few, "--slices", "v6e_2x2,v6e_8", "--batch-a-chip", "1")
 
 
 def area() -> Iterator[str]:

@@ -46,10 +46,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def strands() -> Iterator[object]:
-    """Commands of the README are quick; all others are long."""
+    """Commands of the README are quick; all others are long, and so is `list`, which tests of screens look through."""
     for page in PAGES:
         for strand in page.strands:
-            marks = () if page.name == "README.md" and strand[0].is_command else (pytest.mark.long,)
+            quick = page.name == "README.md" and strand[0].is_command and strand != [Step("tpusim list")]
+            marks = () if quick else (pytest.mark.long,)
             yield pytest.param(page, strand, id=f"{page.name}: {strand[0].text.splitlines()[0]}", marks=marks)
 
 
