@@ -341,10 +341,14 @@ WRONG: dict[str, tuple[str, Callable[[Plan], Plan]]] = {
 }
 
 
+QUICK_WRONG = "address", "drain", "loop", "rotation", "unpacking"
+"""What is spoilt of each kind: an access, an order, a delay of a block's and of a tile's, a pace."""
+
+
 @pytest.mark.parametrize(
     ("name", "spoil"),
     [
-        pytest.param(*each, id=what, marks=[pytest.mark.long] * (what in ("loop behind passes", "packing")))
+        pytest.param(*each, id=what, marks=[] if what in QUICK_WRONG else [pytest.mark.long])
         for what, each in WRONG.items()
     ],
 )
