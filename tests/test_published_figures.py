@@ -103,6 +103,7 @@ OTHERS = (
     ("channel_first", "tpu_v2_banked", ()), ("channel_last", "tpu_v2_banked", ()),
     ("channel_last", "tpu_v2_banked", ("vector_memory.bank_map=chw",)),
 )  # fmt: skip
+"""The last takes as long as all others, and is held against banks one by one in tests/agreement, too."""
 
 
 OF_GROUPS = ("mobilenet_v2", "resnext50_32x4d")
@@ -135,13 +136,17 @@ def test_totals_of_some_layers_by_every_other_lowering(golden: Callable[[str, st
 
 def test_totals_of_few_layers_by_every_other_lowering() -> None:
     known = (GOLDEN / "lowerings_of_layers.txt").read_text().splitlines()
-    assert {*totals_of_others(("resnet50", "mobilenet_v2"), LAYERS).splitlines()} <= {*known}
+    assert {*totals_of_others(("resnet50", "mobilenet_v2"), LAYERS, OTHERS[:-1]).splitlines()} <= {*known}
 
 
-def totals_of_others(networks: Sequence[str], layers: Mapping[str, Sequence[str]]) -> str:
+def totals_of_others(
+    networks: Sequence[str],
+    layers: Mapping[str, Sequence[str]],
+    others: Sequence[tuple[str, str, tuple[str, ...]]] = OTHERS,
+) -> str:
     """The golden of networks, or of some layers of them, by every lowering but the one that is usual."""
     of_groups = [("block_diagonal", "tpu_v2", ())]
-    asked = [(network, *each) for network in networks for each in (of_groups if network in OF_GROUPS else OTHERS)]
+    asked = [(network, *each) for network in networks for each in (of_groups if network in OF_GROUPS else others)]
     lines = ["network lowering machine: cycles, passes, HBM bytes read, written, words read, written, bank conflict"]
     for network, lowering, machine, changes in asked:
         hardware, work = load_hardware(machine, [*changes]), load_workload(network, batch=8)

@@ -114,7 +114,7 @@ def test_slices_that_are_joined() -> None:
 
 
 def test_of_slices_that_are_joined_no_code_of_the_compiler_is_named() -> None:
-    asked = ("all-gather", "--slice", "v5e_4x4", "--bytes", "64MiB", "--set", "slices=2")
+    asked = ("all-gather", "--slice", "v5e_4x4", "--bytes", "16MiB", "--set", "slices=2")
     usual, other = (run(*asked, *more).output for more in ([], ["--algorithm", "short_pincer"]))
     between = "".join(run(op, *asked[1:], "--axes", "dcn").output for op in names.COLLECTIVES[::2])
     across = "".join(run(op, *asked[1:]).output for op in names.COLLECTIVES[1::2])

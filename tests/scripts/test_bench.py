@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -50,7 +53,16 @@ def bench() -> ModuleType:
 
 
 def told(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, BENCH, *words], capture_output=True, text=True, check=False)
+    """What the script says and how it ends, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", [str(BENCH), *words])
+        try:
+            runpy.run_path(str(BENCH), run_name="__main__")
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def tree(folder: Path, seconds: float) -> Path:
