@@ -199,8 +199,10 @@ def test_a_network_of_no_convolutions_hears_of_the_paper_s_machine(
     unasked = ("tpu_v2, the paper's", "--hardware tpu_v6e")
     told = shown(name, "net.yaml", "--batch", "1", "--set", "mapping.search=estimate", *more)
     assert [part in told for part in unasked] == [says, says]
-    asked = shown(name, "net.yaml", "--batch", "1", "--set", "mapping.search=estimate", *more, "--hardware", "tpu_v2")
-    assert "the paper's" not in asked
+    if says:
+        named = (*more, "--hardware", "tpu_v2")
+        asked = shown(name, "net.yaml", "--batch", "1", "--set", "mapping.search=estimate", *named)
+        assert "the paper's" not in asked
 
 
 @LISTED

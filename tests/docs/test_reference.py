@@ -274,11 +274,10 @@ PUBLIC = [name for name in tpusim.__all__ if name != "__version__"]
 
 
 LESS = {
-    "scale": ('dims={"layers": 1}', 'dims={"layers": 1, "context": 8, "vocabulary": 64, "width": 64, "heads": 1}'),
     "Answer": ('layer="fig10"', 'layer="fig10", set="mapping.search=estimate"'),
 }
 """What of an example is smaller here and has no say in what it prints."""
-DEAR = ("explain", "generate")
+DEAR = ("explain", "generate", "scale")
 """Examples that take a second; what they call has tests of its own on small networks. `Answer` explains a layer."""
 
 

@@ -341,8 +341,8 @@ WRONG: dict[str, tuple[str, Callable[[Plan], Plan]]] = {
 }
 
 
-QUICK_WRONG = "address", "drain", "loop", "rotation", "unpacking"
-"""What is spoilt of each kind: an access, an order, a delay of a block's and of a tile's, a pace."""
+QUICK_WRONG = "address", "drain", "loop", "unpacking"
+"""What is spoilt of each kind: an access, an order, a delay, a pace."""
 
 
 @pytest.mark.parametrize(

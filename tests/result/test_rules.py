@@ -85,20 +85,25 @@ def told(kind: str) -> list[tuple[Any, ...]]:
 
 @cache
 def told_apart(kind: str) -> list[tuple[Any, ...]]:
-    """Those that a kind is tried with where there is little time: figures that no kind before it has, or that are 0
-    in those and not in this, and one in nine of the others.
+    """Those that a kind is tried with where there is little time: figures that no layer and no kind before it has, or
+    that are 0 in those and not in this, and one in nine of the others.
     """
     own = [*KINDS].index(kind)
     before = {each for other in [*KINDS][:own] for each in kinds_of_figures(other)}
-    figures = zip(told(kind), kinds_of_figures(kind), strict=True)
-    return [path for at, (path, figure) in enumerate(figures) if figure not in before or at % len(KINDS) == own]
+    found = []
+    for at, (path, figure) in enumerate(zip(told(kind), kinds_of_figures(kind), strict=True)):
+        if figure not in before or at % len(KINDS) == own:
+            found.append(path)
+        before.add(figure)
+    return found
 
 
 @cache
 def kinds_of_figures(kind: str) -> list[tuple[tuple[Any, ...], bool]]:
-    """Each path that others tell, and whether its figure is 0."""
+    """Each path that others tell, whichever layer's it is, and whether its figure is 0."""
     data = json.loads(text_of(kind))
-    return [(path, reduce(getitem, path, data) == 0) for path in told(kind)]
+    places = (tuple("" if isinstance(each, int) else each for each in path) for path in told(kind))
+    return [(place, reduce(getitem, path, data) == 0) for place, path in zip(places, told(kind), strict=True)]
 
 
 @pytest.mark.parametrize(

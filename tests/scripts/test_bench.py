@@ -138,14 +138,14 @@ def test_what_cannot_be_measured_is_refused_in_one_line(words: tuple[str, ...], 
 def test_ratios_are_of_cpu_seconds_and_goals_are_judged(
     bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "ROOT", tree(tmp_path / "here", 0.08))
+    monkeypatch.setattr(bench, "ROOT", tree(tmp_path / "here", 0.06))
     row = bench.Row("spends", "tpusim spend", {60: 0.75, 61: 0.1}, repeat=2)
     fails = bench.Row("fails", "tpusim fail", {})
-    there = tree(tmp_path / "there", 0.16)
+    there = tree(tmp_path / "there", 0.12)
     found = list(bench.measured({row: there, fails: there}, None, tmp_path))
     pairs = [figures for each, figures in found if each is row]
     assert len(pairs) == 2
-    assert all(0.08 <= here < 0.16 <= other < 0.32 for here, other in pairs)
+    assert all(0.06 <= here < 0.12 <= other < 0.24 for here, other in pairs)
     assert [str(figures).endswith("no such thing") for each, figures in found if each is fails] == [True]
     assert "spends: 2 of 2" in capsys.readouterr().err
     (_, line) = bench.table({row: [(1, 2), (3, 4), (1, 4)]}, True).splitlines()

@@ -64,7 +64,7 @@ def test_any_op_is_drawn_with_the_sizes_that_it_has(op: str) -> None:
         # Pixels of a batch of 8 lie some power of two apart in HBM, and portions of them in few channels of the DRAM.
         ("tpu_v2_core_hbm", "copy", {"height": 79, "width": 5, "channels": 434}, 7),
         ("tpu_v2_core_hbm", "scale_shift", {"height": 25, "width": 24, "channels": 445}, 3),
-        ("tpu_v2_hbm", "relu", {"height": 14, "width": 14, "channels": 1024}, 7),
+        pytest.param("tpu_v2_hbm", "relu", {"height": 14, "width": 14, "channels": 1024}, 7, marks=pytest.mark.long),
     ],
 )
 def test_an_image_more_takes_no_leap_where_pixels_crowd_a_dram(
