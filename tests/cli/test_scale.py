@@ -54,10 +54,8 @@ def refused(*arguments: str) -> str:
         ["fsdp=*", "tensor=2,data=*"],
         [
             (),
-            ("--training",),
-            ("--set", "slice.overlap=none"),
-            ("--set", "sequencer.between_layers=overlap"),
-            ("--dtype", "int8"),
+            ("--training", "--set", "slice.overlap=none"),
+            ("--set", "sequencer.between_layers=overlap", "--dtype", "int8"),
         ],
     ),
 )

@@ -205,7 +205,7 @@ CASES = {
 
 
 QUICK = {
-    "by_hand", "slow_vector_unit", "streams_wait_for_a_spill", "padding_and_two_taps",
+    "slow_vector_unit", "streams_wait_for_a_spill", "padding_and_two_taps",
     "drain_between_blocks_one_buffer", "copies_are_rotated", "transposed_sums", "everything",
 }  # fmt: skip
 """A case of each mechanism, some in `everything` alone; others, of edges and several mechanisms together, are long."""
