@@ -90,7 +90,7 @@ def comparisons() -> dict[str, Comparison]:
 
 
 QUICK_SETS = (
-    "vgg16", "micro", "thin", "scheduled_first", "scheduled_1x1", "depthwise",
+    "vgg16", "micro", "thin", "scheduled_1x1", "depthwise",
     "dilated", "grouped", "transposed", "gradients_input", "scheduled_gradients", "network_resnet18",
     "network_resnet50", "scheduled_resnet50",
     "scheduled_pooling", "v3_estimated", "v3_scheduled", "v3", "v3_odd",

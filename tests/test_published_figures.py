@@ -76,9 +76,10 @@ def test_every_figure_of_every_layer(machine: str, golden: Callable[[str, str], 
     golden(f"networks_{machine}.txt", "\n".join((HEADER, *lines, "")))
 
 
-WHOLE = (("alexnet", 1), *((each, 8) for each in ("gemm_suite", "resnet50")))
+WHOLE = tuple((each, 8) for each in ("gemm_suite", "resnet50"))
 CORES = (("alexnet", 1), ("resnet18", 8))
-"""The cores lower as the machine of the paper does: large kernels, small ones, and batches of one are enough."""
+"""The cores lower as the machine of the paper does: large kernels, small ones, and batches of one are
+enough. AlexNet on the paper's machine is what the README shows."""
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,8 @@ def test_a_gpu() -> None:
 
 
 def test_sets_of_reference_numbers_and_a_dram() -> None:
-    asked = ("validate", "--set-of-numbers", "code_v5e_first_layers", "--set", "mapping.search=estimate")
-    assert "tpu_v5e with mapping.search=estimate" in shown(*asked)
+    asked = ("validate", "--set-of-numbers", "v3_odd", "--set", "mapping.search=estimate")
+    assert "tpu_v3_core with mapping.search=estimate" in shown(*asked)
     Path("trace.csv").write_text("time,address,bytes,rw\n,0,64,r\n")
     played = shown("dram", "trace.csv", "--set", "timing.tRP=20", "--json", "played.json")
     assert "hbm2_16ch_700 with timing.tRP=20" in played
