@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import typer
@@ -109,9 +110,10 @@ _UNITS = ("us", "ns", "B", "bytes", "%", "mm2")
 """Last lines of heads, which depend on how large values are."""
 
 
+@cache
 def command_tables() -> dict[str, dict[str, str]]:
     """The columns of commands' tables by their heads, of runs of small layers; a sweep's are figures and axes."""
-    work, machine = load_workload("tiny", batch=2), load_hardware("tiny_4x4")
+    work, machine = load_workload("tiny", batch=2), load_hardware("tiny_4x4", "mapping.search=estimate")
     one = simulate(work, machine, check=False)
     other = simulate(work, machine.with_overrides({"array.size": 2}), check=False)
     exchanged = records.CollectiveResult("sum", "all_reduce", 8, ("data",), "ring", 4, 2, 0, 4, 4)

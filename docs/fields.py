@@ -235,6 +235,7 @@ def sweep_sections() -> list[Section]:
     return list(sections(reader.Spec, shipped("configs/sweeps"), defaults, units=False))
 
 
+@cache
 def op_sections() -> dict[str, Section]:
     """Every op by its name in files; then what stands for several layers, and what takes no time."""
     layers = _layers()

@@ -191,7 +191,7 @@ def test_bad_standard_input(text: str) -> None:
 
 
 def test_bad_standard_input_of_a_process() -> None:
-    shown = command("run", "-", *TINY, input="name: x")
+    shown = forked.tpusim("run", "-", *TINY, given=b"name: x")
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith("Error: <stdin>:")
     assert "Traceback" not in shown.stderr
@@ -243,11 +243,14 @@ def test_help_has_an_example(name: str | None) -> None:
 def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order; left out are the check of all of ResNet-50, and the sweep, which the README types.
 
-    If `shorter`, a small network stands for ResNet-50 and AlexNet, and the least set and figures for those of the
+    If `shorter`, small networks stand for ResNet-50, AlexNet and GPT-2, and the least set and figures for those of the
     examples; nothing is drawn, and `list` is left to its own tests.
     """
     small = dict.fromkeys(("resnet50", "alexnet"), "small.yaml")
-    less = {**small, "vgg16": "v3", "14a": "table2", "16b": "11"} if shorter else {}
+    less = {**small, "gpt2_small": "sized.yaml", "vgg16": "v3_odd", "14a": "table2", "16b": "11"} if shorter else {}
+    Path("sized.yaml").write_text(
+        "name: sized\nsizes: {layers: 2}\nlayers: [{name: fc, op: gemm, m: batch, n: 64, k: 64}]\n"
+    )
     Path("trace.csv").write_text("time,address,bytes,rw\n0,0,64,r\n,4096,256,w\n")
     shutil.copy(LIGHT / "light_bvlc_alexnet.onnx", "model.onnx")
     monkeypatch.setattr(run_action, "run", partial(simulate_unchecked, run))
@@ -261,8 +264,11 @@ def test_every_example_works(shorter: bool, monkeypatch: pytest.MonkeyPatch) -> 
         words = [less.get(word, word) for word in shlex.split(example.removeprefix("Example: tpusim "))]
         if words[0] == "sweep" or (shorter and words[0] == "list"):
             continue
-        if shorter and words[0] == "scale":
-            words += ["--dim", "context=8", "--dim", "vocabulary=64"]
+        if shorter and words[0] in ("scale", "explain", "trace"):
+            words += ["--set", "mapping.search=estimate"]
+        if shorter and words[0] == "explain":
+            # A network of one layer: that of several is explained in tests/api.
+            words[1:2] = ["sized.yaml", "--hardware", "tiny_4x4"]
         result = tpusim(*words)
         assert result.exit_code == 0, f"{example}: {result.output}"
 
@@ -432,19 +438,25 @@ def test_an_incomplete_result_says_so_wherever_it_is_shown(monkeypatch: pytest.M
 
 
 def test_ctrl_c() -> None:
-    words = [sys.executable, "-m", "tpusim", "run", "vgg16", "--out", "deep"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    reading, writing = os.pipe()
+    with open(reading) as errors, open(os.devnull, "r+") as nothing:
+        streams = nothing.fileno(), nothing.fileno(), writing
+        process = forked.begun("run", "vgg16", "--out", "deep", streams=streams, first=told_at_once)
+        os.close(writing)
         # The first line of progress.
-        assert "/16 " in process.stderr.readline()
-        process.send_signal(signal.SIGINT)
-        _, messages = process.communicate(timeout=60)
-    assert process.returncode == 130
+        assert "/16 " in errors.readline()
+        os.kill(process, signal.SIGINT)
+        messages = errors.read()
+    assert forked.code_of(process, 60) == 130
     assert "Traceback" not in messages
     done = int(re.findall(r"Interrupted after (\d+) of 16 layers", messages)[0])
     assert files() == (sorted([*UNTOUCHED, "deep", "run.json"]) if done else UNTOUCHED)
     if done:
         assert len(read_result(Path("deep")).layers) == done
+
+
+def told_at_once() -> None:
+    progress.FIRST_SECONDS = 0
 
 
 @pytest.mark.long
@@ -575,8 +587,9 @@ def test_a_reader_that_leaves_early_changes_nothing() -> None:
 
 def test_a_terminal_without_unicode_can_show_every_name() -> None:
     Path("small.yaml").write_text(WORKLOAD.replace("conv1", "层→ü"))
-    shown = command("run", "small.yaml", *TINY, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    shown = forked.tpusim("run", "small.yaml", *TINY, more={"PYTHONIOENCODING": "ascii"})
     assert (shown.returncode, forked.told(shown.stderr)) == (0, [])
+    assert "???" in shown.stdout
 
 
 def test_plot_writes_pictures_beside_the_result_or_elsewhere(undrawn: None) -> None:
@@ -708,31 +721,41 @@ def test_every_engine_reports_the_same(engine: str) -> None:
     assert other["engine"] == engine
 
 
-@pytest.mark.parametrize(
-    ("missing", "arguments"),
-    few(1, [("numba", ("run", "--engine", "register")), ("llvmlite", ("trace", "--layers", "fc"))]),
-    ids=["numba", "llvmlite"],
-)
-def test_without_numba_the_message_says_what_to_install(missing: str, arguments: tuple[str, ...]) -> None:
-    hidden = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli.app import main; main()"
-    words = [sys.executable, "-c", hidden, arguments[0], "small.yaml", *TINY, *arguments[1:]]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+def test_without_numba_the_dram_runs_as_python_and_the_register_engine_says_what_to_install() -> None:
+    """Each in a line; the compiler's absence is told once."""
+    shown = hidden(
+        "numba", ("run", "--layers", "fc", "--no-check", "--hardware", "tpu_v2_hbm"), ("run", "--engine", "register")
+    )
     assert shown.returncode == 2
-    assert "the register engine needs Numba, which cannot be imported (" in shown.stderr
-    assert shown.stderr.endswith(f"): {sys.executable} -m pip install numba\n")
-    assert len(forked.told(shown.stderr)) == 1
-    assert "Traceback" not in shown.stderr
+    warned, refused = forked.told(shown.stderr)
+    assert warned.startswith("Warning: Numba cannot be imported (")
+    assert warned.endswith(f"20 times slower; {sys.executable} -m pip install numba")
+    assert "Total: " in shown.stdout
+    needs_numba(refused)
 
 
-def test_without_numba_the_dram_runs_as_python_and_a_line_says_so() -> None:
-    hidden = "import sys; sys.modules['numba'] = None; from tpusim.cli.app import main; main()"
-    words = [sys.executable, "-c", hidden, "run", "small.yaml", "--hardware", "tpu_v2_hbm", "--no-check"]
-    words += ["--layers", "fc", "--batch", "1"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-    assert shown.returncode == 0
-    warned = [line for line in shown.stderr.splitlines() if line.startswith("Warning: Numba cannot be imported (")]
-    assert len(warned) == 1
-    assert warned[0].endswith(f"20 times slower; {sys.executable} -m pip install numba")
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("missing", "arguments"), [("numba", ("run", "--engine", "register")), ("llvmlite", ("trace", "--layers", "fc"))]
+)
+def test_without_what_compiles_the_message_says_what_to_install(missing: str, arguments: tuple[str, ...]) -> None:
+    shown = hidden(missing, arguments)
+    assert shown.returncode == 2
+    (refused,) = forked.told(shown.stderr)
+    needs_numba(refused)
+
+
+def hidden(missing: str, *asked: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """What commands say one after another, of the small network, in a process without a package."""
+    words = [[name, "small.yaml", *TINY, *more] for name, *more in asked]
+    code = f"import sys; sys.modules['{missing}'] = None; from tpusim.cli.app import main\n"
+    code += f"for sys.argv[1:] in {words}: main()"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+
+
+def needs_numba(line: str) -> None:
+    assert "the register engine needs Numba, which cannot be imported (" in line
+    assert line.endswith(f"): {sys.executable} -m pip install numba")
 
 
 @pytest.mark.long
@@ -752,11 +775,11 @@ def test_a_reader_that_has_seen_enough_ends_a_trace() -> None:
 @pytest.mark.parametrize("out", [(), ("--out", "trace.txt")])
 def test_a_trace_that_skips_tells_how_far_it_is(out: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     talkative(monkeypatch)
-    Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 300, n: 8, k: 60}]\n")
-    result = tpusim("trace", "long.yaml", *TINY, "--from", "5000", "--to", "5002", *out)
+    Path("long.yaml").write_text("name: long\nlayers: [{name: fc, op: gemm, m: 150, n: 8, k: 60}]\n")
+    result = tpusim("trace", "long.yaml", *TINY, "--from", "2500", "--to", "2502", *out)
     assert result.exit_code == 0, result.output
-    total = "5,003" if out else "5,000"
-    assert result.stderr.splitlines() == [f"{1024 * k:,}/{total} cycles ..." for k in range(1, 5)]
+    total = "2,503" if out else "2,500"
+    assert result.stderr.splitlines() == [f"{1024 * k:,}/{total} cycles ..." for k in range(1, 3)]
 
 
 def test_a_register_run_tells_how_far_a_layer_is(monkeypatch: pytest.MonkeyPatch) -> None:

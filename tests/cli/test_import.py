@@ -97,9 +97,11 @@ def test_what_is_imported_runs_the_same() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_explain_trace_and_sweeps_tell_it_too() -> None:
-    explained = tpusim("explain", *ASKED, *TINY, "--set", "mapping.search=estimate", "--layer", "conv", "--json", "-")
+    explained = tpusim("explain", *ASKED, *TINY, "--layer", "conv", "--json", "-")
     traced = tpusim("trace", *ASKED, *TINY, "--layers", "conv", "--to", "3")
-    Path("sweep.yaml").write_text("workloads: [net.yaml, topology.csv]\nhardware: tiny_4x4\naxes: {batch: [1, 2]}\n")
+    Path("sweep.yaml").write_text(
+        "workloads: [net.yaml, topology.csv]\nhardware: tiny_4x4\naxes: {batch: [1, 2], mapping.search: [estimate]}\n"
+    )
     tpusim("import", *ASKED, "-o", "net.yaml")
     swept = tpusim("sweep", "sweep.yaml", "--out", "swept", "--workers", "1", "--format", "svg")
     for done in (explained, traced, swept):

@@ -7,43 +7,58 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.covering import few
+from tests import forked
+from tpusim.base.errors import CheckFailed
 from tpusim.base.interruption import ENDING, HeldInterrupt
+from tpusim.cli import progress
+from tpusim.cli.actions import run as action
 from tpusim.cli.app import app
 from tpusim.cli.terminal import uninterrupted
 from tpusim.result.load import read_result
 
 TINY = ("run", "tiny", "--hardware", "tiny_4x4", "--batch", "2", "--set", "mapping.search=estimate")
-BUSY = """
-import os, signal, sys, threading, time
-from dataclasses import replace
-from tpusim.__main__ import main
-from tpusim.base.errors import CheckFailed
-from tpusim.cli.actions import run as action
 
-run = action.run
 
-def failing(*args, progress, **options):
-    threading.Thread(target=time.sleep, args=[60]).start()
-    {then}
+@dataclass(frozen=True)
+class Busy:
+    """Makes a run of what raises something while another thread goes on; patched in a process of its own."""
 
-action.run = failing
-main()
-"""
-WRONG = """
-    progress(replace(run(*args, **options).layers[0], outputs_mismatched=1))
+    then: Callable[..., Any]
+
+    def __call__(self) -> None:
+        run = action.run
+
+        def failing(*args: Any, progress: Any, **options: Any) -> Any:
+            threading.Thread(target=time.sleep, args=[60]).start()
+            self.then(partial(run, *args, **options), progress)
+
+        action.run = failing
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def then(*_: Any) -> None:
+        raise error
+
+    return then
+
+
+def wrong(run: Callable[[], Any], progress: Any) -> None:
+    progress(replace(run().layers[0], outputs_mismatched=1))
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(60)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -54,28 +69,15 @@ def in_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("then", "code", "message"),
     [
-        pytest.param("raise CheckFailed('x')", 1, "Error: x", marks=pytest.mark.long),
-        pytest.param(
-            "raise MemoryError",
-            2,
-            "Error: this computer has too little memory for it; ask for less at a time",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            "raise RuntimeError('a mistake in here')", 1, "RuntimeError: a mistake in here", marks=pytest.mark.long
-        ),
-        pytest.param(
-            "raise KeyboardInterrupt",
-            130,
-            "Interrupted after 0 of 3 layers; no file was written.",
-            marks=pytest.mark.long,
-        ),
-        (WRONG.strip(), 1, "Error: the check failed: layer fig10: 1 of 72 outputs are wrong"),
+        (raising(CheckFailed("x")), 1, "Error: x"),
+        (raising(MemoryError()), 2, "Error: this computer has too little memory for it; ask for less at a time"),
+        (raising(RuntimeError("a mistake in here")), 1, "RuntimeError: a mistake in here"),
+        (raising(KeyboardInterrupt()), 130, "Interrupted after 0 of 3 layers; no file was written."),
+        (wrong, 1, "Error: the check failed: layer fig10: 1 of 72 outputs are wrong"),
     ],
 )
-def test_what_other_threads_do_keeps_no_command_from_ending(then: str, code: int, message: str) -> None:
-    words = [sys.executable, "-c", BUSY.format(then=then), *TINY]
-    shown = subprocess.run(words, check=False, capture_output=True, text=True, timeout=30)
+def test_what_other_threads_do_keeps_no_command_from_ending(then: Callable[..., Any], code: int, message: str) -> None:
+    shown = forked.tpusim(*TINY, first=Busy(then))
     assert shown.returncode == code, shown.stderr
     assert message in shown.stderr
 
@@ -100,70 +102,59 @@ def full_pipe() -> Iterator[int]:
 )
 def test_ctrl_c_ends_what_waits_for_a_reader(json: tuple[str, ...], full_pipe: int) -> None:
     os.mkfifo("fifo")
-    words = [sys.executable, "-m", "tpusim", *TINY, "--out", "deep", *json]
-    with subprocess.Popen(words, stdout=full_pipe, stderr=subprocess.PIPE, text=True) as process, ended(process):
+    with TemporaryFile() as messages, begun("--out", "deep", *json, streams=(full_pipe, messages.fileno())) as process:
         until(Path("deep/run.json").exists)
-        process.send_signal(signal.SIGINT)
-        try:
-            _, messages = process.communicate(timeout=15)
-        except subprocess.TimeoutExpired:
+        os.kill(process, signal.SIGINT)
+        code = forked.code_of(process, 15)
+        if code is None:
             # A signal that comes just ahead of the call that waits does not wake it: people press the keys again.
-            process.send_signal(signal.SIGINT)
-            _, messages = process.communicate(timeout=15)
-    assert process.returncode == 130
-    assert messages.splitlines()[-1] == "Interrupted after 3 of 3 layers; deep/run.json holds what is done."
+            os.kill(process, signal.SIGINT)
+            code = forked.code_of(process, 15)
+        assert code == 130
+        messages.seek(0)
+        last = messages.read().decode().splitlines()[-1]
+    assert last == "Interrupted after 3 of 3 layers; deep/run.json holds what is done."
     assert read_result(Path("deep")).layers_left == 0
 
 
 def test_a_second_ctrl_c_ends_what_cannot_even_say_so(full_pipe: int) -> None:
     # On a busy computer progress would be told, and wait for a reader before anything is written.
-    code = "from tpusim.cli import app, progress\nprogress.FIRST_SECONDS = progress.QUIET_SECONDS = 999\napp.main()"
-    words = [sys.executable, "-c", code, *TINY, "--out", "deep"]
-    with subprocess.Popen(words, stdout=full_pipe, stderr=full_pipe) as process, ended(process):
+    with begun("--out", "deep", streams=(full_pipe, full_pipe), first=quiet) as process:
         until(Path("deep/run.json").exists)
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        os.kill(process, signal.SIGINT)
+        assert forked.code_of(process, 1) is None
+        os.kill(process, signal.SIGINT)
+        assert forked.code_of(process, 30) == 130
 
 
-@pytest.mark.parametrize("number", few(1, ["SIGTERM", "SIGHUP"]))
-def test_what_ends_a_job_leaves_nothing_half_written(number: str) -> None:
+def quiet() -> None:
+    progress.FIRST_SECONDS = progress.QUIET_SECONDS = 999
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_job_leaves_nothing_half_written(number: signal.Signals) -> None:
     """As `kill`, batch systems and a closed terminal do it, in the moment before a file has its name."""
-    code = f"""
-import os, signal
-os.replace = lambda *_: os.kill(os.getpid(), signal.{number})
-from tpusim.__main__ import main
-main()
-"""
-    words = [sys.executable, "-c", code, "trace", *TINY[1:], "--layers", "fig10", "-o", "run.json"]
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    def first() -> None:
+        os.replace = lambda *_: os.kill(os.getpid(), number)
+
+    ended = forked.tpusim("trace", *TINY[1:], "--layers", "fig10", "-o", "run.json", first=first)
     assert (ended.returncode, ended.stderr) == (130, "Interrupted; no file was written.\n")
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_is_done_is_kept_whatever_ends_the_run(number: signal.Signals) -> None:
-    code = f"""
-import os
-from tpusim.__main__ import main
-from tpusim.cli.actions import run as action
+    run = action.run
 
-run = action.run
+    def ending(*args: Any, progress: Any, **options: Any) -> Any:
+        def seen(layer: Any) -> None:
+            progress(layer)
+            os.kill(os.getpid(), number)
 
-def ending(*args, progress, **options):
-    done = []
-    def seen(layer):
-        progress(layer)
-        os.kill(os.getpid(), {int(number)})
-    return run(*args, progress=seen, **options)
+        return run(*args, progress=seen, **options)
 
-action.run = ending
-main()
-"""
-    words = [sys.executable, "-c", code, *TINY, "--out", "deep"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    shown = forked.tpusim(*TINY, "--out", "deep", first=lambda: setattr(action, "run", ending))
     assert (shown.returncode, shown.stderr.splitlines()[-1]) == (
         130, "Interrupted after 1 of 3 layers; deep/run.json holds what is done.",
     )  # fmt: skip
@@ -172,26 +163,28 @@ main()
 
 def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     """As `nohup` has it."""
-    code = """
-import os, signal
-signal.signal(signal.SIGHUP, signal.SIG_IGN)
-replace = os.replace
-os.replace = lambda *paths: (os.kill(os.getpid(), signal.SIGHUP), replace(*paths))
-from tpusim.__main__ import main
-main()
-"""
-    words = [sys.executable, "-c", code, "trace", *TINY[1:], "--layers", "fig10", "-o", "run.json"]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    replace_file = os.replace
+
+    def first() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.replace = lambda *paths: (os.kill(os.getpid(), signal.SIGHUP), replace_file(*paths))
+
+    shown = forked.tpusim("trace", *TINY[1:], "--layers", "fig10", "-o", "run.json", first=first)
     assert (shown.returncode, shown.stderr, os.listdir()) == (0, "", ["run.json"])
 
 
 @contextmanager
-def ended(process: subprocess.Popen[Any]) -> Iterator[None]:
-    """Whatever fails, nobody waits for the process for ever."""
+def begun(*more: str, streams: tuple[int, int], first: Callable[[], None] | None = None) -> Iterator[int]:
+    """A run of the small network in a process that ends with the test, whatever fails."""
+    with open(os.devnull) as nothing:
+        process = forked.begun(*TINY, *more, streams=(nothing.fileno(), *streams), first=first)
     try:
-        yield
+        yield process
     finally:
-        process.kill()
+        with suppress(ChildProcessError):
+            if forked.code_of(process, 0) is None:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
 
 
 def until(there: Any) -> None:
@@ -201,6 +194,7 @@ def until(there: Any) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_plot_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, [*TINY, "--out", "deep"]).exit_code == 0
     replace = os.replace

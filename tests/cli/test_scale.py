@@ -54,17 +54,15 @@ def refused(*arguments: str) -> str:
         ["fsdp=*", "tensor=2,data=*"],
         [
             (),
-            ("--training",),
-            ("--set", "slice.overlap=none"),
-            ("--set", "sequencer.between_layers=overlap"),
-            ("--dtype", "int8"),
+            ("--training", "--set", "slice.overlap=none"),
+            ("--set", "sequencer.between_layers=overlap", "--dtype", "int8"),
         ],
     ),
 )
 def test_a_row_is_what_a_run_of_that_slice_says(network: str, mesh: str, more: tuple[str, ...]) -> None:
     data = scaled(network, "--slices", "v6e_2x4,v6e_2x2", "--mesh", mesh, "--batch", "16", *more)
     assert [each["slice"] for each in data["slices"]] == ["v6e_2x2", "v6e_2x4"]
-    for row in data["slices"]:
+    for row in data["slices"][-1:] if more else data["slices"]:
         alone = ("--slice", row["slice"], "--mesh", mesh, "--batch", "16", "--no-check", "--json", "-")
         ran = typed("run", network, *alone, *more)
         assert ran.exit_code == 0, ran.output
@@ -135,7 +133,7 @@ def test_standard_input_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "begins"),
-    few(2, [("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>"), ("pdf", b"%PDF")]),
+    few(1, [("html", b"<!doctype html>"), ("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")]),
 )
 def test_a_picture_or_a_page_is_written(network: str, suffix: str, begins: bytes) -> None:
     done = typed("scale", network, "--slices", "v6e_2x2,v6e_2x4", "--batch", "8", "--out", f"scaling.{suffix}")

@@ -21,7 +21,10 @@ from tpusim.input.source import shipped
 from tpusim.machines.tpu.lowering.registry import LOWERINGS
 from tpusim.network.workload_file import load_workload
 
-EXPLAINED = ("explain", "resnet50", "--hardware", "tpu_v2_core", "--batch", "1", "--layer")
+SHAPES = pytest.mark.xdist_group("shapes of layers")
+"""The layer is explained once for all of these tests."""
+ESTIMATE = ("--set", "mapping.search=estimate")
+EXPLAINED = ("explain", "resnet50", "--hardware", "tpu_v2_core", "--batch", "1", *ESTIMATE, "--layer")
 PLAIN = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -38,6 +41,8 @@ def in_terminal(*words: str, columns: int = 80) -> str:
 COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}
 SHIPPED = cache(load_workload)
 """Each network that `list` tells of is read once for all of these tests."""
+LISTED = pytest.mark.xdist_group("shipped networks")
+"""Those tests, in one process."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +66,7 @@ def by_itself(*words: str, **more: str) -> str:
     return PLAIN.sub("", done.stdout)
 
 
+@LISTED
 def test_list_fits_and_nothing_is_cut() -> None:
     lines = in_terminal("list").splitlines()
     assert max(map(len, lines)) <= 80
@@ -76,6 +82,7 @@ def test_list_fits_and_nothing_is_cut() -> None:
     assert "arXiv:1311.2901, Figure 3" in " ".join(" ".join(lines).split())
 
 
+@LISTED
 def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> None:
     lines = [line.rstrip() for line in in_terminal("list").splitlines()]
     head = next(
@@ -91,6 +98,7 @@ def test_every_lowering_is_told_in_a_line_or_two_and_where_the_help_says() -> No
         assert "A layer's own lowering: in the workload file goes before it." in shown
 
 
+@LISTED
 def test_a_list_in_a_pipe_folds_and_loses_no_word() -> None:
     """Citations and axes took lines of 247 characters; a column alone is as wide as what stands in it."""
     lines = CliRunner().invoke(cli.app, ["list"]).stdout.splitlines()
@@ -100,6 +108,7 @@ def test_a_list_in_a_pipe_folds_and_loses_no_word() -> None:
     assert "hbm.layout, layers.conv.stride, layers.conv.in_height, layers.conv.in_width, mapping.fetch" in words
 
 
+@LISTED
 def test_list_names_everything_shipped() -> None:
     lines = in_terminal("list", columns=120)
     for part in (
@@ -116,6 +125,7 @@ def test_list_names_everything_shipped() -> None:
         assert part in lines
 
 
+@LISTED
 def test_list_shows_banks_where_there_are_any() -> None:
     lines = in_terminal("list", columns=120).splitlines()
     assert max(map(len, lines)) <= 120
@@ -124,6 +134,7 @@ def test_list_shows_banks_where_there_are_any() -> None:
     assert "128 x 256 KiB - 8 x 4 B" in rows["tpu_v2"]
 
 
+@LISTED
 def test_list_has_the_machines_of_a_generation_together_by_year_behind_those_of_no_chip() -> None:
     lines = in_terminal("list", columns=120).splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("hardware "))
@@ -144,6 +155,7 @@ def test_list_has_the_machines_of_a_generation_together_by_year_behind_those_of_
     assert re.search(r"(?m)^v100 +Volta, 2017 +80 1.53 GHz +125 ", "\n".join(lines))
 
 
+@LISTED
 def test_list_as_json_tells_all_that_comes_along() -> None:
     told = json.loads(CliRunner().invoke(cli.app, ["list", "--json", "-"]).stdout)
     for key, folder in (("workloads", "workloads"), ("machines", "configs"), ("drams", "configs/dram"),
@@ -179,8 +191,8 @@ def test_help_of_every_command_fits(name: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", "resnet50", "--no-check", "--hardware", "tpu_v2_core"),
-        (*EXPLAINED, "conv1"),
+        ("run", "resnet18", "--no-check", "--hardware", "tpu_v2_core"),
+        pytest.param((*EXPLAINED, "conv1"), marks=SHAPES),
         ("validate", "--set-of-numbers", "v3"),
         ("trace", "tiny", "--layers", "fig10", "--hardware", "tiny_4x4", "--batch", "2", "--to", "30"),
     ],
@@ -195,13 +207,14 @@ def test_no_line_is_wider_than_the_terminal(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("columns", range(38, 44))
 def test_a_number_stays_with_its_unit(columns: int) -> None:
-    shown = in_terminal("run", "tiny", "--hardware", "tiny_4x4", columns=columns)
+    shown = in_terminal("run", "tiny", "--hardware", "tiny_4x4", *ESTIMATE, columns=columns)
     totals = shown[shown.index("Total: ") : shown.index("Every output")]
     units = ("%", "MHz", "us", "ns", "kB", "KiB", "kMAC", "GFLOPS", "s", "cycles", "passes")
     assert "\u00a0" not in totals
     assert not [line for line in totals.splitlines() if line.strip(" ").split(" ")[0].strip(",;") in units]
 
 
+@SHAPES
 def test_explain_says_how_to_read_the_shape() -> None:
     text = " ".join(in_terminal(*EXPLAINED, "conv1").split())
     assert "224x224x3>64 7x7/2 + relu (conv2d rows x columns x channels > output channels, kernel, /stride, d" in text

@@ -156,7 +156,8 @@ def test_other_meshes_are_of_as_many_chips(mesh: Mapping[str, int]) -> None:
 
 
 def test_explain_tells_what_links_bound_and_what_another_mesh_gives(network: str) -> None:
-    answer = tpusim.explain(network, batch=16, slice="v6e_2x2", mesh={"tensor": 4}, set=[ESTIMATE])
+    mesh = {"data": 2, "tensor": 2}
+    answer = tpusim.explain(network, batch=16, slice="v6e_2x2", mesh=mesh, set=[ESTIMATE])
     found, gains = answer.found, {each.name: each for each in answer.found.gains}
     assert found.step is not None
     assert found.cycles == found.step.cycles
@@ -164,7 +165,9 @@ def test_explain_tells_what_links_bound_and_what_another_mesh_gives(network: str
     assert (
         none.cycles
         == json.loads(
-            told(network, "--mesh", "tensor=4", "--slice", "v6e_2x2", "--set", "slice.overlap=none", "--json", "-")
+            told(
+                network, "--mesh", "data=2,tensor=2", "--slice", "v6e_2x2", "--set", "slice.overlap=none", "--json", "-"
+            )
         )["step"]["cycles"]
     )
     links = next(each for each in gains if each.startswith("between chips, links of"))
@@ -174,15 +177,9 @@ def test_explain_tells_what_links_bound_and_what_another_mesh_gives(network: str
     with_it = json.loads(told(network, "--mesh", "data=4", "--slice", "v6e_2x2", "--json", "-"))["step"]
     assert other.cycles == with_it["cycles"]
     assert other.gain == pytest.approx(found.cycles / with_it["cycles"])
-    assert "A step of 4 chips, tensor 4" in str(answer)
+    assert "A step of 4 chips, data 2, tensor 2" in str(answer)
+    # The batch is that of all chips, of which one has a half.
     twice = gains["twice the batch"]
-    assert twice.how == "--batch 32"
-
-
-def test_twice_the_batch_is_that_of_all_chips(network: str) -> None:
-    """Of a mesh that parts the batch: a chip has a fourth of it."""
-    found = tpusim.explain(network, batch=16, slice="v6e_2x2", set=[ESTIMATE]).found
-    (twice,) = [each for each in found.gains if each.name == "twice the batch"]
     assert twice.how == "--batch 32"
     assert twice.gain == pytest.approx(2 * found.cycles / twice.cycles)
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.api.test_functions import GROWING
 from tests.conftest import in_this_process
 from tests.strategies import cases
 from tpusim import load_hardware, load_workload, simulate
@@ -92,7 +93,8 @@ def test_explain_trace_and_area() -> None:
 
 
 def test_a_generation_its_page_and_its_picture() -> None:
-    asked = ("run", "gpt2_small", "--phase", "decode", "--tokens", "2", "--dim", "context=8", "--set", "clock=1 GHz")
+    Path("net.yaml").write_text(GROWING)
+    asked = ("run", "net.yaml", "--phase", "decode", "--tokens", "2", "--set", "clock=1 GHz")
     label = "tpu_v6e with clock=1 GHz"
     made = shown(*asked, "--hardware", "tpu_v6e", "--out", "made")
     for text in (made, Path("made/captions.txt").read_text(), Path("made/report.html").read_text()):
@@ -104,6 +106,7 @@ def test_a_generation_its_page_and_its_picture() -> None:
     assert (kept["hardware"], kept["changes"]) == ("tpu_v6e", {"clock": "1 GHz"})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_gpu() -> None:
     label = f"{GPU} with sm.count=40"
     asked = ("resnet18", "--hardware", GPU, "--batch", "1", "--set", "sm.count=40")
@@ -114,8 +117,8 @@ def test_a_gpu() -> None:
 
 
 def test_sets_of_reference_numbers_and_a_dram() -> None:
-    asked = ("validate", "--set-of-numbers", "code_v5e_first_layers", "--set", "mapping.search=estimate")
-    assert "tpu_v5e with mapping.search=estimate" in shown(*asked)
+    asked = ("validate", "--set-of-numbers", "v3_odd", "--set", "mapping.search=estimate")
+    assert "tpu_v3_core with mapping.search=estimate" in shown(*asked)
     Path("trace.csv").write_text("time,address,bytes,rw\n,0,64,r\n")
     played = shown("dram", "trace.csv", "--set", "timing.tRP=20", "--json", "played.json")
     assert "hbm2_16ch_700 with timing.tRP=20" in played
@@ -123,12 +126,13 @@ def test_sets_of_reference_numbers_and_a_dram() -> None:
 
 
 def test_a_refusal() -> None:
-    words = ("run", "gpt2_small", "--hardware", "tpu_v6e", "--set", "hbm.capacity=1 MiB")
+    words = ("run", "gpt2_small", "--dim", "layers=1", "--hardware", "tpu_v6e", "--set", "hbm.capacity=1 MiB")
     done = CliRunner().invoke(cli.app, words)
     assert done.exit_code == 2
     assert "tpu_v6e with hbm.capacity=1 MiB" in done.output
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_a_sweep_fixes_and_what_its_points_set() -> None:
     spec = "name: mine\nhardware: tiny_4x4\nworkloads: tiny\nbatch: 2\n"
     Path("mine.yaml").write_text(f"{spec}axes: {{hbm.bandwidth: [1 GB/s, 2 GB/s], mapping.search: [estimate]}}\n")

@@ -34,8 +34,8 @@ class Seen:
 class Bench:
     """Clocks the machine, plays HBM, and watches every port."""
 
-    def __init__(self, plan: Plan, outside: Outside) -> None:
-        self.plan, self.outside, self.seen = plan, outside, Seen()
+    def __init__(self, plan: Plan, outside: Outside, most_cycles: int = MOST_CYCLES) -> None:
+        self.plan, self.outside, self.most_cycles, self.seen = plan, outside, most_cycles, Seen()
         self.unit = MatrixUnit(plan)
         self.contents = [[lane.contents[n] for n in range(plan.word)] for lane in self.unit.lanes]
 
@@ -50,7 +50,7 @@ class Bench:
 
     async def _clock(self, ctx: Any) -> None:
         left = self.plan.lanes
-        for now in range(MOST_CYCLES):
+        for now in range(self.most_cycles):
             self._watch_control(ctx, now)
             for lane in self.unit.lanes:
                 if owners := ctx.get(lane.owners):

@@ -21,7 +21,7 @@ NAMES = st.text(LETTERS.replace("\0", ""), min_size=1, max_size=6)
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4"), check=False)
+    return simulate(load_workload("tiny", batch=2), load_hardware("tiny_4x4", "mapping.search=estimate"), check=False)
 
 
 def plain(layer: LayerResult) -> dict[str, Any]:

@@ -86,10 +86,15 @@ def test_scale_sim_is_given_every_multiplication() -> None:
             assert outputs * rows * cols * channels * filters == layer.macs(1), layer.name
 
 
-def test_what_scale_sim_does_not_take_is_told_before_anything_runs(tmp_path: Path) -> None:
-    done = called("mobilenet_v2", "--environment", str(tmp_path / "there"))
-    assert done.returncode == 2
-    assert "mobilenet_v2: SCALE-Sim does not take 17 layers, the first features.1.conv.0.0 (112x" in done.stderr
+def test_what_scale_sim_does_not_take_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "mobilenet_v2", "--environment", str(tmp_path / "there")])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert left.value.code == 2
+    says = "mobilenet_v2: SCALE-Sim does not take 17 layers, the first features.1.conv.0.0 (112x"
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "there").exists()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
+import runpy
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -50,7 +53,16 @@ def bench() -> ModuleType:
 
 
 def told(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, BENCH, *words], capture_output=True, text=True, check=False)
+    """What the script says and how it ends, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", [str(BENCH), *words])
+        try:
+            runpy.run_path(str(BENCH), run_name="__main__")
+        except SystemExit as left:
+            code = int(left.code or 0)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def tree(folder: Path, seconds: float) -> Path:
@@ -126,14 +138,14 @@ def test_what_cannot_be_measured_is_refused_in_one_line(words: tuple[str, ...], 
 def test_ratios_are_of_cpu_seconds_and_goals_are_judged(
     bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench, "ROOT", tree(tmp_path / "here", 0.1))
+    monkeypatch.setattr(bench, "ROOT", tree(tmp_path / "here", 0.06))
     row = bench.Row("spends", "tpusim spend", {60: 0.75, 61: 0.1}, repeat=2)
     fails = bench.Row("fails", "tpusim fail", {})
-    there = tree(tmp_path / "there", 0.2)
+    there = tree(tmp_path / "there", 0.12)
     found = list(bench.measured({row: there, fails: there}, None, tmp_path))
     pairs = [figures for each, figures in found if each is row]
     assert len(pairs) == 2
-    assert all(0.1 <= here < 0.2 <= other < 0.4 for here, other in pairs)
+    assert all(0.06 <= here < 0.12 <= other < 0.24 for here, other in pairs)
     assert [str(figures).endswith("no such thing") for each, figures in found if each is fails] == [True]
     assert "spends: 2 of 2" in capsys.readouterr().err
     (_, line) = bench.table({row: [(1, 2), (3, 4), (1, 4)]}, True).splitlines()

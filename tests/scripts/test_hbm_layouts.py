@@ -9,12 +9,13 @@ import pytest
 from tests import ROOT
 
 
-@pytest.mark.parametrize("layers", [slice(1), pytest.param(slice(None), marks=pytest.mark.long)], ids=["one", "all"])
-def test_the_quoted_figures(layers: slice) -> None:
+@pytest.mark.parametrize("some", [slice(1), pytest.param(slice(None), marks=pytest.mark.long)], ids=["one", "all"])
+def test_the_quoted_figures(some: slice) -> None:
+    """The rows of all layers, or the first of one; the other way to fetch is in test_fetch_policies.py, too."""
     script = runpy.run_path(str(ROOT / "scripts" / "hbm_layouts"))
     told = (ROOT / "docs" / "experiments.md").read_text()
-    for layer in [*script["QUOTED"]][layers]:
-        for fetch in script["FETCHES"]:
+    for layer in [*script["QUOTED"]][some]:
+        for fetch in script["FETCHES"][some]:
             cells = []
             for layout in script["LAYOUTS"]:
                 found = [script["figures"](layer, stride, layout, fetch) for stride in script["STRIDES"]]
