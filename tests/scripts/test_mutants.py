@@ -76,7 +76,7 @@ def test_a_mutant_lives_where_its_tests_pass_in_time(tmp_path: Path) -> None:
 
     assert lives("a < 3", "(a <= 3)")
     assert not lives("a < 3", "(a > 3.0)")
-    assert not lives("while a", "while not a", 2)
+    assert not lives("while a", "while not a", 1)
 
 
 def test_a_module_is_judged_by_the_tests_of_its_folder() -> None:
