@@ -15,6 +15,7 @@ import typer.testing
 from hypothesis import settings
 
 from tests.draws import BACKEND
+from tests.rules import rules
 from tpusim.base.memory import YOUNG
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
@@ -38,10 +39,17 @@ typer.testing._get_command = cache(typer.testing._get_command)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew; read the diff")
+    parser.addoption("--rule", metavar="T12", help="only tests that hold this rule of docs/timing.md")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest tests come first: a process that began one last would keep all others waiting at the end."""
+    if number := config.getoption("--rule"):
+        if number not in rules():
+            raise pytest.UsageError(f"--rule {number}: docs/timing.md has rules T1 to {rules()[-1]}")
+        held = [item for item in items if any(number in mark.args for mark in item.iter_markers("rule"))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in held])
+        items[:] = held
     items.sort(key=lambda item: item.path.name != "test_golden_figures.py")
 
 

@@ -64,7 +64,7 @@ Hardware = Annotated[
     str | None,
     Option(
         metavar="NAME|PATH",
-        help=f"Shipped name or .yaml path. Default: {PAPER_MACHINE}.",
+        help=f"Shipped name or .yaml path. Default: the chip of the slice, if one is named, else {PAPER_MACHINE}.",
         autocompletion=shipped_names("configs"),
     ),
 ]
