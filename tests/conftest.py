@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.testing
@@ -55,6 +56,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # Thousands of tests and all that they import stay to the end: the collector need never look at them.
 gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file run in one process, which makes what they share once; those of a group in one, too.
+
+    They run in the order of `pytest_collection_modifyitems`: otherwise files of many tests would come first.
+    """
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if scope == nodeid else scope
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 def pytest_collection_finish() -> None:

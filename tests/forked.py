@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from tpusim.__main__ import main
 
-MOST_SECONDS = 60
+MOST_SECONDS = 300
 """After that the child is ended, so that nobody waits for what waits for ever."""
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.strategies import cases
 from tpusim import Gemm, Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
@@ -137,7 +138,7 @@ def values(draw: st.DrawFn) -> tuple[dict[tuple[str, ...], tuple[int, int]], dic
     return found, made
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(usual=50))
 @given(values())
 def test_what_is_there_between_layers_by_counting_value_by_value(
     drawn: tuple[dict[tuple[str, ...], tuple[int, int]], dict[str, int]],

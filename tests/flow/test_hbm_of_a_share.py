@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import cases
 from tpusim import Gemm, Workload, load_hardware
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.flow.hbm import fitting_mesh, hbm_need, held_in_hbm
@@ -273,7 +274,7 @@ def _read_by_someone(collectives: list[CollectiveLayer], reads: dict[str, list[S
     yield from reversed(kept)
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(usual=50))
 @given(shares())
 def test_the_most_is_what_walking_through_the_steps_counts(work: Workload) -> None:
     need, held = hbm_need(work, TINY), counted(work)

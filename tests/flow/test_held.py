@@ -104,7 +104,7 @@ def test_the_reference_of_a_box_is_that_part_of_the_whole(layer: Op, batch: int,
     np.testing.assert_array_equal(part, whole[tuple(slice(each.start, each.stop) for each in box)])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(usual=25), deadline=None)
 @given(data=st.data())
 def test_marks_of_boxes_are_those_of_their_elements(data: st.DataObject) -> None:
     shape, steps = (3, 9, 8, 2), (1, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)), 1)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.strategies import cases
 from tpusim.base.errors import InputError
 from tpusim.flow.pipeline import event, processes, stepping
 from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage
@@ -22,7 +23,7 @@ def plans(draw: st.DrawFn) -> PipelinePlan:
     return PipelinePlan(tuple(stages), draw(st.integers(1, 9)), draw(st.booleans()))
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(usual=50))
 @given(plans())
 def test_three_engines_agree_on_every_turn_and_all_that_is_sent(plan: PipelinePlan) -> None:
     log = event.run(plan)
@@ -30,7 +31,7 @@ def test_three_engines_agree_on_every_turn_and_all_that_is_sent(plan: PipelinePl
     assert stepping.run(plan) == log
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(usual=50))
 @given(plans())
 def test_the_rules_hold_in_any_schedule(plan: PipelinePlan) -> None:
     """Read off the log by themselves: order, what comes before what, and that nobody idles where all is there."""

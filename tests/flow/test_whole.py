@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, layers, vector_ops
+from tests.strategies import cases, conv, layers, vector_ops
 from tpusim import load_hardware, simulate
 from tpusim.flow import verify
 from tpusim.flow.numbers import numbers_of
@@ -33,7 +33,7 @@ def all_of(layer: Op) -> tuple[range, ...]:
     return tuple(map(range, layer.shapes(BATCH)["ofmap"]))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(usual=25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(layer=st.one_of(st.sampled_from(LONG), layers(), vector_ops(12, 4)), data=st.data())
 def test_the_verdict_is_that_of_float64(layer: Op, data: st.DataObject) -> None:
     """Of outputs that are off by about their bound, or lost."""

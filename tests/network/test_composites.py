@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.checks import ESTIMATE
 from tests.covering import few
+from tests.strategies import cases
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
 from tpusim.flow.hbm import hbm_need
@@ -82,7 +83,7 @@ def test_caches_take_room_in_hbm_from_step_to_step(tmp_path: Path) -> None:
     assert hbm_need(small(tmp_path, "decode"), machine).caches == 3 * 2 * 2 * 12 * 8 * machine.element_bytes
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(usual=50))
 @given(
     shared=st.integers(1, 3), kv_heads=st.integers(1, 3), queries=st.integers(1, 9), before=st.integers(0, 9),
     window=st.integers(0, 12), blocks=st.integers(1, 4),
@@ -120,7 +121,7 @@ def test_only_blocks_of_several_queries_are_masked() -> None:
     assert [each.queries for each in made if isinstance(each, Softmax)] == [0]
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(usual=50))
 @given(rows=st.integers(1, 40), experts=st.integers(1, 9), top=st.integers(1, 4), skewed=st.booleans())
 def test_every_row_takes_its_experts(rows: int, experts: int, top: int, skewed: bool) -> None:
     top = min(top, experts)

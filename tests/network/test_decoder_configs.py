@@ -241,7 +241,7 @@ def folder_of(name: str, folder: Path) -> Path:
     return saved(folder, small(name), name)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=cases(usual=15))
 @given(data=st.data())
 def test_parameters_follow_from_the_sizes_that_a_run_asks_for(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.strategies import conv, convs, gemms, layers, machine, sequences
+from tests.strategies import cases, conv, convs, gemms, layers, machine, sequences
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cut.geometry import ConvShape, shape_of
@@ -20,7 +20,7 @@ from tpusim.network.ops.array_op import Conv1d, Conv2d, Gemm
 from tpusim.network.ops.op import Op
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=cases(usual=40))
 @given(layers())
 def test_the_tensors_are_those_of_the_reference(layer: Op) -> None:
     ifmap, filter_ = reference.operands(layer, 3, seed=0).values()
@@ -39,7 +39,7 @@ def test_a_product_is_a_convolution_of_as_many_pixels_as_it_has_rows(layer: Gemm
     assert (shape.images, shape.row.strips) == (layer.m, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=cases(usual=40))
 @given(layers())
 def test_layers_of_one_shape_have_one_key(layer: Op) -> None:
     assert replace(layer, name="other").shape_key == layer.shape_key
@@ -53,7 +53,7 @@ def test_any_size_makes_another_key(field: str) -> None:
     assert replace(layer, **{field: (1, 2) if isinstance(value, tuple) else value + 1}).shape_key != layer.shape_key
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=cases(usual=40))
 @given(convs())
 def test_filled_groups_of_a_convolution_have_channels_for_every_pe(layer: Conv2d) -> None:
     filled, how = layer.filled(8, 16)
@@ -132,7 +132,7 @@ def test_same_follows_the_kernel() -> None:
 # ---- sequences
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=cases(usual=40))
 @given(sequences())
 def test_a_sequence_is_a_map_of_one_row(layer: Conv1d) -> None:
     plane, images = layer.convolution(4)

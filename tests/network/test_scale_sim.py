@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.strategies import cases
 from tpusim import Conv2d, Gemm, load_workload
 from tpusim.base.errors import InputError
 from tpusim.cli.app import app
@@ -59,7 +60,7 @@ def test_a_product_stays_as_it_is_whatever_the_batch(tmp_path: Path) -> None:
     assert "M is as written" in notes(path)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=cases(usual=20))
 @given(
     side=st.tuples(st.integers(1, 60), st.integers(1, 60)),
     kernel=st.tuples(st.integers(1, 12), st.integers(1, 12)),
@@ -137,7 +138,7 @@ def written(columns: Sequence[str], values: Mapping[str, object]) -> str:
     return f"{', '.join(columns)},\n{', '.join(str(values[each]) for each in columns)},\n"
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=cases(usual=25))
 @given(data=st.data())
 def test_columns_may_stand_in_any_order_and_be_spelt_otherwise(tmp_path_factory, data: st.DataObject) -> None:
     """The layer is that of the usual header, whatever neutral columns stand among the sizes."""

@@ -65,7 +65,7 @@ def test_a_file_loads_back_equal(tmp_path_factory, convs, m, n, k, batch):
     assert load_workload(path, batch) == Workload("mine", batch, layers, "here")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=cases(usual=40))
 @given(convolutions(), SMALL)
 def test_output_size_counts_the_kernel_positions(conv, batch):
     for axis, (size, out) in enumerate([(conv.in_height, conv.out_height), (conv.in_width, conv.out_width)]):

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.strategies import convs, has_gradients
+from tests.strategies import cases, convs, has_gradients
 from tpusim import reference
 from tpusim.base.errors import InputError, UnsuitableError
 from tpusim.network.ops.array_op import Conv2d
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 
-relaxed = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(usual=30), deadline=None, suppress_health_check=list(HealthCheck))
 BATCH = 3
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from tests.strategies import conv, convolved, transposed_convs
+from tests.strategies import cases, conv, convolved, transposed_convs
 from tpusim import reference
 from tpusim.network.ops.array_op import Conv2d, ConvTranspose2d
 from tpusim.reference import products
 
-relaxed = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=cases(usual=30), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @relaxed

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.strategies import pools
+from tests.strategies import cases, pools
 from tpusim import reference
 from tpusim.base.errors import InputError
 from tpusim.flow.verify import operands_of
@@ -43,7 +43,7 @@ from tpusim.network.ops.rows import Lrn, Softmax
 from tpusim.reference.nodes.primitives import NODES
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(usual=25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(pools(3, 4))
 def test_a_pool_is_what_its_windows_hold(layer: Pool2d) -> None:
     operands = reference.operands(layer, 2, seed=1)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.pages import page_of
 from tests.report import unlaid
+from tests.strategies import cases
 from tpusim import load_hardware, load_workload, simulate
 from tpusim.report.page.run import run_data
 from tpusim.report.plots.network import MOST_LAYERS, draw_network, looks, outputs
@@ -133,7 +134,7 @@ def test_every_op_has_a_look() -> None:
     assert len({*tones.values()}) == 8
 
 
-@settings(max_examples=20)
+@settings(max_examples=cases(usual=20))
 @given(st.data())
 def test_lines_in_a_lane_stand_behind_one_another(data: st.DataObject) -> None:
     names = [f"l{row}" for row in range(data.draw(st.integers(1, 12)))]

@@ -55,13 +55,15 @@ def bench() -> ModuleType:
 def told(*words: str) -> subprocess.CompletedProcess[str]:
     """What the script says and how it ends, in this process."""
     out, err = io.StringIO(), io.StringIO()
-    code = 0
+    code, before = 0, signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", [str(BENCH), *words])
         try:
             runpy.run_path(str(BENCH), run_name="__main__")
         except SystemExit as left:
             code = int(left.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 

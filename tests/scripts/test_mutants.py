@@ -67,16 +67,16 @@ def test_a_mutant_lives_where_its_tests_pass_in_time(tmp_path: Path) -> None:
         "    assert pathlib.Path(os.environ['XDG_CACHE_HOME']).parent == pathlib.Path.cwd().parent\n"
     )
 
-    def lives(before: str, after: str, seconds: float = 60) -> bool:
+    def complaint(before: str, after: str, seconds: float = 60) -> str:
         text = (tmp_path / "made.py").read_text()
         (tmp_path / "made.py").write_text(text.replace(before, after))
-        fault = SCRIPT["complaint"](tmp_path, ("test_made.py",), seconds)
+        fault: str = SCRIPT["complaint"](tmp_path, ("test_made.py",), seconds)
         (tmp_path / "made.py").write_text(text)
-        return not fault
+        return fault
 
-    assert lives("a < 3", "(a <= 3)")
-    assert not lives("a < 3", "(a > 3.0)")
-    assert not lives("while a", "while not a", 1)
+    assert complaint("a < 3", "(a <= 3)") == ""
+    assert "failed" in complaint("a < 3", "(a > 3.0)")
+    assert complaint("while a", "while not a", 1) == "longer than 1 CPU seconds"
 
 
 def test_a_module_is_judged_by_the_tests_of_its_folder() -> None:

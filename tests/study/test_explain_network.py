@@ -105,7 +105,7 @@ def test_a_machine_of_another_family_is_explained_alike() -> None:
 def test_layers_that_overlap_are_timed_together() -> None:
     change = "sequencer.between_layers=overlap"
     with trying("twice the HBM bandwidth"):
-        found = of("tiny_4x4", change)
+        found = tpusim.explain("tiny", "tiny_4x4", batch=2, set=[ESTIMATE, change]).found
     assert found.cycles == run_with(change, "tiny_4x4")
     assert "layers that overlap" not in [each.name for each in found.gains]
 
@@ -122,8 +122,9 @@ def test_a_workload_that_is_loaded_has_no_other_batch() -> None:
 
 
 def test_what_cannot_be_tried_says_why() -> None:
+    changes = [ESTIMATE, "vector_memory.word_elements=4096", "vector_memory.capacity=16 GiB"]
     with trying("words twice as long"):
-        found = of("tiny_4x4", "vector_memory.word_elements=4096", "vector_memory.capacity=16 GiB")
+        found = tpusim.explain("tiny", "tiny_4x4", batch=2, set=changes).found
     assert any(each.name == "words twice as long" for each in found.untried)
 
 

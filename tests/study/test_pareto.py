@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tests.strategies import cases
 from tests.study.test_sweep_of_runs import SMALL
 from tpusim.base.errors import InputError
 from tpusim.machines.tpu.cost import area_of
@@ -37,7 +38,7 @@ NUMBERS = st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, 0.5, float("nan"), float("i
 SHAPES = st.tuples(st.integers(0, 25), st.integers(1, 3))
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(usual=25))
 @given(SHAPES.flatmap(lambda shape: arrays(float, shape, elements=NUMBERS)))
 def test_the_front_by_definition(points: Costs) -> None:
     assert on_front(points).tolist() == by_definition(points)

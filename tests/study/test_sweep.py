@@ -303,11 +303,15 @@ def another() -> Iterator[int]:
                 time.sleep(60)
         finally:
             os._exit(1)
-    assert os.read(here, 1) == b"."
-    yield process
-    os.waitpid(process, 0)
-    os.close(here)
+    # A child that fails leaves a pipe that nobody writes into, whose reader need not wait.
     os.close(there)
+    try:
+        assert os.read(here, 1) == b"."
+        yield process
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(here)
 
 
 def test_progress_is_the_share_of_the_work_that_is_done() -> None:

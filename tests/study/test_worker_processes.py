@@ -76,7 +76,7 @@ def children(pid: int) -> set[int]:
 COMMANDS = ("sweep", *["validate"] * (os.cpu_count() != 1))
 KILLED = [*product(COMMANDS, (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP))]
 QUICK = [("validate", signal.SIGTERM)]
-"""With the sweep that `test_sweep_store.py` kills, each command once."""
+"""`test_sweep_store.py` kills a sweep of one process in the middle of its work; each of the others takes seconds."""
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps to find the workers")

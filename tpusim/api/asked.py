@@ -15,7 +15,7 @@ from tpusim.flow.hbm import fitting_mesh, held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.numbers import INTEGERS
 from tpusim.input.source import open_document
-from tpusim.machines.family import Machine, machine_of
+from tpusim.machines.family import PAPER_MACHINE, Machine, machine_of
 from tpusim.machines.lowered import unheard
 from tpusim.network.formats import ModelOptions, is_function
 from tpusim.network.mesh import OF_BATCH, STAGE, mesh_in, on_chips
@@ -34,8 +34,8 @@ Progress = Callable[[int, int, str], None]
 WorkloadName = str | Path
 SliceName: TypeAlias = "str | Path | ChipSlice"
 MachineName = str | Path
-_PAPER, _COMPARED = "tpu_v2", "tpu_v6e"
-"""The machine of those who name none, and one that chips were compared with."""
+_COMPARED = "tpu_v6e"
+"""A machine that chips were compared with."""
 
 
 class WorkloadOptions(TypedDict, total=False):
@@ -103,10 +103,10 @@ def _training(wanted: bool, keep: _Names, offload: _Names, optimizer: str | None
     """
     if not wanted:
         for option, given in (("--keep", keep), ("--offload", offload), ("--optimizer", optimizer)):
-            if given:
+            if given is not None and given != []:
                 raise InputError(Problem("only a training step has it; add --training", option))
         return None
-    asked: dict[str, Any] = {"optimizer": optimizer} if optimizer else {}
+    asked: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
     for key, given in (("keep", keep), ("offload", offload)):
         if given:
             asked[key] = _layers_named(given, f"--{key}")
@@ -250,7 +250,7 @@ def machine_for(hardware: MachineName | Machine | None, changes: Overrides | Non
     """
     if isinstance(hardware, Machine):
         return hardware.with_overrides(changes) if changes else hardware, ()
-    document = open_document(_PAPER if hardware is None else hardware, "configs")
+    document = open_document(PAPER_MACHINE if hardware is None else hardware, "configs")
     return machine_of(document, changes or []), document.notes
 
 
@@ -311,6 +311,6 @@ def unasked(work: Workload) -> str:
     if sum(ops[op] for op in found) <= 1 and not any(layer.op in found for layer in work.layers[:1]):
         return ""
     listed = ", ".join(found[:3]) + ", ..." * (len(found) > 3)
-    says = f"where --hardware names no machine, it is {_PAPER}, the paper's, for convolutions"
+    says = f"where --hardware names no machine, it is {PAPER_MACHINE}, the paper's, for convolutions"
     says += f"; no chip was compared with its {listed}"
     return f"{says}; take --hardware {_COMPARED}, which was held against its chip"

@@ -20,6 +20,7 @@ from tpusim.cli import names, options
 from tpusim.cli.options import words
 from tpusim.cli.terminal import NO_FILE, errors_reported, say
 from tpusim.cli.visitors import COMMANDS, Commands
+from tpusim.machines.family import PAPER_MACHINE
 from tpusim.report.plots import KNOWN, known_formats
 
 Action = TypeVar("Action", bound=Callable[..., None])
@@ -369,8 +370,9 @@ def compare(
     if after is None:
         raise InputError(Problem("name another result to compare it with; or --closed-form, for a network", before))
     of_forms: dict[str, Any] = {"--hardware": hardware, "--batch": batch, "--lowering": lowering}
-    of_forms |= {"--layers": layers != "*", "--set": changes, "--dim": dims, "--phase": phase, "--ops": ops}
-    if written := ", ".join(each for each in of_forms if of_forms[each]):
+    of_forms |= {"--layers": None if layers == "*" else layers, "--set": changes, "--dim": dims}
+    of_forms |= {"--phase": phase, "--ops": ops}
+    if written := ", ".join(each for each in of_forms if of_forms[each] is not None):
         raise InputError(Problem("only beside --closed-form; results are of runs that are done", written))
     from tpusim.cli.actions.results import compare_and_report
 
@@ -680,7 +682,7 @@ def area(hardware: options.Hardware = None, changes: options.Changes = None, jso
     """
     from tpusim.cli.actions.hardware import show_area
 
-    show_area(hardware or options.PAPER_MACHINE, changes or [], json)
+    show_area(PAPER_MACHINE if hardware is None else hardware, changes or [], json)
 
 
 @command("paper --figure 14a --figure 16b", interrupted="")

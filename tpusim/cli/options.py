@@ -12,6 +12,7 @@ from tpusim.base.errors import InputError, Problem
 from tpusim.cli.names import BATCH, MOST_IMAGES, MOST_NUMBER, NARROW, OPS, OPTIMIZERS
 from tpusim.cli.terminal import errors_reported
 from tpusim.flow.lowerings import AUTO, known, usual
+from tpusim.machines.family import PAPER_MACHINE
 from tpusim.report.plots import FORMATS, KNOWN
 
 
@@ -59,7 +60,6 @@ Workload = Annotated[
         autocompletion=shipped_names("workloads"),
     ),
 ]
-PAPER_MACHINE = "tpu_v2"
 Hardware = Annotated[
     str | None,
     Option(
@@ -210,7 +210,7 @@ Optimizer = Annotated[
 
 
 class WorkloadFlags(TypedDict):
-    """What the command line says of a workload: options that all commands have which time one."""
+    """What the command line says of a workload: options that run, explain, scale and trace have alike."""
 
     dims: Dims
     phase: Phase
@@ -228,6 +228,8 @@ class WorkloadFlags(TypedDict):
 
 
 Seed = Annotated[int, Option(parser=whole("--seed", 0, MOST_NUMBER), metavar="N", help="Of the random operands.")]
+RESULTS = "json", "csv", "out"
+"""Parameters that say where results go."""
 Json = Annotated[str | None, Option(metavar="FILE|-", help="Write it as JSON; - is stdout, words go to stderr.")]
 Formats = Annotated[
     list[str] | None,

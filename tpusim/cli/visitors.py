@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 from typer.models import CommandInfo
 
-from tpusim.cli.options import WorkloadFlags
+from tpusim.cli.options import RESULTS, WorkloadFlags
 
 _NETWORK = "the network comes first, without an option: tpusim run resnet50"
 _MACHINE = "the machine is --hardware NAME or a .yaml path; its fields are changed with --set array.rows=64"
@@ -49,12 +49,17 @@ def _take_flags(command: CommandInfo) -> None:
     """Give a command that takes `WorkloadFlags` each of them as an option of its own: Typer knows no `**flags`."""
     assert command.callback, "a command has an action"
     signature = inspect.signature(command.callback, eval_str=True)
-    *own, last = signature.parameters.values()
-    if last.kind is last.VAR_KEYWORD:
-        one = partial(inspect.Parameter, kind=last.KEYWORD_ONLY)
-        for name, kind in get_type_hints(WorkloadFlags, include_extras=True).items():
-            own.append(one(name, default=False if get_args(kind)[0] is bool else None, annotation=kind))
-        vars(command.callback)["__signature__"] = signature.replace(parameters=own)
+    kinds = {each.kind for each in signature.parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        *own, _ = signature.parameters.values()
+        one = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+        flags = [one(name, default=False if get_args(kind)[0] is bool else None, annotation=kind)
+                 for name, kind in get_type_hints(WorkloadFlags, include_extras=True).items()]  # fmt: skip
+        # Help tells last where results go.
+        end = next(at for at, each in enumerate(own) if each.name in RESULTS)
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        # Typer reads this signature, where a function has one, in place of its own.
+        vars(command.callback)["__signature__"] = signature.replace(parameters=[*own[:end], *flags, *own[end:]])
 
 
 COMMANDS = CommandsByName()

@@ -204,7 +204,7 @@ def by_fastest_lowering(
 ) -> ReadyLayer:
     """A layer made ready `by` each of some lowerings, of which the first with the fewest cycles is chosen.
 
-    A lowering is not tried whose `least` cycles are those of another. Raises as `fitting` does.
+    A lowering is not tried whose `least` cycles are no fewer than what another takes. Raises as `fitting` does.
     """
     cycles: list[int] = []
 

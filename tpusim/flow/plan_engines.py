@@ -1,4 +1,4 @@
-"""Which engine of `--engine` says when things run, of plans that are no Programs, and whether all engines agree."""
+"""Engines of plans that are no Programs: the one that `--engine` asks for, and whether all of them agree."""
 
 from __future__ import annotations
 

@@ -360,8 +360,8 @@ def _read_override(text: str, form: Form[Any]) -> tuple[str, object]:
         )
     if path not in form.paths:
         hint = did_you_mean(path, form.paths) or ";"
-        section = path.rpartition(".")[0]
-        near = [each for each in form.paths if section in form.sections and each.startswith(f"{section}.")]
+        section = max((each for each in form.sections if path.startswith(f"{each}.")), key=len, default="")
+        near = [each for each in form.paths if section and each.startswith(f"{section}.")]
         # Some hundred names would hide the one that is meant.
         known = near or dict.fromkeys(f"{first}.*" if rest else first for first, _, rest in
                                       (each.partition(".") for each in form.paths))  # fmt: skip
@@ -404,8 +404,9 @@ def size(value: object, least: int, most: int, names: Mapping[str, int]) -> int:
 
 
 def pairs(given: object, says: str) -> tuple[tuple[Any, Any], ...]:
-    """Return what a file gives as a mapping, or what is kept of one, name by name. Raises InputError for anything else,
-    which `says` what it is not.
+    """Return what a file gives as a mapping, or what is kept of one, name by name.
+
+    Raises InputError for anything else: the value, and what `says` that it is not.
     """
     items = tuple(given.items()) if isinstance(given, Mapping) else given
     if not isinstance(items, tuple) or not all(isinstance(each, tuple) and len(each) == 2 for each in items):

@@ -27,6 +27,8 @@ KEY = "family"
 """Key of a hardware file that names its family."""
 USUAL = "tpu"
 """Family of machines whose files name none."""
+PAPER_MACHINE = "tpu_v2"
+"""The machine of those who name none: the paper's."""
 
 
 @runtime_checkable

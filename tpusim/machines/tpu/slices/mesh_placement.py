@@ -1,4 +1,4 @@
-"""Where a mesh lies on a slice: which chips of the torus stand along each of its axes."""
+"""The place of a mesh on a slice: which chips of the torus stand along each of its axes."""
 
 from __future__ import annotations
 
