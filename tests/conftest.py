@@ -17,7 +17,6 @@ from hypothesis import settings
 
 from tests.draws import BACKEND
 from tests.rules import rules
-from tpusim.base.memory import YOUNG
 from tpusim.study.validation.cases import Case, NumberSet
 from tpusim.study.validation.comparison import Comparison, Validation, compare
 from tpusim.study.validation.sets import number_sets
@@ -54,7 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name != "test_golden_figures.py")
 
 
-# Thousands of tests and all that they import stay to the end: the collector need never look at them.
+# Tests and all that they import stay to the end, and Programs go when nobody has them any more. What is left to the
+# collector, some hundred megabytes, costs less than looking for it.
 gc.disable()
 
 
@@ -76,11 +76,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Most Programs are gone before a collection that comes this seldom."""
-    gc.collect()
+    """Whoever collects in a test looks at what that test has made alone."""
     gc.freeze()
-    gc.enable()
-    gc.set_threshold(10 * YOUNG)
 
 
 @pytest.fixture
