@@ -80,6 +80,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A process of xdist has told all by now; it would take seconds to free what thousands of tests have left."""
+    if hasattr(config, "workerinput"):
+        os._exit(0)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Call with a file's name and the text it must hold."""
