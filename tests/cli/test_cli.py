@@ -27,6 +27,7 @@ from tests.conftest import draw_nothing, in_this_process
 from tests.covering import few
 from tests.invoked import tpusim
 from tpusim.api import trace as trace_action
+from tpusim.api.asked import WorkloadOptions
 from tpusim.base import imports
 from tpusim.base.errors import DeadlockError
 from tpusim.base.version import __version__
@@ -168,7 +169,21 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["plot", "folder"], "no such file"),
     (["plot", "small.yaml"], "not a tpusim result"),
     (["list", "everything"], "everything"),
+    # Shells make empty text of a variable that is not set: it is no way to ask for the default.
+    (["area", "--hardware="], '"": no shipped hardware'),
+    (["run", "small.yaml", "--hardware="], '"": no shipped hardware'),
+    (["compare", "a.json", "b.json", "--phase="], "--phase: only beside --closed-form"),
+    (["run", "small.yaml", "--optimizer="], "only a training step has it"),
 ]
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "scale", "trace"])
+def test_help_tells_of_the_workload_before_it_tells_where_results_go(command: str) -> None:
+    options = re.findall(r"^  (?:-\w, )?--([\w-]+)", tpusim(command, "--help").stdout, re.MULTILINE)
+    asked = [each.replace("_", "-").replace("dims", "dim") for each in WorkloadOptions.__annotations__]
+    assert {*asked} <= {*options}
+    results = [options.index(each) for each in ("json", "csv", "out") if each in options]
+    assert max(map(options.index, asked)) < min(results)
 
 
 @pytest.mark.parametrize(("arguments", "says"), BAD_INPUT, ids=lambda value: str(value)[:60])
