@@ -14,7 +14,7 @@ from tests.strategies import cases
 from tpusim import Gemm, Workload, load_hardware, load_workload, simulate
 from tpusim.base.errors import CapacityError, InputError
 from tpusim.cli import app as cli
-from tpusim.flow.hbm import UNPADDED, HbmNeed, _between, hbm_need, hbm_use
+from tpusim.flow.hbm_need import UNPADDED, HbmNeed, _between, hbm_need, hbm_use
 from tpusim.machines.family import family_of
 from tpusim.network.ops.elementwise import Add
 from tpusim.network.ops.op import Op

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.strategies import cases
 from tpusim import Gemm, Workload, load_hardware
 from tpusim.base.errors import CapacityError, InputError
-from tpusim.flow.hbm import fitting_mesh, hbm_need, held_in_hbm
+from tpusim.flow.hbm_need import fitting_mesh, hbm_need, held_in_hbm
 from tpusim.network.mesh import Mesh
 from tpusim.network.ops import OPS
 from tpusim.network.ops.elementwise import Add

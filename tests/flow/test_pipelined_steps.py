@@ -16,7 +16,7 @@ from tpusim import Workload, simulate
 from tpusim.api.asked import asked_for, check_held, model_options
 from tpusim.base.errors import CapacityError, CheckFailed, InputError
 from tpusim.flow.chip_steps.network import exchanges_of, step_of
-from tpusim.flow.hbm import hbm_need
+from tpusim.flow.hbm_need import hbm_need
 from tpusim.flow.jobs import resolve
 from tpusim.flow.pipeline import event, stepping
 from tpusim.flow.pipeline.schedule import PipelinePlan, PipelineStage

@@ -14,7 +14,7 @@ from tests.covering import few
 from tests.strategies import cases
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
-from tpusim.flow.hbm import hbm_need
+from tpusim.flow.hbm_need import hbm_need
 from tpusim.network.composites import Attention, Experts
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm

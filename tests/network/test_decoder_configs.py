@@ -23,7 +23,7 @@ from tests.network.test_language_models import parameters_of
 from tests.strategies import cases
 from tpusim import Workload, load_hardware, simulate
 from tpusim.base.errors import InputError
-from tpusim.flow.hbm import hbm_need
+from tpusim.flow.hbm_need import hbm_need
 from tpusim.input.document import Document
 from tpusim.network.formats import ModelOptions
 from tpusim.network.formats.decoder_config.model_types import MODEL_TYPES

@@ -13,7 +13,7 @@ from tests.covering import covering
 from tpusim import Workload, load_hardware, load_workload
 from tpusim.api.asked import asked_for, model_options
 from tpusim.base.errors import InputError
-from tpusim.flow.hbm import UNPADDED, hbm_need
+from tpusim.flow.hbm_need import UNPADDED, hbm_need
 from tpusim.flow.jobs import resolve
 from tpusim.network.ops.op import OFMAP
 from tpusim.network.pipeline_stages import microbatches_of, of_stage

@@ -10,7 +10,7 @@ import pytest
 
 from tpusim import Workload, load_hardware, load_workload, simulate, training_step
 from tpusim.base.errors import InputError
-from tpusim.flow.hbm import UNPADDED, hbm_need
+from tpusim.flow.hbm_need import UNPADDED, hbm_need
 from tpusim.flow.numbers import numbers_of
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.array_op import Gemm, stored_bits

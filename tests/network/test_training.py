@@ -15,7 +15,7 @@ import pytest
 from tests.checks import ESTIMATE
 from tpusim import Training, Workload, load_hardware, load_workload, reference, simulate, training_step
 from tpusim.base.errors import InputError
-from tpusim.flow.hbm import hbm_need
+from tpusim.flow.hbm_need import hbm_need
 from tpusim.network.formats import ModelOptions
 from tpusim.network.ops.gradients import Conv2dFilterGradient, Conv2dInputGradient
 from tpusim.network.ops.op import OFMAP, Op

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack
 
 from tpusim.base.errors import InputError, Problem
 from tpusim.base.words import counted
-from tpusim.flow.hbm import fitting_mesh, held_in_hbm
+from tpusim.flow.hbm_need import fitting_mesh, held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.numbers import INTEGERS
 from tpusim.input.source import open_document

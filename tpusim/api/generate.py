@@ -18,7 +18,7 @@ from tpusim.api.asked import (
     unasked,
 )
 from tpusim.base.errors import InputError, Problem
-from tpusim.flow.hbm import held_in_hbm
+from tpusim.flow.hbm_need import held_in_hbm
 from tpusim.input.document import Document
 from tpusim.input.scalars import whole_number
 from tpusim.machines.family import Machine

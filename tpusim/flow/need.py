@@ -1,5 +1,5 @@
 """What would end a run in its middle, known before it begins: layers that this computer has no room for, and values
-that could not be checked; and a network that the machine's HBM does not hold (`flow.hbm`).
+that could not be checked; and a network that the machine's HBM does not hold (`flow.hbm_need`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tpusim.base.errors import CapacityError, InputError, Problem
 from tpusim.base.memory import free_bytes
-from tpusim.flow.hbm import held_in_hbm
+from tpusim.flow.hbm_need import held_in_hbm
 from tpusim.flow.jobs import Job, Jobs
 from tpusim.flow.lowerings import AUTO, fitting, tried
 from tpusim.flow.numbers import ANY_ORDER, SMALL, Numbers

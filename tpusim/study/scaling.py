@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tpusim.flow.chip_steps.network import exchanges_of, step_of
-from tpusim.flow.hbm import held_in_hbm
+from tpusim.flow.hbm_need import held_in_hbm
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.simulation import result_of, run
 from tpusim.machines.lowered import LayerWatch, unheard

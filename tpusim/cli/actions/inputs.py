@@ -18,7 +18,7 @@ from tpusim.base.words import counted
 from tpusim.cli.json_output import STDOUT
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import say
-from tpusim.flow.hbm import hbm_need
+from tpusim.flow.hbm_need import hbm_need
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.numbers import INTEGERS, numbers_of
 from tpusim.input.scalars import INTEGER, whole_number

@@ -16,7 +16,7 @@ from tpusim.cli.actions.inputs import NetworkData
 from tpusim.cli.json_output import CsvOutput, JsonOutput, refuse_shared
 from tpusim.cli.progress import Meter
 from tpusim.cli.terminal import INTERRUPTED, deliver, present, say_interrupted, uninterrupted
-from tpusim.flow.hbm import hbm_use
+from tpusim.flow.hbm_need import hbm_use
 from tpusim.flow.jobs import Jobs
 from tpusim.flow.simulation import result_of, run
 from tpusim.network.workload import Workload

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tpusim.base.errors import InputError
 from tpusim.flow.chip_steps.network import exchanges_of, images_of_all, items_of, step_of
-from tpusim.flow.hbm import held_in_hbm
+from tpusim.flow.hbm_need import held_in_hbm
 from tpusim.flow.jobs import Jobs, resolve
 from tpusim.flow.lowerings import AUTO, usual
 from tpusim.machines.tpu.slices.slice import ChipSlice

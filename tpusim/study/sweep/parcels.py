@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tpusim.base.errors import CapacityError, TpusimError
-from tpusim.flow.hbm import held_in_hbm
+from tpusim.flow.hbm_need import held_in_hbm
 from tpusim.flow.jobs import Job, Jobs
 from tpusim.flow.lowerings import candidates
 from tpusim.flow.simulation import run

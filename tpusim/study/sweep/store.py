@@ -24,7 +24,7 @@ from tpusim.result.vocabulary.runs import COLUMN
 
 _MODEL = (
     "network/**/*.py", "memory/**/*.py", "technology/*.py", "machines/**/*.py", "flow/engines.py",
-    "flow/jobs.py", "flow/lowerings.py", "flow/fusion.py", "flow/hbm.py", "flow/need.py", "result/records.py",
+    "flow/jobs.py", "flow/lowerings.py", "flow/fusion.py", "flow/hbm_need.py", "flow/need.py", "result/records.py",
 )  # fmt: skip
 
 
