@@ -82,6 +82,6 @@ def test_a_mutant_lives_where_its_tests_pass_in_time(tmp_path: Path) -> None:
 def test_a_module_is_judged_by_the_tests_of_its_folder() -> None:
     tests_of = SCRIPT["tests_of"]
     assert tests_of("study", Path("tpusim/study/paper/run.py")) == ("tests/study/test_paper.py",)
-    assert tests_of("study", Path("tpusim/study/worker_processes.py")) == ("tests/study/test_worker_processes.py",)
+    assert "tests/study/test_worker_processes.py" in tests_of("study", Path("tpusim/study/worker_processes.py"))
     words = {word for folders in SCRIPT["ROOMS"].values() for words in folders.values() for word in words}
     assert [word for word in words - {"-m", ""} if not (ROOT / word).exists()] == []
