@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.strategies import pools
 from tpusim import reference
 from tpusim.network.ops import training
-from tpusim.network.ops.channels import ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
+from tpusim.network.ops.channels import ChannelMaskedSums, ChannelMean, ChannelProducts, ChannelSum, ChannelVariance
 from tpusim.network.ops.elementwise import (
     BatchNormGradient,
     BatchNormShift,
@@ -216,6 +216,20 @@ def normalized(x: Any, weight: Any, bias: Any, dy: Any) -> tuple[Any, Any, Any, 
     slope = made(training.BatchNormSlope(**numbers, elements=count, epsilon=0.5), variance, scale, of_weight)
     offset = made(training.BatchNormOffset(**numbers, elements=count), mean, scale, slope, total)
     return y, made(BatchNormGradient(*maps), dy, x, scale, slope, offset), of_weight, total
+
+
+def test_masked_sums_are_those_of_lines_above_zero_element_by_element() -> None:
+    x, dy, (scale, shift) = drawn(3, 4, 5, 2), drawn(2, 5, 4, 3).T, drawn(2, 3).reshape(2, 3, 1, 1, 1)
+    wanted = np.zeros((3, 2, 1, 1))
+    for at in np.ndindex(x.shape):
+        channel = at[0]
+        if x[at] * scale[channel, 0, 0, 0] + shift[channel, 0, 0, 0] > 0:
+            wanted[channel, :, 0, 0] += dy[at], dy[at] * x[at]
+    # Where the sign of the map alone decided, or that of the shift, other elements would be kept.
+    above = x * scale + shift > 0
+    assert (above != (x > 0)).any()
+    assert (above != (shift + 0 * x > 0)).any()
+    np.testing.assert_allclose(made(ChannelMaskedSums("m", *x.shape[:3]), dy, x, scale, shift), wanted)
 
 
 def test_a_batch_normalization_is_that_of_torch() -> None:
