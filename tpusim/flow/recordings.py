@@ -42,8 +42,8 @@ def trace(jobs: Jobs, seed: int = 0) -> tuple[int, Callable[[int, Told], Iterato
     if len(jobs.each) != 1:
         names = ", ".join([*(job.layer.name for job in jobs.each[:8]), *["..."] * (len(jobs.each) > 8)])
         raise InputError(
-            f"a trace of lanes shows one layer, not {len(jobs.each)} of {jobs.work.name}: {names}; choose one, such as "
-            f"--layers {jobs.each[0].layer.name}; a .perfetto-trace (--out) shows any number"
+            f"a trace of lanes shows one layer, not {len(jobs.each)} of {jobs.work.name}: {names}; name one of "
+            "these as layers; a .perfetto-trace shows any number"
         )
     ((layer, batch, lowering, _),) = jobs.each
     room_for(jobs, "register", check=False)
