@@ -44,7 +44,7 @@ class _ClockedStep:
             alike = sum(each.kind == own.kind for each in self._running())
             if free and alike >= self.plan.most.get(own.kind, alike + 1):
                 continue
-            # Who waits for a link keeps those behind it from its other links.
+            # What begins holds its links, and what waits for one keeps those behind it from all that it will hold.
             taken.update(own.holds)
             if free:
                 self.waiting.remove(number)

@@ -21,7 +21,7 @@ from tpusim.input.document import Document
 from tpusim.input.form import Choice, Form, Reader, validated, whole, written
 from tpusim.input.scalars import name_text, show, whole_number
 from tpusim.input.source import open_document
-from tpusim.machines.family import USUAL, Family, Machine, family_in, family_of, load_hardware
+from tpusim.machines.family import PAPER_MACHINE, USUAL, Family, Machine, family_in, family_of, load_hardware
 from tpusim.network.formats import OPS, ModelOptions, check_ops, is_function
 from tpusim.network.mesh import mesh_in
 from tpusim.network.ops.array_op import StoredTensor
@@ -129,7 +129,7 @@ _GOALS = "a list of columns, or a mapping of columns to minimize or maximize"
 _SEARCH = "{objectives: [time_us, pes], budget: 60}"
 
 UNLESS_GIVEN: Mapping[str, Any] = {
-    "workloads": None, "hardware": "tpu_v2", "lowering": None, "axes": None,
+    "workloads": None, "hardware": PAPER_MACHINE, "lowering": None, "axes": None,
 }  # fmt: skip
 """Defaults of the parts that a file leaves out; None is reported as missing if a sweep needs the part."""
 
